@@ -1,0 +1,1 @@
+"""One actor per plugin type, and the handlers that come with plugind."""

@@ -1,0 +1,1 @@
+"""What is true without a clock, a socket or a scheduler."""
