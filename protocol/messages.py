@@ -1,0 +1,487 @@
+"""The messages of each inbox, as closed unions of frozen values.
+
+Events are in the past tense and asks in the imperative. An *address* is the sending end of an inbox: it is all that
+one actor knows of another. The message graph is drawn in ``plugind.actors``.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import attrs
+
+from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
+from plugind.protocol.status import Finished, Outcome, StateName
+
+M = TypeVar("M", contravariant=True)
+
+
+class Address(Protocol[M]):
+    """The sending end of an inbox whose size the protocol bounds."""
+
+    def send_nowait(self, message: M, /) -> None:
+        """Put ``message`` into the inbox; never waits."""
+
+
+@attrs.frozen
+class Identity:
+    """Which file it is that lies at a path. A chmod changes ``changed_ns`` alone (behaviours 9 and 13)."""
+
+    device: int
+    inode: int
+    #: The inode's change time in nanoseconds.
+    changed_ns: int
+
+
+# --- from a watcher ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SocketAppeared:
+    """A socket is at ``path`` that was not there before, or not this one."""
+
+    path: str
+    generation: int
+    identity: Identity
+    root: str
+    #: ``trio.current_time()`` when it was seen, in seconds.
+    time: float
+    deprecated: bool = False
+    #: Seen by the first scan of a watcher. A restarted watcher makes it again: an identity that is known is not news.
+    first_scan: bool = False
+
+
+@attrs.frozen
+class SocketVanished:
+    """The socket (or the refused entry) of this generation is no longer at ``path``."""
+
+    path: str
+    generation: int
+
+
+@attrs.frozen
+class SocketTouched:
+    """The attributes of the socket changed (a chmod, say): whoever waits may look again (behaviour 3)."""
+
+    path: str
+    generation: int
+
+
+@attrs.frozen
+class EntryRefused:
+    """Something at ``path`` looks like a plugin and is not taken, for this reason (behaviour 7, faults 7 and 8)."""
+
+    path: str
+    generation: int
+    root: str
+    reason: str
+    time: float
+    deprecated: bool = False
+
+
+@attrs.frozen
+class ScanCompleted:
+    """A scan of ``root`` ended.
+
+    ``paths`` is all that the first scan of a watcher found, so that a watcher that was restarted also tells what
+    vanished while it was not there; later scans leave it None.
+    """
+
+    root: str
+    first: bool
+    paths: frozenset[str] | None = None
+
+
+# --- from registration actors and their supervisor --------------------------------------------------------------------
+
+
+@attrs.frozen
+class Claimed:
+    """A registration learned who its plugin is, and asks to be admitted: answered by an :data:`Admission`."""
+
+    path: str
+    generation: int
+    info: PluginInfo
+
+
+@attrs.frozen
+class PluginRegistered:
+    """The handler took the plugin; it counts as actual from here on."""
+
+    path: str
+    generation: int
+
+
+@attrs.frozen
+class Released:
+    """The registration owes its handler nothing more for this generation, and gives its claim back."""
+
+    path: str
+    generation: int
+
+
+@attrs.frozen
+class RegistrationEnded:
+    """The registration actor of ``path`` ended; ``crashed`` says that it did so by an error of ours."""
+
+    path: str
+    crashed: bool
+
+
+# --- from the supervisor and from people ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class HandlerAdded:
+    """A handler for ``type`` is there, at this address."""
+
+    type: str
+    handler: Address[HandlerMessage]
+    policy: InstancePolicy
+
+
+@attrs.frozen
+class HandlerRemoved:
+    """The handler for ``type`` takes no more plugins; those that it has are deregistered."""
+
+    type: str
+
+
+@attrs.frozen
+class RetryAsked:
+    """Somebody asks for a try now, with a fresh backoff, of a socket path or of all sockets of a plugin name."""
+
+    target: str
+    reply: Address[RetryAnswered]
+
+
+@attrs.frozen
+class RetryAnswered:
+    """Which sockets were told to try now; empty when the target is not known."""
+
+    sockets: tuple[str, ...]
+
+
+@attrs.frozen
+class StopAsked:
+    """Finish what is in flight and end. ``deregister`` also deregisters what is registered (behaviour 42)."""
+
+    deregister: bool = False
+
+
+@attrs.frozen
+class StopForced:
+    """The grace is nearly over: roll back what is in flight and end (fault 87)."""
+
+
+ReconcilerMessage = (
+    SocketAppeared
+    | SocketVanished
+    | SocketTouched
+    | EntryRefused
+    | ScanCompleted
+    | Claimed
+    | PluginRegistered
+    | Released
+    | RegistrationEnded
+    | HandlerAdded
+    | HandlerRemoved
+    | RetryAsked
+    | StopAsked
+    | StopForced
+)
+
+# --- to a registration ------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Admitted:
+    """The claim holds: this handler serves the plugin."""
+
+    generation: int
+    handler: Address[HandlerMessage]
+
+
+@attrs.frozen
+class NoHandler:
+    """No handler serves plugins of this type, yet (behaviour 29)."""
+
+    generation: int
+
+
+@attrs.frozen
+class ClaimRefused:
+    """The policy of the type does not admit the plugin now."""
+
+    generation: int
+    reason: str
+
+
+Admission = Admitted | NoHandler | ClaimRefused
+
+
+@attrs.frozen
+class HandlerAvailable:
+    """A handler for ``type`` was added: whoever is parked for it tries at once (behaviour 29)."""
+
+    type: str
+
+
+@attrs.frozen
+class HandlerWithdrawn:
+    """The handler for ``type`` is leaving: deregister with it now."""
+
+    type: str
+
+
+@attrs.frozen
+class NameFreed:
+    """Another instance of the same name is gone: what was refused because of it may hold now (behaviour 37)."""
+
+
+@attrs.frozen
+class TryNow:
+    """Somebody asked for a retry (``plugind retry``)."""
+
+
+@attrs.frozen
+class HandlerAnswered:
+    """The handler's answer to the ask with this ticket; ``error`` is empty when ``outcome`` is OK."""
+
+    ticket: int
+    outcome: Outcome
+    error: str = ""
+
+
+RegistrationMessage = (
+    SocketAppeared
+    | SocketVanished
+    | SocketTouched
+    | Admitted
+    | NoHandler
+    | ClaimRefused
+    | HandlerAvailable
+    | HandlerWithdrawn
+    | NameFreed
+    | TryNow
+    | HandlerAnswered
+    | StopAsked
+    | StopForced
+)
+
+# --- to a handler -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Validate:
+    """Ask the handler whether it accepts what the plugin says of itself."""
+
+    plugin: Plugin
+    ticket: int
+    reply: Address[HandlerAnswered]
+
+
+@attrs.frozen
+class Register:
+    """Ask the handler to take the plugin into service."""
+
+    plugin: Plugin
+    ticket: int
+    reply: Address[HandlerAnswered]
+
+
+@attrs.frozen
+class Deregister:
+    """Ask the handler to let the plugin go; asked exactly once for each Register that was asked (behaviour 36)."""
+
+    plugin: Plugin
+    ticket: int
+    reply: Address[HandlerAnswered]
+
+
+HandlerMessage = Validate | Register | Deregister
+
+# --- to the status actor ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StateChanged:
+    """A socket's registration is in another state.
+
+    From the registration actor of the path, and from the reconciler for entries that are refused without one.
+    """
+
+    socket: str
+    root: str
+    generation: int
+    state: StateName
+    #: ``trio.current_time()`` of the change, in seconds.
+    time: float
+    #: In words; None for states that are on the way.
+    reason: str | None = None
+    #: Tries in this generation, the present one included.
+    attempt: int = 0
+    #: ``trio.current_time()`` of the next try, where there is one.
+    next_try: float | None = None
+    #: What the plugin said of itself, once it has.
+    info: PluginInfo | None = None
+    #: Seconds from the appearance of the socket to this change, when it became registered.
+    registered_in: float | None = None
+    deprecated: bool = False
+    #: User id of the process that listens, by SO_PEERCRED, once dialled.
+    uid: int | None = None
+    pid: int | None = None
+    #: The operation whose end this change is.
+    finished: Finished | None = None
+
+
+@attrs.frozen
+class RoleChanged:
+    """Among several instances of one name, this one became active or stands by (behaviour 37)."""
+
+    socket: str
+    generation: int
+    active: bool
+
+
+class Watching:
+    """How a root is watched, in the words that health reports."""
+
+    EVENTS = "events"
+    #: inotify is not to be had; the periodic rescan alone works: degraded, and said so (fault 17).
+    POLLING = "polling"
+    #: The root cannot be read; it is tried again with backoff (behaviour 2).
+    UNAVAILABLE = "unavailable"
+
+
+@attrs.frozen
+class RootReported:
+    """How a watcher fares, sent on each change and after each scan; counters grow for the life of that watcher."""
+
+    root: str
+    #: One of the words of :class:`Watching`.
+    watching: str
+    time: float
+    reason: str | None = None
+    #: The first scan is complete: what was there at the start is known.
+    ready: bool = False
+    scans: int = 0
+    scan_failures: int = 0
+    overflows: int = 0
+    sockets: int = 0
+    deprecated: bool = False
+
+
+@attrs.frozen
+class HandlersChanged:
+    """The plugin types that have a handler now."""
+
+    types: tuple[str, ...]
+
+
+@attrs.frozen
+class ActorRestarted:
+    """An actor crashed and was started again (fault 85)."""
+
+    name: str
+    error: str
+
+
+@attrs.frozen
+class SnapshotAsked:
+    """Somebody asks for all that is known now."""
+
+    reply: Address[Snapshot]
+
+
+@attrs.frozen
+class Subscribed:
+    """Somebody wants every change from now on; the first message is the whole view as it is.
+
+    A subscriber whose inbox is full is dropped, and told so by :class:`Lagged` as its last message if there is room.
+    """
+
+    subscriber: Address[ViewMessage]
+
+
+@attrs.frozen
+class Unsubscribed:
+    """That subscriber is gone."""
+
+    subscriber: Address[ViewMessage]
+
+
+StatusMessage = (
+    StateChanged
+    | RoleChanged
+    | RootReported
+    | HandlersChanged
+    | ActorRestarted
+    | SnapshotAsked
+    | Subscribed
+    | Unsubscribed
+)
+
+# --- from the status actor to those who asked -------------------------------------------------------------------------
+
+
+@attrs.frozen
+class HistoryEntry:
+    """One change of state in a plugin's bounded history."""
+
+    time: float
+    state: StateName
+    reason: str | None
+    attempt: int
+
+
+@attrs.frozen
+class PluginStatus:
+    """All that is known of one socket; times are ``trio.current_time()`` in seconds."""
+
+    socket: str
+    root: str
+    generation: int
+    state: StateName
+    since: float
+    reason: str | None = None
+    attempt: int = 0
+    next_try: float | None = None
+    type: str | None = None
+    name: str | None = None
+    endpoint: str | None = None
+    versions: tuple[str, ...] | None = None
+    registered_in: float | None = None
+    #: None where the type does not tell active from standby, or it is not registered.
+    active: bool | None = None
+    #: Words of warning, for a socket in a deprecated directory say.
+    warnings: tuple[str, ...] = ()
+    uid: int | None = None
+    pid: int | None = None
+    history: tuple[HistoryEntry, ...] = ()
+
+
+@attrs.frozen
+class Snapshot:
+    """The whole view at one moment."""
+
+    time: float
+    plugins: tuple[PluginStatus, ...]
+    roots: tuple[RootReported, ...]
+    handlers: tuple[str, ...]
+
+
+@attrs.frozen
+class PluginChanged:
+    """One plugin's status after a change; state GONE is the last that is told of a socket."""
+
+    time: float
+    plugin: PluginStatus
+
+
+@attrs.frozen
+class Lagged:
+    """The subscriber was too slow and was dropped."""
+
+
+ViewMessage = Snapshot | PluginChanged | Lagged

@@ -1,0 +1,1 @@
+"""Placeholder; replaced by the reconciler's pure core."""
