@@ -97,11 +97,15 @@ class ScanCompleted:
 
 @attrs.frozen
 class Claimed:
-    """A registration learned who its plugin is, and asks to be admitted: answered by an :data:`Admission`."""
+    """A registration learned who its plugin is, and asks to be admitted: answered by an :data:`Admission`.
+
+    The answer carries the same ``ticket``, so that one which comes too late is known as such.
+    """
 
     path: str
     generation: int
     info: PluginInfo
+    ticket: int
 
 
 @attrs.frozen
@@ -198,7 +202,7 @@ ReconcilerMessage = (
 class Admitted:
     """The claim holds: this handler serves the plugin."""
 
-    generation: int
+    ticket: int
     handler: Address[HandlerMessage]
 
 
@@ -206,14 +210,15 @@ class Admitted:
 class NoHandler:
     """No handler serves plugins of this type, yet (behaviour 29)."""
 
-    generation: int
+    ticket: int
+    reason: str
 
 
 @attrs.frozen
 class ClaimRefused:
     """The policy of the type does not admit the plugin now."""
 
-    generation: int
+    ticket: int
     reason: str
 
 

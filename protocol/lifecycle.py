@@ -1,0 +1,351 @@
+"""The lifecycle of one socket's registration, as a pure machine.
+
+Theory of operation. A registration actor holds one state of this machine. What happens to it is an event: a message
+from its inbox, or the outcome of a command that it performed. :func:`step` answers with the next state and the
+commands to perform, in order. At most the last of them waits (:data:`Waiting commands <WaitingCommand>`); its outcome,
+or a message that came first, is the next event. Everything that decides a transition is here; nothing here waits, logs
+or reads a clock.
+
+The way of a plugin that does all well::
+
+    Dialing ─Dialed→ AskingInfo ─InfoReceived→ Claiming ─Admitted→ Validating
+        ─HandlerAccepted→ Registering ─HandlerAccepted→ Notifying ─Notified→ Registered
+
+and the ways off it:
+
+- a failure before Register:    Notifying(no), where the plugin is to be told, then Waiting, Parked or Stale
+- a failed Register:            Notifying(no), then Leaving (Register was attempted, so it is undone), then Waiting
+- a failed Notify of success:   Dialing again, by backoff, to notify alone (behaviour 33); given up, Leaving, Waiting
+- the socket is gone:           Gone, through Leaving if a Register was asked
+- a newer socket in its place:  Dialing anew, through Leaving if a Register was asked; its backoff starts fresh
+
+A state that still owes a deregistration says so through :func:`owed_by`; ``Gone`` owes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import attrs
+
+from plugind.protocol.errors import IllegalStepError
+from plugind.protocol.messages import (
+    Admitted,
+    ClaimRefused,
+    HandlerAvailable,
+    HandlerWithdrawn,
+    NameFreed,
+    NoHandler,
+    SocketAppeared,
+    SocketTouched,
+    SocketVanished,
+    StopAsked,
+    StopForced,
+    TryNow,
+)
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.states import (
+    Announce,
+    AskDeregister,
+    AskInfo,
+    AskingInfo,
+    AskRegister,
+    AskValidate,
+    Claim,
+    Claiming,
+    Command,
+    Dial,
+    Dialed,
+    Dialing,
+    Event,
+    Failed,
+    Gone,
+    HandlerAccepted,
+    HangUp,
+    InfoReceived,
+    InfoRejected,
+    Leaving,
+    Message,
+    Notified,
+    Notify,
+    Notifying,
+    Outcome,
+    Parked,
+    Refusing,
+    Registered,
+    Registering,
+    Release,
+    Retry,
+    Stale,
+    StartTimer,
+    State,
+    Step,
+    Then,
+    ThenDial,
+    ThenEnd,
+    ThenPark,
+    ThenWait,
+    TimerElapsed,
+    Validating,
+    Waiting,
+    owed_by,
+)
+
+#: Tries to tell a plugin of its registration, each on a new connection, before it is rolled back (fault 35).
+NOTIFY_TRIES = 5
+
+
+def start(message: SocketAppeared) -> Step:
+    """Return the first step of a new actor for the socket that appeared."""
+    return _enter(ThenDial(message.generation), message.generation, None)
+
+
+def resume(message: SocketAppeared, owed: PluginInfo, generation: int) -> Step:
+    """Return the first step of an actor whose predecessor crashed and left a deregistration owed (fault 85)."""
+    return Leaving(generation, owed, "its actor crashed", ThenDial(message.generation)), (
+        AskDeregister(owed, generation),
+    )
+
+
+def step(state: State, event: Event) -> Step:
+    """Return the state that follows ``state`` upon ``event``, and the commands to perform on the way.
+
+    No commands and an equal state mean that the event changes nothing: whatever is waited for is waited for on.
+
+    Raises:
+      IllegalStepError: if the event cannot happen in that state.
+    """
+    match event:
+        case SocketAppeared():
+            return _go(state, ThenDial(event.generation), "a newer socket is in its place")
+        case SocketVanished():
+            return _go(state, ThenEnd(), "the socket was removed")
+        case StopAsked() | StopForced():
+            return _stop(state, event)
+        case HandlerWithdrawn():
+            return _withdrawn(state, event.type)
+        case SocketTouched() | NameFreed() | TryNow() | HandlerAvailable():
+            return _nudged(state, event)
+        case _:
+            return _outcome(state, event)
+
+
+def interrupts(state: State, message: Message) -> bool:
+    """Whether ``message`` ends the call that is under way in ``state``, rather than wait until it is over."""
+    match message:
+        case SocketAppeared() | SocketVanished() | StopForced():
+            return True
+        case StopAsked():
+            return not isinstance(state, Notifying)
+        case HandlerWithdrawn():
+            return owed_by(state) is not None
+        case _:
+            return False
+
+
+def _go(state: State, then: Then, reason: str) -> Step:
+    """Leave off whatever ``state`` is about, settle what it owes, and go on to ``then``."""
+    if isinstance(state, Gone):
+        raise IllegalStepError(f"nothing follows {state}")
+    if isinstance(state, Leaving):
+        return attrs.evolve(state, then=then), ()
+    owed = owed_by(state)
+    if owed is not None:
+        leaving = Leaving(state.generation, owed, reason, then)
+        return leaving, (HangUp(), AskDeregister(owed, state.generation))
+    settle: tuple[Command, ...] = ()
+    if isinstance(state, Dialing | AskingInfo | Claiming | Validating | Refusing):
+        settle += (HangUp(),)
+    if isinstance(state, Claiming | Validating):
+        settle += (Release(state.generation),)
+    after, commands = _enter(then, state.generation, _info_of(state))
+    return after, settle + commands
+
+
+def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
+    match then:
+        case ThenDial():
+            return Dialing(then.generation, then.attempt), (Dial(patient=then.attempt == 1),)
+        case ThenWait():
+            return Waiting(generation, then.attempt, then.reason, info), (StartTimer(then.attempt),)
+        case ThenPark():
+            return Parked(generation, then.attempt, then.reason, info, then.until_type), ()
+        case ThenEnd():
+            return Gone(generation, then.stopped), ()
+    assert_never(then)
+
+
+def _info_of(state: State) -> PluginInfo | None:
+    match state:
+        case Dialing() | AskingInfo() | Stale() | Gone():
+            return None
+        case _:
+            return state.info
+
+
+def _stop(state: State, event: StopAsked | StopForced) -> Step:
+    """Behaviour 42: what is in flight ends, what is registered stays so unless asked otherwise (fault 87)."""
+    if isinstance(event, StopAsked):
+        if isinstance(state, Registering | Notifying):
+            return attrs.evolve(state, stopping=True), ()
+        if isinstance(state, Registered) and not event.deregister:
+            return Gone(state.generation, stopped=True), ()
+    return _go(state, ThenEnd(stopped=True), "plugind stops")
+
+
+def _withdrawn(state: State, plugin_type: str) -> Step:
+    """The handler leaves: what it has is deregistered, what was on its way to it starts over, and will be parked."""
+    if isinstance(state, Gone):
+        raise IllegalStepError(f"nothing follows {state}")
+    owed = owed_by(state)
+    held = state.info if isinstance(state, Claiming | Validating) else owed
+    if held is None or held.type != plugin_type or isinstance(state, Refusing):
+        return state, ()
+    return _go(state, ThenDial(state.generation), f"the handler for {plugin_type} was removed")
+
+
+def _nudged(state: State, event: SocketTouched | NameFreed | TryNow | HandlerAvailable) -> Step:
+    match state:
+        case Waiting(owed=None) if not isinstance(event, HandlerAvailable):
+            return _again(state.generation, 1 if isinstance(event, TryNow) else state.attempt + 1)
+        case Waiting(owed=owed) if isinstance(event, TryNow | SocketTouched):
+            notify_try = 1 if isinstance(event, TryNow) else state.notify_try + 1
+            return Dialing(state.generation, state.attempt, owed, notify_try), (Dial(patient=False),)
+        case Stale() if isinstance(event, TryNow | SocketTouched):
+            return _again(state.generation, 1 if isinstance(event, TryNow) else state.attempt + 1)
+        case Parked() if _unparks(state.until_type, event):
+            return _again(state.generation, 1)
+        case Refusing(then=ThenPark(until_type=until_type)) if _unparks(until_type, event):
+            return attrs.evolve(state, then=ThenDial(state.generation)), ()
+        case Refusing(then=ThenWait()) if isinstance(event, TryNow | NameFreed):
+            return attrs.evolve(state, then=ThenDial(state.generation, state.attempt + 1)), ()
+        case Gone():
+            raise IllegalStepError(f"nothing follows {state}")
+        case _:
+            return state, ()
+
+
+def _unparks(until_type: str | None, event: SocketTouched | NameFreed | TryNow | HandlerAvailable) -> bool:
+    match event:
+        case TryNow():
+            return True
+        case HandlerAvailable():
+            return event.type == until_type
+        case SocketTouched():
+            return until_type is None
+        case NameFreed():
+            return False
+    assert_never(event)
+
+
+def _again(generation: int, attempt: int) -> Step:
+    return _enter(ThenDial(generation, attempt), generation, None)
+
+
+_VALIDATION_FAILED = "RegisterPlugin error -- plugin validation failed with err: "
+_REGISTRATION_FAILED = "RegisterPlugin error -- plugin registration failed with err: "
+
+
+def _outcome(state: State, event: Outcome | Admitted | NoHandler | ClaimRefused) -> Step:
+    match state, event:
+        case Dialing(owed=None), Dialed():
+            return AskingInfo(state.generation, state.attempt), (AskInfo(),)
+        case Dialing(owed=PluginInfo() as owed), Dialed():
+            return Notifying(state.generation, state.attempt, owed, state.notify_try), (Notify(None),)
+        case Dialing(owed=PluginInfo() as owed), Failed():
+            return _notify_failed(state.generation, state.attempt, owed, state.notify_try, event.reason)
+        case ((Dialing() | AskingInfo()), Failed()):
+            return _failed_before_info(state.generation, state.attempt, event)
+        case AskingInfo(), InfoReceived():
+            return Claiming(state.generation, state.attempt, event.info), (Claim(event.info),)
+        case AskingInfo(), InfoRejected():
+            return _refuse(state, None, _VALIDATION_FAILED + event.reason)
+        case Claiming(), Admitted():
+            return Validating(state.generation, state.attempt, state.info), (AskValidate(state.info),)
+        case Claiming(), NoHandler():
+            then = ThenPark(event.reason, state.attempt, until_type=state.info.type)
+            return _refuse(state, state.info, event.reason, then)
+        case Claiming(), ClaimRefused():
+            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+        case Claiming(), Failed():
+            return _go(state, ThenWait(event.reason, state.attempt), event.reason)
+        case Validating(), HandlerAccepted():
+            return Registering(state.generation, state.attempt, state.info), (AskRegister(state.info),)
+        case Validating(), Failed():
+            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+        case Registering(), HandlerAccepted():
+            notifying = Notifying(state.generation, state.attempt, state.info, 1, state.stopping)
+            return notifying, (Announce(), Notify(None))
+        case Registering(), Failed():
+            return _register_failed(state, event.reason)
+        case Notifying(), Notified():
+            return _notified(state)
+        case Notifying(stopping=True), Failed():
+            return _go(state, ThenEnd(stopped=True), event.reason)
+        case Notifying(), Failed():
+            return _notify_failed(state.generation, state.attempt, state.info, state.notify_try, event.reason)
+        case Refusing(), (Notified() | Failed()):
+            return _refused(state)
+        case Waiting(owed=None), TimerElapsed():
+            return _again(state.generation, state.attempt + 1)
+        case Waiting(owed=owed), TimerElapsed():
+            return Dialing(state.generation, state.attempt, owed, state.notify_try + 1), (Dial(patient=False),)
+        case Stale(), TimerElapsed():
+            return _again(state.generation, state.attempt + 1)
+        case Leaving(), (HandlerAccepted() | Failed()):
+            # A deregistration that failed was asked all the same: the state is clean (fault 84).
+            after, commands = _enter(state.then, state.generation, state.info)
+            return after, (Release(state.generation), *commands)
+        case _:
+            raise IllegalStepError(f"{event} cannot happen in {state}")
+
+
+def _failed_before_info(generation: int, attempt: int, failure: Failed) -> Step:
+    match failure.retry:
+        case Retry.BACKOFF:
+            return Waiting(generation, attempt, failure.reason), (HangUp(), StartTimer(attempt))
+        case Retry.STALE:
+            return Stale(generation, attempt, failure.reason), (HangUp(), StartTimer(attempt))
+        case Retry.NEVER:
+            return Parked(generation, attempt, failure.reason), (HangUp(),)
+    assert_never(failure.retry)
+
+
+def _refuse(
+    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then | None = None
+) -> Step:
+    settle: tuple[Command, ...] = () if isinstance(state, AskingInfo) else (Release(state.generation),)
+    refusing = Refusing(state.generation, state.attempt, info, error, then or ThenWait(error, state.attempt))
+    return refusing, (*settle, Notify(error))
+
+
+def _register_failed(state: Registering, reason: str) -> Step:
+    """Behaviour 31: the plugin is told; behaviour 36: a Register that was attempted is undone."""
+    error = _REGISTRATION_FAILED + reason
+    then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt)
+    return Refusing(state.generation, state.attempt, state.info, error, then, state.info), (Notify(error),)
+
+
+def _refused(state: Refusing) -> Step:
+    if state.owed is not None:
+        leaving = Leaving(state.generation, state.owed, state.error, state.then)
+        return leaving, (HangUp(), AskDeregister(state.owed, state.generation))
+    after, commands = _enter(state.then, state.generation, state.info)
+    return after, (HangUp(), *commands)
+
+
+def _notified(state: Notifying) -> Step:
+    if state.stopping:
+        return Gone(state.generation, stopped=True), (HangUp(),)
+    return Registered(state.generation, state.attempt, state.info), (HangUp(),)
+
+
+def _notify_failed(generation: int, attempt: int, owed: PluginInfo, tries: int, reason: str) -> Step:
+    """Behaviour 33: the notify alone is tried again, at once the first time (fault 36), then by backoff (fault 35)."""
+    if tries >= NOTIFY_TRIES:
+        leaving = Leaving(generation, owed, reason, ThenWait(reason, attempt))
+        return leaving, (HangUp(), AskDeregister(owed, generation))
+    if tries == 1:
+        return Dialing(generation, attempt, owed, tries + 1), (HangUp(), Dial(patient=False))
+    waiting = Waiting(generation, attempt, reason, owed, owed, tries)
+    return waiting, (HangUp(), StartTimer(tries - 1))
