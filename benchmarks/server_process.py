@@ -1,0 +1,73 @@
+"""The cheap server as a child process, with its commands as methods."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from plugind.benchmarks.cheap_plugin import ServerOptions
+
+Event = dict[str, object]
+
+
+class ServerProcess:
+    """A running server. Commands block until the server has said that they are done."""
+
+    def __init__(self, options: ServerOptions, process: subprocess.Popen[str]) -> None:
+        self.options = options
+        self.pid = process.pid
+        self._process = process
+
+    def ask(self, *words: object) -> None:
+        """Gives a command without waiting for what it leads to."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+
+    def event(self, name: str) -> Event:
+        """The next event that the server prints, which must be `name`. Raises `RuntimeError` when it is not."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        event: Event = json.loads(line or "{}")
+        if event.get("event") != name:
+            raise RuntimeError(f"the cheap server said {line!r}, not {name!r}")
+        return event
+
+    def create(self, *numbers: int) -> Event:
+        """Makes all sockets, or COUNT from FIRST on."""
+        self.ask("create", *numbers)
+        return self.event("created")
+
+    def remove(self, *numbers: int) -> Event:
+        """Removes all sockets, or COUNT from FIRST on."""
+        self.ask("remove", *numbers)
+        return self.event("removed")
+
+    def counts(self) -> dict[str, float]:
+        """Sums over all sockets since the start, and the server's own CPU seconds."""
+        self.ask("counts")
+        return {key: value for key, value in self.event("counts").items() if isinstance(value, int | float)}
+
+    def report(self) -> Event:
+        """The same with all that each socket saw, under `plugins`."""
+        self.ask("report")
+        return self.event("report")
+
+
+@contextmanager
+def cheap_server(options: ServerOptions) -> Iterator[ServerProcess]:
+    """Runs the server for as long as the block lasts; it is ready, and unless told to wait its sockets listen."""
+    command = [sys.executable, "-m", "plugind.benchmarks.cheap_server", *options.arguments()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            server = ServerProcess(options, process)
+            server.event("ready")
+            if not options.wait:
+                server.event("created")
+            yield server
+        finally:
+            # The end of its input ends it; a server that spins or hangs gets no say.
+            process.kill()
