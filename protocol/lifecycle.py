@@ -138,7 +138,8 @@ def interrupts(state: State, message: Message) -> bool:
         case StopAsked():
             return not isinstance(state, Notifying)
         case HandlerWithdrawn():
-            return owed_by(state) is not None
+            owed = owed_by(state)
+            return owed is not None and owed.type == message.type and not isinstance(state, Refusing)
         case _:
             return False
 

@@ -178,6 +178,11 @@ class StopForced:
     """The grace is nearly over: roll back what is in flight and end (fault 87)."""
 
 
+@attrs.frozen
+class ReportAsked:
+    """The status actor lost its view in a crash: everyone says again how they fare (fault 85)."""
+
+
 ReconcilerMessage = (
     SocketAppeared
     | SocketVanished
@@ -193,6 +198,7 @@ ReconcilerMessage = (
     | RetryAsked
     | StopAsked
     | StopForced
+    | ReportAsked
 )
 
 # --- to a registration ------------------------------------------------------------------------------------------------
@@ -272,6 +278,7 @@ RegistrationMessage = (
     | HandlerAnswered
     | StopAsked
     | StopForced
+    | ReportAsked
 )
 
 # --- to a handler -----------------------------------------------------------------------------------------------------
@@ -342,7 +349,10 @@ class StateChanged:
 
 @attrs.frozen
 class RoleChanged:
-    """Among several instances of one name, this one became active or stands by (behaviour 37)."""
+    """Among several instances of one name, this one became active or stands by (behaviour 37).
+
+    An instance that is registered counts as active until it is told otherwise.
+    """
 
     socket: str
     generation: int

@@ -10,6 +10,7 @@ from typing import assert_never
 
 import attrs
 
+from plugind.protocol import status
 from plugind.protocol.messages import (
     Admitted,
     ClaimRefused,
@@ -240,6 +241,7 @@ class Failed:
 
     reason: str
     retry: Retry = Retry.BACKOFF
+    outcome: status.Outcome = status.Outcome.FAILED
 
 
 @attrs.frozen
