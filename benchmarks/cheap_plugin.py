@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypedDict
 
 import attrs
 
@@ -61,6 +62,23 @@ class ServerOptions:
         line += ["--endpoint", self.endpoint] if self.endpoint is not None else []
         line += ["--core", str(self.core)] if self.core is not None else []
         return line + ["--spin"] * self.spin + ["--wait"] * self.wait
+
+
+class PluginReport(TypedDict):
+    """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 is never."""
+
+    index: int
+    name: str
+    path: str
+    hang: str
+    bound_ns: int
+    listening_ns: int
+    asked_ns: int
+    notified_ns: int
+    asked: int
+    notified: int
+    refused: int
+    error: str
 
 
 class Plugin:
@@ -163,7 +181,19 @@ class Plugin:
             self.refused += 1
             self.error = told.error
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> PluginReport:
         """All that is known, for JSON."""
-        left_out = {"accept", "info", "message", "listener", "fillers", "failures_left"}
-        return {name: getattr(self, name) for name in Plugin.__slots__ if name not in left_out}
+        return {
+            "index": self.index,
+            "name": self.name,
+            "path": self.path,
+            "hang": self.hang,
+            "bound_ns": self.bound_ns,
+            "listening_ns": self.listening_ns,
+            "asked_ns": self.asked_ns,
+            "notified_ns": self.notified_ns,
+            "asked": self.asked,
+            "notified": self.notified,
+            "refused": self.refused,
+            "error": self.error,
+        }

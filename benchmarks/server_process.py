@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
+from plugind.benchmarks.cheap_plugin import PluginReport, ServerOptions
 
 Event = dict[str, object]
 
@@ -51,10 +52,10 @@ class ServerProcess:
         self.ask("counts")
         return {key: value for key, value in self.event("counts").items() if isinstance(value, int | float)}
 
-    def report(self) -> Event:
-        """The same with all that each socket saw, under `plugins`."""
+    def report(self) -> list[PluginReport]:
+        """What each socket saw since the start, those that were replaced first."""
         self.ask("report")
-        return self.event("report")
+        return cast("list[PluginReport]", self.event("report")["plugins"])
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def _timed(client: Client, work: Work, concurrency: int) -> dict[str, float]:
 def _measure(client: Client, targets: list[Target], concurrency: int, seconds: float) -> dict[str, float]:
     """Every socket in turn, as often as it takes to fill `seconds`, and once at least."""
     warm = _timed(client, Work(targets[:_WARM_UP]), concurrency)
-    passes = math.ceil(seconds / (warm["wall_s"] / warm["conversations"] * len(targets)))
+    passes = max(1, math.ceil(seconds / (warm["wall_s"] / warm["conversations"] * len(targets))))
     gc.collect()
     measured = _timed(client, Work(targets * passes), concurrency)
     return measured | {"before": warm["conversations"]}

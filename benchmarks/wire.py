@@ -1,0 +1,266 @@
+"""Registration conversations per second and what each costs, plugind's client beside its peers and a floor.
+
+    python -m benchmarks.wire --json wire.json --plot wire.svg
+
+One conversation is connect, GetInfo, NotifyRegistrationStatus(true), close. One cheap server process answers on all the
+sockets from the last core; it does not sleep unless `--no-spin` is given, so that a client's figure holds no wake-ups
+of the server. Each measurement is a process of its own on the first core; the runs of all clients take turns. The floor
+makes the same system calls and waits on Trio, and parses nothing. A client whose package is missing is named, and left
+out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from plugind.benchmarks.cheap_plugin import ServerOptions
+from plugind.benchmarks.server_process import ServerProcess, cheap_server
+from plugind.benchmarks.svg import Bars, Series, chart
+from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.wire_clients import CLIENTS
+
+_COLOURS = {
+    "plugind": "#0072b2",
+    "grpcio-aio": "#e69f00",
+    "grpcio-threads": "#d55e00",
+    "grpclib-asyncio": "#cc79a7",
+    "floor": "#8a94a0",
+}
+_HELD = 1000
+_TARGET = 2.5
+"""What plugind's client may cost, in floors."""
+
+
+class ClientFailed(Exception):  # noqa: N818 - it names what happened
+    """A client cannot be measured; the message says why."""
+
+    def __init__(self, reason: str, *, missing: bool = False) -> None:
+        super().__init__(reason)
+        self.missing = missing
+
+
+@attrs.frozen
+class Run:
+    """One measurement: conversations per second, and CPU milliseconds of each."""
+
+    conversations_per_s: float
+    cpu_ms: float
+
+
+@attrs.frozen
+class Outcome:
+    """All that was measured."""
+
+    runs: dict[tuple[str, int], list[Run]]
+    resident_kib: dict[str, float]
+    failed: dict[str, ClientFailed]
+
+    def cpu(self, client: str, concurrency: int) -> Spread | None:
+        """CPU milliseconds of a conversation."""
+        runs = self.runs.get((client, concurrency))
+        return Spread.of([run.cpu_ms for run in runs]) if runs else None
+
+    def pace(self, client: str, concurrency: int) -> Spread | None:
+        """Conversations per second."""
+        runs = self.runs.get((client, concurrency))
+        return Spread.of([run.conversations_per_s for run in runs]) if runs else None
+
+    def ratio(self, client: str, other: str, concurrency: int) -> float | None:
+        """How much CPU `client` takes, in conversations of `other`."""
+        mine, theirs = self.cpu(client, concurrency), self.cpu(other, concurrency)
+        return mine.median / theirs.median if mine and theirs else None
+
+
+@attrs.frozen
+class Bench:
+    """What stays the same from one measurement to the next."""
+
+    server: ServerProcess
+    seconds: float
+    core: int
+
+    def child(self, client: str, sockets: int, *more: str) -> dict[str, float]:
+        """Runs one child to its end. Raises `ClientFailed`."""
+        command = [sys.executable, "-m", "plugind.benchmarks.wire_clients.child", "--client", client]
+        command += ["--dir", str(self.server.options.directory), "--sockets", str(sockets), "--core", str(self.core)]
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        if done.returncode == 3:
+            raise ClientFailed(f"the module {json.loads(done.stdout)['missing']} is not installed", missing=True)
+        if done.returncode:
+            raise ClientFailed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+        figures: dict[str, float] = json.loads(done.stdout)
+        return figures
+
+    def hold(self, client: str) -> float:
+        """KiB of resident memory per open idle channel. Raises `ClientFailed`."""
+        return self.child(client, _held(self.server.options), "--hold")["rss_per_idle_channel_kib"]
+
+    def run(self, client: str, concurrency: int) -> Run:
+        """Measures once, and holds the client's count against the server's. Raises `ClientFailed`."""
+        before = self.server.counts()
+        more = ["--concurrency", str(concurrency), "--seconds", str(self.seconds)]
+        figures = self.child(client, self.server.options.sockets, *more)
+        after = self.server.counts()
+        expected = figures["before"] + figures["conversations"]
+        for what in ("accepted", "asked", "notified"):
+            if (seen := after[what] - before[what]) != expected:
+                raise ClientFailed(f"{expected:.0f} conversations, of which the server saw {seen:.0f} {what}")
+        conversations = figures["conversations"]
+        return Run(conversations / figures["wall_s"], figures["cpu_s"] / conversations * 1000)
+
+
+def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], runs: int) -> Outcome:
+    """All clients by turns, so that what disturbs the machine for a while disturbs each of them."""
+    outcome = Outcome({}, {}, {})
+    steps: list[tuple[str, int | None]] = [(c, level) for _ in range(runs) for level in concurrency for c in clients]
+    steps += [(client, None) for client in clients if client != "floor"]
+    progress = Progress(len(steps))
+    for client, level in steps:
+        progress.step(f"{client}, {f'{level} at once' if level else 'idle channels'}")
+        if client in outcome.failed:
+            continue
+        try:
+            if level is None:
+                outcome.resident_kib[client] = bench.hold(client)
+            else:
+                run = bench.run(client, level)
+                outcome.runs.setdefault((client, level), []).append(run)
+        except ClientFailed as error:
+            outcome.failed[client] = error
+    progress.end()
+    return outcome
+
+
+def rows(outcome: Outcome, server: ServerOptions) -> list[Row]:
+    """One row for each client at each concurrency, for JSON."""
+    out: list[Row] = []
+    for (client, level), runs in outcome.runs.items():
+        cpu, pace = outcome.cpu(client, level), outcome.pace(client, level)
+        assert cpu is not None
+        assert pace is not None
+        out.append(
+            {
+                "client": client,
+                "sockets": server.sockets,
+                "concurrency": level,
+                "conversations_per_s": round(pace.median, 1),
+                "cpu_ms": round(cpu.median, 5),
+                "ratio_to_floor": outcome.ratio(client, "floor", level),
+                "ratio_to_grpcio_aio": outcome.ratio(client, "grpcio-aio", level),
+                "times_cheaper_than_grpcio_aio": outcome.ratio("grpcio-aio", client, level),
+                "rss_per_idle_channel_kib": outcome.resident_kib.get(client),
+                "runs": [attrs.asdict(run) for run in runs],
+                "server": "spins" if server.spin else "sleeps",
+                "machine": machine(),
+            }
+        )
+    return out
+
+
+def told(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
+    """The table and what belongs under it."""
+    head = ["client", "at once", "conversations/s", "CPU ms each", "lowest", "highest", "in floors"]
+    head.append("cheaper than grpcio-aio")
+    lines: list[list[Cell]] = []
+    for level in concurrency:
+        for client in clients:
+            cpu, pace = outcome.cpu(client, level), outcome.pace(client, level)
+            if cpu is not None and pace is not None:
+                ratios = [outcome.ratio(client, "floor", level), outcome.ratio("grpcio-aio", client, level)]
+                lines.append([client, level, pace.median, cpu.median, cpu.low, cpu.high, *ratios])
+    idle = ", ".join(f"{client} {kib:.1f} KiB" for client, kib in outcome.resident_kib.items())
+    return "\n".join(
+        [
+            _title(server),
+            "",
+            table(head, lines),
+            "",
+            f"resident memory per open idle channel ({_held(server)} of them): {idle or 'not measured'}",
+            machine(),
+        ]
+    )
+
+
+def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
+    """CPU and pace, a group of bars for each concurrency."""
+    groups = {level: f"{level:,} at once" for level in concurrency}
+    pairs = [(level, client) for level in concurrency for client in clients]
+    cpu = {(groups[level], client): outcome.cpu(client, level) for level, client in pairs}
+    pace = {(groups[level], client): outcome.pace(client, level) for level, client in pairs}
+    floors = {groups[level]: floor.median * _TARGET for level in concurrency if (floor := outcome.cpu("floor", level))}
+    panels = [
+        Bars(
+            title="CPU milliseconds per conversation, logarithmic: less is better",
+            groups=list(groups.values()),
+            values={key: spread for key, spread in cpu.items() if spread},
+            log=True,
+            marks=floors,
+            mark=f"{_TARGET} floors",
+        ),
+        Bars(
+            title="Conversations per second on one core, logarithmic: more is better",
+            groups=list(groups.values()),
+            values={key: spread for key, spread in pace.items() if spread},
+            log=True,
+        ),
+    ]
+    shown = [Series(client, _COLOURS[client]) for client in clients if client not in outcome.failed]
+    return chart(_title(server), machine(), shown, panels)
+
+
+def _title(server: ServerOptions) -> str:
+    does = "does not sleep" if server.spin else "sleeps between calls"
+    return f"Registration conversations on {server.sockets:,} sockets, against one server that {does}"
+
+
+def _held(server: ServerOptions) -> int:
+    return min(_HELD, server.sockets)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.wire", description=__doc__.split("\n")[0])
+    parser.add_argument("--sockets", type=int, default=2000, help="how many plugins there are (default 2000)")
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 64, 512], help="conversations at once")
+    parser.add_argument("--runs", type=int, default=3, help="medians of so many (default 3)")
+    parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
+    parser.add_argument("--seconds", type=float, default=0.5, help="a run lasts so long, and one pass at least")
+    parser.add_argument("--no-spin", dest="spin", action="store_false", help="a server that sleeps, as real ones do")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
+    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measures, prints, writes; exit code 1 when a client failed for another reason than a package that is missing."""
+    arguments = _parse()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1 and arguments.spin:
+        print("one core only: the server sleeps, or the clients would wait for it to be preempted", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="wire-") as directory:
+        spin = arguments.spin and len(cores) > 1
+        options = ServerOptions(directory=Path(directory), sockets=arguments.sockets, spin=spin, core=cores[-1])
+        with cheap_server(options) as server:
+            bench = Bench(server, arguments.seconds, cores[0])
+            outcome = measure(bench, arguments.clients, arguments.concurrency, arguments.runs)
+    what = outcome, options, arguments.clients, arguments.concurrency
+    print(told(*what))
+    if arguments.json:
+        write_json(arguments.json, rows(outcome, options))
+    if arguments.plot:
+        arguments.plot.write_text(plot(*what))
+    for client, reason in outcome.failed.items():
+        print(f"{client} was not measured: {reason}", file=sys.stderr)
+    return 0 if outcome.runs and all(reason.missing for reason in outcome.failed.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
