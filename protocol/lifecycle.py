@@ -36,6 +36,7 @@ from plugind.protocol.messages import (
     HandlerWithdrawn,
     NameFreed,
     NoHandler,
+    RegistrationMessage,
     SocketAppeared,
     SocketTouched,
     SocketVanished,
@@ -65,7 +66,6 @@ from plugind.protocol.states import (
     InfoReceived,
     InfoRejected,
     Leaving,
-    Message,
     Notified,
     Notify,
     Notifying,
@@ -130,7 +130,7 @@ def step(state: State, event: Event) -> Step:
             return _outcome(state, event)
 
 
-def interrupts(state: State, message: Message) -> bool:
+def interrupts(state: State, message: RegistrationMessage) -> bool:
     """Whether ``message`` ends the call that is under way in ``state``, rather than wait until it is over."""
     match message:
         case SocketAppeared() | SocketVanished() | StopForced():

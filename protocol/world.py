@@ -289,7 +289,8 @@ class World:
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
             name.unlucky.discard(path)
-            name.waiting = deque(claimed for claimed in name.waiting if claimed.path != path)
+            if name.waiting:
+                name.waiting = deque(claimed for claimed in name.waiting if claimed.path != path)
             if name.empty:
                 del self._names[key]
 
@@ -313,7 +314,7 @@ class World:
             claimed = name.waiting.popleft()
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
-                self._turn_away(claimed, name)
+                self._turn_away(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
                 name.unlucky.add(claimed.path)
                 self._effects.append(Tell(claimed.path, m.ClaimRefused(claimed.ticket, _taken(claimed.info, name))))
@@ -324,7 +325,7 @@ class World:
         if name.empty:
             del self._names[key]
 
-    def _turn_away(self, claimed: m.Claimed, name: _Name) -> None:
+    def _turn_away(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
         reason = (
             f"RegisterPlugin error -- no handler registered for plugin type: {claimed.info.type} "

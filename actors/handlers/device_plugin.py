@@ -1,0 +1,32 @@
+"""The handler of device plugins."""
+
+from __future__ import annotations
+
+from plugind.actors.handlers.instances import Instances
+from plugind.protocol.plugins import InstancePolicy, Plugin, check_extended_resource
+
+
+class DevicePluginHandler:
+    """Accepts device plugins whose name is an extended resource; several may offer one resource side by side."""
+
+    instances = InstancePolicy.ALL
+
+    def __init__(self) -> None:
+        #: The device plugins that are registered.
+        self.plugins = Instances()
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Check the resource name.
+
+        Raises:
+          ValidationError: if the name is not of the form ``vendor.domain/name``.
+        """
+        check_extended_resource(plugin.name)
+
+    async def register(self, plugin: Plugin) -> None:
+        """Keep the device plugin."""
+        self.plugins.add(plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget the device plugin; others that offer its resource stay."""
+        self.plugins.remove(plugin)

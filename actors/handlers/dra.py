@@ -1,0 +1,47 @@
+"""The handler of drivers for dynamic resource allocation."""
+
+from __future__ import annotations
+
+from plugind.actors.handlers.instances import Instances
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import InstancePolicy, Plugin, choose_dra_service
+
+
+class DRAHandler:
+    """Accepts DRA drivers that serve a service this node knows; of several of one name the newest is active.
+
+    Rolling updates run two instances of one driver at a time, each on an endpoint of its own.
+    """
+
+    instances = InstancePolicy.NEWEST
+
+    def __init__(self) -> None:
+        #: The drivers that are registered.
+        self.drivers = Instances()
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Choose the service, and check that the endpoint is the driver's own.
+
+        Raises:
+          ValidationError: if no known service is offered, or another instance has the same endpoint.
+        """
+        choose_dra_service(plugin.versions)
+        for other in self.drivers.others(plugin):
+            if other.endpoint == plugin.endpoint:
+                raise ValidationError(
+                    f"the endpoint {plugin.endpoint} of DRA driver {plugin.name!r} is in use by the one that the "
+                    f"socket {other.socket} registered"
+                )
+
+    async def register(self, plugin: Plugin) -> None:
+        """Keep the driver as the newest of its name."""
+        self.drivers.add(plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Forget the driver; an older instance of its name is the fallback."""
+        self.drivers.remove(plugin)
+
+    def service_of(self, name: str) -> tuple[Plugin, str] | None:
+        """Return the active driver of ``name`` and the service to call on its endpoint, or None if there is none."""
+        instances = self.drivers.of(name)
+        return (instances[-1], choose_dra_service(instances[-1].versions)) if instances else None

@@ -1,0 +1,78 @@
+"""The reconciler: the only owner of the desired and of the actual world.
+
+It has no tick: it is woken by messages, takes all that have come, and carries out what ``plugind.protocol.world``
+answers. It waits for nobody but its inbox and, under back-pressure, for the status actor, which waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+import trio
+
+from plugind.actors.mailbox import report
+from plugind.protocol import messages as m
+from plugind.protocol import world
+
+#: Asks the supervisor to start a registration actor, and returns the actor's address.
+Spawn = Callable[[world.StartRegistration], m.Address[m.RegistrationMessage]]
+
+#: Messages after which others get their turn.
+BATCH = 64
+
+
+async def run(
+    inbox: trio.MemoryReceiveChannel[m.ReconcilerMessage],
+    status: trio.MemorySendChannel[m.StatusMessage],
+    spawn: Spawn,
+    retire: Callable[[world.HandlerRetired], None],
+) -> None:
+    """Reconcile until a stop was asked and the last registration actor ended."""
+    reconciler = _Reconciler(status, spawn, retire)
+    while not reconciler.finished:
+        await reconciler.take(await inbox.receive())
+        for _ in range(BATCH):
+            try:
+                message = inbox.receive_nowait()
+            except trio.WouldBlock:
+                break
+            await reconciler.take(message)
+
+
+class _Reconciler:
+    def __init__(
+        self,
+        status: trio.MemorySendChannel[m.StatusMessage],
+        spawn: Spawn,
+        retire: Callable[[world.HandlerRetired], None],
+    ) -> None:
+        self.finished = False
+        self._world = world.World()
+        self._status = status
+        self._spawn = spawn
+        self._retire = retire
+        self._registrations: dict[str, m.Address[m.RegistrationMessage]] = {}
+
+    async def take(self, message: m.ReconcilerMessage) -> None:
+        if isinstance(message, m.RegistrationEnded):
+            self._registrations.pop(message.path, None)
+        for effect in self._world.handle(message, trio.current_time()):
+            await self._carry_out(effect)
+
+    async def _carry_out(self, effect: world.Effect) -> None:
+        match effect:
+            case world.Tell():
+                self._registrations[effect.path].send_nowait(effect.message)
+            case world.StartRegistration():
+                self._registrations[effect.appeared.path] = self._spawn(effect)
+            case world.Show():
+                await report(self._status, effect.message)
+            case world.Answer():
+                effect.reply.send_nowait(effect.message)
+            case world.HandlerRetired():
+                self._retire(effect)
+            case world.Finished():
+                self.finished = True
+            case _:
+                assert_never(effect)

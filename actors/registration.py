@@ -1,0 +1,432 @@
+"""The registration actor: one per socket path.
+
+It performs what ``plugind.protocol.lifecycle`` commands, and owns what one registration needs: the connection, the
+deadline of the step under way, the backoff's timer, the ticket of the ask that it waits for. Calls to the plugin run in
+line, in this one task, under a cancel scope that is both their deadline and the inbox's bell (``actors.mailbox``).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, Protocol, assert_never, cast
+
+import attrs
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.protocol import lifecycle, states
+from plugind.protocol import messages as m
+from plugind.protocol.backoff import Backoff
+from plugind.protocol.config import Timeouts
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import InfoLimits, Plugin, PluginInfo, check_info
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from plugind.protocol.status import Finished, Operation, Outcome
+from plugind.protocol.wire_errors import DialError, DialFailure, Peer
+
+if TYPE_CHECKING:
+    import grpclib.client
+
+#: Characters of an error that a plugin is told or people are shown (fault 94).
+MAX_ERROR = 2048
+
+
+class Dialler(Protocol):
+    """The port to the plugins: ``plugind.actors.io.dialling`` for real, a simulated network in tests."""
+
+    async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
+        """Connect to the socket at ``path`` within ``timeout`` seconds.
+
+        Raises:
+          DialError: if no connection came about.
+        """
+
+
+@attrs.frozen
+class RegistrationConfig:
+    """What all registration actors of a node have in common."""
+
+    dial: Dialler
+    timeouts: Timeouts
+    backoff: Backoff
+    limits: InfoLimits
+    rng: random.Random
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
+    status: trio.MemorySendChannel[m.StatusMessage]
+
+
+async def run(
+    config: RegistrationConfig,
+    inbox: RegistrationInbox,
+    appeared: m.SocketAppeared,
+    owed: tuple[PluginInfo, int, m.Address[m.HandlerMessage]] | None = None,
+) -> None:
+    """Register the socket that ``appeared``, and stay until it is gone and nothing is owed.
+
+    ``owed`` is what a predecessor that crashed may have registered, its generation, and the handler: it is
+    deregistered first.
+    """
+    actor = _Registration(config, inbox, appeared)
+    if owed is None:
+        first = lifecycle.start(appeared)
+    else:
+        info, generation, actor.handler = owed
+        first = lifecycle.resume(appeared, info, generation)
+    try:
+        await actor.run(*first)
+    finally:
+        actor.hang_up()
+
+
+_IN_LINE = (states.Dial, states.AskInfo, states.Notify)
+
+_OPERATIONS: dict[type[states.Command], Operation] = {
+    states.Dial: Operation.DIAL,
+    states.AskInfo: Operation.GET_INFO,
+    states.AskValidate: Operation.VALIDATE,
+    states.AskRegister: Operation.REGISTER,
+    states.Notify: Operation.NOTIFY,
+    states.AskDeregister: Operation.DEREGISTER,
+}
+
+#: What each failure to dial means for the next try.
+_RETRIES = {
+    DialFailure.REFUSED: states.Retry.STALE,
+    DialFailure.NOT_A_STREAM: states.Retry.NEVER,
+    DialFailure.BAD_PATH: states.Retry.NEVER,
+}
+
+
+class _Registration:
+    __slots__ = (
+        "_appeared",
+        "_began",
+        "_channel",
+        "_config",
+        "_deadline",
+        "_inbox",
+        "_info",
+        "_path",
+        "_peer",
+        "_shown",
+        "_stub",
+        "_ticket",
+        "_waiting",
+        "handler",
+    )
+
+    def __init__(self, config: RegistrationConfig, inbox: RegistrationInbox, appeared: m.SocketAppeared) -> None:
+        self._config = config
+        self._inbox = inbox
+        self._appeared = appeared
+        self._path = appeared.path
+        self._channel: Channel | None = None
+        self._stub: RegistrationStub | None = None
+        #: Where the plugin that was admitted is handled.
+        self.handler: m.Address[m.HandlerMessage] | None = None
+        #: The number of the ask that is waited for; answers to others come too late.
+        self._ticket = 0
+        #: The command whose outcome is waited for, when its wait began, and when it is given up.
+        self._waiting: states.WaitingCommand | None = None
+        self._began = 0.0
+        self._deadline = math.inf
+        #: What was last learned in this generation, to be shown.
+        self._info: PluginInfo | None = None
+        self._peer: Peer | None = None
+        self._shown: m.StateChanged | None = None
+
+    # --- the loop ---
+
+    async def run(self, state: states.State, commands: tuple[states.Command, ...]) -> None:
+        finished: Finished | None = None
+        while True:
+            for command in commands:
+                await self._perform(command, state)
+            await self._show(state, finished)
+            if isinstance(state, states.Gone):
+                return
+            event = await self._next_event(state)
+            after, commands = lifecycle.step(state, event)
+            finished = self._settle(event, commands)
+            state = after
+
+    async def _next_event(self, state: states.State) -> states.Event:
+        while True:
+            try:
+                message: states.Event | m.RegistrationMessage | None = self._inbox.receive_nowait()
+            except trio.WouldBlock:
+                message = await self._wait(state)
+            event = await self._as_event(message)
+            if event is not None:
+                return event
+
+    async def _wait(self, state: states.State) -> states.Event | m.RegistrationMessage | None:
+        if isinstance(self._waiting, _IN_LINE):
+            return await self._call(state, self._waiting)
+        if self._deadline == math.inf:
+            return await self._inbox.receive()
+        with trio.CancelScope(deadline=self._deadline):
+            return await self._inbox.receive()
+        if isinstance(self._waiting, states.StartTimer):
+            return states.TimerElapsed()
+        return states.Failed(f"no answer in {self._deadline - self._began:g} s", outcome=Outcome.TIMED_OUT)
+
+    async def _as_event(self, message: states.Event | m.RegistrationMessage | None) -> states.Event | None:
+        match message:
+            case m.HandlerAnswered():
+                if message.ticket != self._ticket:
+                    return None
+                if message.outcome is Outcome.OK:
+                    return states.HandlerAccepted()
+                return states.Failed(message.error, outcome=message.outcome)
+            case m.Admitted():
+                if message.ticket != self._ticket:
+                    return None
+                self.handler = message.handler
+                return message
+            case m.NoHandler() | m.ClaimRefused():
+                return message if message.ticket == self._ticket else None
+            case m.SocketAppeared():
+                self._appeared, self._info, self._peer = message, None, None
+                return message
+            case m.ReportAsked():
+                await self._repeat()
+                return None
+            case _:
+                return message
+
+    # --- commands ---
+
+    async def _perform(self, command: states.Command, state: states.State) -> None:
+        match command:
+            case states.HangUp():
+                self.hang_up()
+            case states.Announce():
+                await report(self._config.reconciler, m.PluginRegistered(self._path, state.generation))
+            case states.Release():
+                await report(self._config.reconciler, m.Released(self._path, command.generation))
+            case _:
+                await self._begin(command, state)
+
+    async def _begin(self, command: states.WaitingCommand, state: states.State) -> None:
+        self._waiting, self._began = command, trio.current_time()
+        timeouts = self._config.timeouts
+        match command:
+            case states.Dial():
+                self._deadline = math.inf  # The dialler keeps its own, and says what it waited for.
+            case states.AskInfo():
+                self._deadline = self._began + timeouts.get_info
+            case states.Notify():
+                self._deadline = self._began + timeouts.notify
+            case states.StartTimer():
+                chance = self._config.rng.random()
+                self._deadline = self._began + self._config.backoff.delay(command.failures, chance)
+            case states.Claim():
+                self._info = command.info
+                claimed = m.Claimed(self._path, state.generation, command.info, self._new_ticket())
+                await report(self._config.reconciler, claimed)
+            case states.AskValidate():
+                self._ask(m.Validate, command.info, state.generation)
+            case states.AskRegister():
+                self._ask(m.Register, command.info, state.generation)
+            case states.AskDeregister():
+                self._ask(m.Deregister, command.info, command.generation)
+            case _:
+                assert_never(command)
+
+    def _new_ticket(self) -> int:
+        # Twice the handler's deadline: the call before it under the same name may use up one.
+        self._deadline = self._began + 2 * self._config.timeouts.handler
+        self._ticket += 1
+        return self._ticket
+
+    def _ask(
+        self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], info: PluginInfo, generation: int
+    ) -> None:
+        assert self.handler is not None, "nobody is asked before the plugin is admitted"
+        plugin = Plugin(
+            info.type, info.name, info.endpoint, info.versions, self._path, generation, self._appeared.deprecated
+        )
+        self.handler.send_nowait(ask(plugin, self._new_ticket(), self._inbox))
+
+    def hang_up(self) -> None:
+        """Close the connection, if there is one."""
+        channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+    # --- calls to the plugin ---
+
+    async def _call(self, state: states.State, command: states.WaitingCommand) -> states.Event | None:
+        """Return the outcome of the call, or None when a message in the inbox made it pointless."""
+        with trio.CancelScope(deadline=self._deadline) as scope:
+            self._inbox.arm(scope, lambda message: lifecycle.interrupts(state, message))
+            try:
+                match command:
+                    case states.Dial():
+                        return await self._dial(patient=command.patient)
+                    case states.AskInfo():
+                        return await self._get_info()
+                    case states.Notify():
+                        return await self._notify(command.error)
+                    case _:
+                        raise AssertionError(f"{command} is no call")
+            finally:
+                self._inbox.disarm()
+        if trio.current_time() < self._deadline:
+            return None
+        waited = f"no answer in {self._deadline - self._began:g} s"
+        return states.Failed(self._call_failed(command, waited), outcome=Outcome.TIMED_OUT)
+
+    async def _dial(self, *, patient: bool) -> states.Event:
+        timeouts = self._config.timeouts
+        grace = timeouts.refused_grace if patient else 0.0
+        try:
+            self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
+        except DialError as error:
+            reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
+            outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
+            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome)
+        self._peer = self._channel.peer
+        # The stub is generated for grpclib's Channel, of which ours has all that a stub asks for.
+        self._stub = RegistrationStub(cast("grpclib.client.Channel", self._channel))
+        return states.Dialed()
+
+    async def _get_info(self) -> states.Event:
+        assert self._stub is not None, "GetInfo follows a dial"
+        try:
+            reply = await self._stub.GetInfo(InfoRequest())
+        except GRPCError as error:
+            retry = states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
+            return states.Failed(self._call_failed(states.AskInfo(), _text(error)), retry)
+        try:
+            info = check_info(
+                reply.type,
+                reply.name,
+                reply.endpoint,
+                tuple(reply.supported_versions),
+                socket=self._path,
+                limits=self._config.limits,
+            )
+        except ValidationError as error:
+            return states.InfoRejected(str(error)[:MAX_ERROR])
+        return states.InfoReceived(info)
+
+    async def _notify(self, error: str | None) -> states.Event:
+        assert self._stub is not None, "a notify follows a dial"
+        verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
+        try:
+            await self._stub.NotifyRegistrationStatus(verdict)
+        except GRPCError as failure:
+            return states.Failed(self._call_failed(states.Notify(error), _text(failure)))
+        return states.Notified()
+
+    def _call_failed(self, command: states.WaitingCommand, reason: str) -> str:
+        what = (
+            "failed to get plugin info using RPC GetInfo"
+            if isinstance(command, states.AskInfo)
+            else "failed to send registration status"
+        )
+        return f"RegisterPlugin error -- {what} at socket {self._path}, err: {reason}"
+
+    # --- what is shown ---
+
+    def _settle(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
+        """Say which operation the event ended, and stop waiting for its outcome."""
+        outcome = _outcome_of(event)
+        if outcome is None and not commands:
+            return None  # The event changed nothing: what was waited for is waited for on.
+        operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
+        self._waiting, self._deadline = None, math.inf
+        if operation is None:
+            return None
+        return Finished(operation, outcome or Outcome.SUPERSEDED, trio.current_time() - self._began)
+
+    async def _show(self, state: states.State, finished: Finished | None) -> None:
+        if isinstance(state, states.Gone) and state.stopped:
+            return  # plugind stops, the plugin does not.
+        name, reason, attempt = states.name_of(state), _reason_of(state), _attempt_of(state)
+        if finished is None and self._shown is not None:
+            shown = self._shown
+            if (shown.state, shown.reason, shown.attempt, shown.generation) == (
+                name,
+                reason,
+                attempt,
+                state.generation,
+            ):
+                return
+        now = trio.current_time()
+        peer = self._peer
+        self._shown = m.StateChanged(
+            self._path,
+            self._appeared.root,
+            state.generation,
+            name,
+            now,
+            reason,
+            attempt,
+            self._deadline if isinstance(self._waiting, states.StartTimer) else None,
+            self._info,
+            now - self._appeared.time if isinstance(state, states.Registered) else None,
+            self._appeared.deprecated,
+            None if peer is None else peer.uid,
+            None if peer is None else peer.pid,
+            finished,
+        )
+        await report(self._config.status, self._shown)
+
+    async def _repeat(self) -> None:
+        if self._shown is not None:
+            await report(self._config.status, attrs.evolve(self._shown, finished=None))
+
+
+def _outcome_of(event: states.Event) -> Outcome | None:
+    """Return how the operation ended whose outcome ``event`` is; None for messages, which are no outcome."""
+    match event:
+        case (
+            states.Dialed()
+            | states.InfoReceived()
+            | states.HandlerAccepted()
+            | states.Notified()
+            | states.TimerElapsed()
+            | m.Admitted()
+            | m.NoHandler()
+            | m.ClaimRefused()
+        ):
+            return Outcome.OK
+        case states.InfoRejected():
+            return Outcome.REFUSED
+        case states.Failed():
+            return event.outcome
+        case _:
+            return None
+
+
+def _reason_of(state: states.State) -> str | None:
+    match state:
+        case states.Waiting() | states.Stale() | states.Parked() | states.Leaving():
+            return state.reason
+        case states.Refusing():
+            return state.error
+        case states.Gone():
+            return "the socket was removed"
+        case _:
+            return None
+
+
+def _attempt_of(state: states.State) -> int:
+    return 0 if isinstance(state, states.Leaving | states.Gone) else state.attempt
+
+
+def _text(error: GRPCError) -> str:
+    return f"{error.status.name}: {error.message or 'no message'}"[:MAX_ERROR]
+
+
+def _sendable(text: str) -> str:
+    """A path may hold bytes that are no UTF-8, which a protobuf string cannot (fault 21)."""
+    return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,54 @@
+"""What a node can be told: every default of plugind in one place. Times are seconds."""
+
+from __future__ import annotations
+
+import attrs
+
+from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.protocol.plugins import InfoLimits
+
+DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
+
+
+@attrs.frozen
+class Timeouts:
+    """How long each step may take in all; one byte a second stretches none of them (behaviour 26, fault 63)."""
+
+    dial: float = 10.0
+    #: How long a socket that refuses connections may still be on its way from bind to listen (behaviour 12).
+    refused_grace: float = 1.0
+    get_info: float = 1.0
+    notify: float = 5.0
+    #: One call of a handler: validate, register or deregister.
+    handler: float = 120.0
+    #: From the request to stop until what is in flight is cut off; half of it passes before a roll-back begins.
+    stop_grace: float = 10.0
+
+
+@attrs.frozen
+class Root:
+    """A directory to discover plugins in; ``deprecated`` ones are for plugins of old (behaviour 16)."""
+
+    path: str
+    deprecated: bool = False
+
+
+@attrs.frozen
+class Config:
+    """A node's configuration."""
+
+    roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
+    #: Seconds between rescans, jittered by a tenth (behaviour 14).
+    rescan: float = 10.0
+    timeouts: Timeouts = Timeouts()
+    backoff: Backoff = Backoff()
+    intensity: RestartIntensity = RestartIntensity()
+    info_limits: InfoLimits = InfoLimits()
+    #: Deregister what is registered when the node stops (behaviour 42).
+    deregister_at_stop: bool = False
+    #: Take symbolic links that resolve to a socket inside their root (behaviour 7).
+    follow_symlinks_inside_root: bool = False
+    #: Names of plugins without which the node is not ready (behaviour 40).
+    expected: tuple[str, ...] = ()
+    #: Seed of all chance: jitter of backoff and of rescans. None takes one from the system.
+    seed: int | None = None
