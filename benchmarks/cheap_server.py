@@ -45,6 +45,8 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.plugins: dict[int, Plugin] = {}
+        # Made now, so that a command has nothing to do but bind and listen.
+        self._prepared = {index: Plugin(options, index) for index in range(options.sockets)}
         self.replaced: list[Plugin] = []
         self._epoll = select.epoll()
         self._automaton = Automaton()
@@ -172,7 +174,7 @@ class Server:
             _say(said | {"ended_ns": time.monotonic_ns()})
 
     def _create(self, index: int) -> None:
-        plugin = Plugin(self.options, index)
+        plugin = self._prepared.pop(index, None) or Plugin(self.options, index)
         if index in self.plugins:
             self.replaced.append(self.plugins[index])
         file = self.options.file.format(i=index)

@@ -16,14 +16,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
 from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.server_process import ServerProcess, cheap_server
+from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
 from plugind.benchmarks.svg import Bars, Series, chart
 from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
 from plugind.benchmarks.wire_clients import CLIENTS
@@ -245,9 +244,9 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) == 1 and arguments.spin:
         print("one core only: the server sleeps, or the clients would wait for it to be preempted", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="wire-") as directory:
+    with scratch_directory() as directory:
         spin = arguments.spin and len(cores) > 1
-        options = ServerOptions(directory=Path(directory), sockets=arguments.sockets, spin=spin, core=cores[-1])
+        options = ServerOptions(directory=directory, sockets=arguments.sockets, spin=spin, core=cores[-1])
         with cheap_server(options) as server:
             bench = Bench(server, arguments.seconds, cores[0])
             outcome = measure(bench, arguments.clients, arguments.concurrency, arguments.runs)
