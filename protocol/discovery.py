@@ -1,0 +1,304 @@
+"""What is there, by generation: everything that decides whether a socket is new is here.
+
+The watcher looks at names and says what it found; a :class:`Discovery` says which messages follow, and which
+directories to enter and to leave. It judges levels, not edges: an event never says what happened, it only says where to
+look, with one exception. A removal that was seen since the last look makes what lies there now a new generation, even
+when inode and change time are those of the old one, since file systems use both again within a tick of their clock
+(behaviour 13). The rules, for a path that holds a socket that is known:
+
+========================================  =================================================
+seen since the last look                  what it means
+========================================  =================================================
+a removal                                 a new generation
+another device or inode                   a new generation (fault 10)
+another change time, no event was lost    touched: a chmod or a hard link, the same generation
+another change time, events may be lost   a new generation
+none of these                             nothing: a duplicate report (behaviour 9)
+========================================  =================================================
+
+Nothing here waits, looks at a file or reads a clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from plugind.protocol.messages import (
+    EntryRefused,
+    Identity,
+    SocketAppeared,
+    SocketTouched,
+    SocketVanished,
+)
+
+#: Marks: what events told of a path since it was last looked at. ``LOOK`` alone says nothing but that.
+LOOK = 1
+REMOVED = 2
+ATTRIBUTES = 4
+
+Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused
+_Inode = tuple[int, int]
+
+
+class Kind(enum.Enum):
+    """What lies at a path. Regular files, FIFOs and devices are ``OTHER``: ignored, and never opened (fault 6)."""
+
+    SOCKET = enum.auto()
+    DIRECTORY = enum.auto()
+    SYMLINK = enum.auto()
+    OTHER = enum.auto()
+
+
+@attrs.frozen
+class Found:
+    """One look at a path: links are not followed."""
+
+    kind: Kind
+    identity: Identity
+
+
+@attrs.define
+class Changes:
+    """What follows from the looks since the last :meth:`Discovery.take`, each list in order."""
+
+    messages: list[Message] = attrs.Factory(list)
+    #: Directories to watch and then to scan, the watch first (fault 12).
+    enter: list[str] = attrs.Factory(list)
+    #: Directories to watch no longer.
+    leave: list[str] = attrs.Factory(list)
+    #: Paths to look at again, since another name of the same inode went away (fault 8).
+    again: list[str] = attrs.Factory(list)
+
+
+@attrs.define(eq=False)
+class _Entry:
+    """A path that was told of: a socket, or something refused (then with a reason)."""
+
+    generation: int
+    identity: Identity
+    refusal: str | None
+
+
+@attrs.define(eq=False)
+class _Directory:
+    identity: Identity
+    children: set[str] = attrs.Factory(set)
+
+
+def _inode(identity: Identity) -> _Inode:
+    return identity.device, identity.inode
+
+
+class Discovery:
+    """The known entries below one root.
+
+    ``generations`` gives numbers that grow and are never given twice. ``max_depth`` is how many levels below the root
+    directories are entered (fault 13), ``max_entries`` how many sockets, refused entries and directories are
+    remembered in all (fault 48).
+    """
+
+    def __init__(
+        self,
+        root: str,
+        generations: Iterator[int],
+        *,
+        deprecated: bool = False,
+        max_depth: int = 8,
+        max_entries: int = 100_000,
+    ) -> None:
+        self.root = root
+        #: Entries that were left out for want of room; whoever starts a full scan sets it to zero.
+        self.untaken = 0
+        self.sockets = 0
+        self._generations = generations
+        self._deprecated = deprecated
+        self._max_depth = max_depth
+        self._max_entries = max_entries
+        self._root_slashes = root.rstrip("/").count("/")
+        self._entries: dict[str, _Entry] = {}
+        self._directories: dict[str, _Directory] = {}
+        #: The path under which an inode is taken, and its other names, which are refused.
+        self._owners: dict[_Inode, str] = {}
+        self._others: dict[_Inode, set[str]] = {}
+        self._changes = Changes()
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def paths(self) -> frozenset[str]:
+        """All that was told of and is still there, refused entries included."""
+        return frozenset(self._entries)
+
+    def knows_directory(self, path: str) -> bool:
+        """Whether ``path`` is a directory that was entered."""
+        return path in self._directories
+
+    def subdirectories(self, path: str) -> list[str]:
+        """The directories known directly below ``path``, sorted."""
+        known = self._directories.get(path)
+        return sorted(child for child in known.children if child in self._directories) if known else []
+
+    def missing(self, path: str, seen: Iterable[str]) -> list[str]:
+        """What is known directly below the directory ``path`` and is not among ``seen``, sorted."""
+        known = self._directories.get(path)
+        return sorted(known.children.difference(seen)) if known else []
+
+    def rival(self, path: str, found: Found) -> str | None:
+        """Another path under which this very socket is taken: to be looked at first, since it may have been renamed."""
+        if found.kind is not Kind.SOCKET:
+            return None
+        owner = self._owners.get(_inode(found.identity))
+        return None if owner == path else owner
+
+    def take(self) -> Changes:
+        """What follows from the looks since the last call."""
+        changes, self._changes = self._changes, Changes()
+        return changes
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        path: str,
+        found: Found | None,
+        marks: int = 0,
+        *,
+        time: float,
+        trusted: bool = True,
+        first: bool = False,
+        refusal: str | None = None,
+    ) -> None:
+        """Take note of a look at ``path``, which found this, or nothing.
+
+        ``marks`` is what events told of the path since the look before; ``trusted`` says that no event of its
+        directory can have been lost since then; ``refusal`` is why a symbolic link is not taken, if that is known.
+        A look that failed is not to be told: it says nothing about what is there (fault 26).
+        """
+        if found is None or found.kind is Kind.OTHER:
+            self._forget(path)
+            return
+        entry = self._entries.get(path) if found.kind is Kind.SOCKET else None
+        if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
+            self._seen_again(path, entry, found.identity, marks)
+            return
+        reason = self._refusal(path, found, refusal)
+        if found.kind is Kind.DIRECTORY and reason is None:
+            self._observe_directory(path, found.identity, marks)
+            return
+        if path in self._directories:
+            self._forget(path)
+        self._observe_entry(path, found.identity, reason, time=time, first=first and not marks & REMOVED)
+
+    def _same(self, entry: _Entry, identity: Identity, marks: int, *, trusted: bool) -> bool:
+        old = entry.identity
+        if entry.refusal is not None or marks & REMOVED or old.inode != identity.inode or old.device != identity.device:
+            return False
+        return trusted or old.changed_ns == identity.changed_ns
+
+    def _seen_again(self, path: str, entry: _Entry, identity: Identity, marks: int) -> None:
+        if marks & ATTRIBUTES or entry.identity.changed_ns != identity.changed_ns:
+            entry.identity = identity
+            self._changes.messages.append(SocketTouched(path, entry.generation))
+
+    def _refusal(self, path: str, found: Found, given: str | None) -> str | None:
+        if found.kind is Kind.SYMLINK:
+            return given or "a symbolic link, and links are not followed"
+        if found.kind is Kind.DIRECTORY:
+            depth = path.count("/") - self._root_slashes
+            return f"a directory more than {self._max_depth} levels below the root" if depth > self._max_depth else None
+        owner = self._owners.get(_inode(found.identity))
+        return None if owner is None or owner == path else f"a hard link of {owner}"
+
+    def _observe_entry(self, path: str, identity: Identity, reason: str | None, *, time: float, first: bool) -> None:
+        entry = self._entries.get(path)
+        if entry is None:
+            if self._is_full():
+                self.untaken += 1
+                return
+            self._adopt(path)
+        elif entry.refusal is not None:
+            if entry.refusal == reason and _inode(entry.identity) == _inode(identity):
+                entry.identity = identity
+                return
+            self._retract(path, entry)
+        else:
+            self._release(path, entry)
+            if reason is not None:
+                self._changes.messages.append(SocketVanished(path, entry.generation))
+        generation = next(self._generations)
+        self._entries[path] = _Entry(generation, identity, reason)
+        if reason is None:
+            self._owners[_inode(identity)] = path
+            self.sockets += 1
+            told: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
+        else:
+            self._others.setdefault(_inode(identity), set()).add(path)
+            told = EntryRefused(path, generation, self.root, reason, time, self._deprecated)
+        self._changes.messages.append(told)
+
+    def _observe_directory(self, path: str, identity: Identity, marks: int) -> None:
+        known = self._directories.get(path)
+        if known is not None:
+            if not marks & REMOVED and _inode(known.identity) == _inode(identity):
+                known.identity = identity
+                return
+            self._forget(path)
+        elif path in self._entries:
+            self._forget(path)
+        if self._is_full():
+            self.untaken += 1
+            return
+        self._adopt(path)
+        self._directories[path] = _Directory(identity)
+        self._changes.enter.append(path)
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
+
+    def _is_full(self) -> bool:
+        return len(self._entries) + len(self._directories) > self._max_entries
+
+    def _adopt(self, path: str) -> None:
+        parent = self._directories.get(path.rpartition("/")[0] or "/")
+        if parent is not None and path != self.root:
+            parent.children.add(path)
+
+    def _release(self, path: str, entry: _Entry) -> None:
+        """The inode is no longer taken under this path; its other names get their turn."""
+        inode = _inode(entry.identity)
+        self.sockets -= 1
+        if self._owners.get(inode) == path:
+            del self._owners[inode]
+            self._changes.again.extend(sorted(self._others.get(inode, ())))
+
+    def _retract(self, path: str, entry: _Entry) -> None:
+        """What was refused at this path is so no longer."""
+        inode = _inode(entry.identity)
+        self._changes.messages.append(SocketVanished(path, entry.generation))
+        others = self._others[inode]
+        others.discard(path)
+        if not others:
+            del self._others[inode]
+        owner = self._owners.get(inode)
+        if owner is not None and owner != path:
+            self._changes.again.append(owner)
+
+    def _forget(self, path: str) -> None:
+        """Whatever is known at ``path``, and beneath it, is gone; what is not known cannot go (behaviour 8)."""
+        parent = self._directories.get(path.rpartition("/")[0] or "/")
+        if parent is not None:
+            parent.children.discard(path)
+        waiting = [path]
+        while waiting:
+            gone = waiting.pop()
+            directory = self._directories.pop(gone, None)
+            if directory is not None:
+                self._changes.leave.append(gone)
+                waiting.extend(sorted(directory.children, reverse=True))
+            entry = self._entries.pop(gone, None)
+            if entry is not None and entry.refusal is not None:
+                self._retract(gone, entry)
+            elif entry is not None:
+                self._release(gone, entry)
+                self._changes.messages.append(SocketVanished(gone, entry.generation))

@@ -1,0 +1,138 @@
+"""Which directory is meant by which watch descriptor, and what the events said, as bookkeeping.
+
+inotify watches inodes, not paths: one descriptor may stand for several paths (a bind mount, a directory that was
+renamed and not yet left), and a path may get another descriptor at any time. What an event tells is kept as marks on
+paths until somebody looks there.
+
+A directory is *trusted* while it is watched without a break since its last complete scan: what no event told of
+did not happen there.
+"""
+
+from __future__ import annotations
+
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED
+
+# The kernel's constants (include/uapi/linux/inotify.h).
+ATTRIB = 0x4
+MOVED_FROM = 0x40
+MOVED_TO = 0x80
+CREATE = 0x100
+DELETE = 0x200
+DELETE_SELF = 0x400
+MOVE_SELF = 0x800
+UNMOUNT = 0x2000
+Q_OVERFLOW = 0x4000
+IGNORED = 0x8000
+ISDIR = 0x40000000
+
+#: One event: watch descriptor, mask and name, the name empty where the event is about the watched directory itself.
+Notice = tuple[int, int, str]
+
+
+def _marks(mask: int) -> int:
+    removed = REMOVED if mask & (DELETE | MOVED_FROM | DELETE_SELF) else 0
+    return LOOK | removed | (ATTRIBUTES if mask & ATTRIB else 0)
+
+
+def below(directory: str, name: str) -> str:
+    """The path of ``name`` in ``directory``."""
+    return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
+
+
+class Watches:
+    """The watches of one root, that of the root's parent included (behaviour 11)."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        #: Marks on paths that nobody has looked at since.
+        self.marks: dict[str, int] = {}
+        #: The kernel dropped events: nothing is trusted, and all must be looked at (fault 19).
+        self.overflowed = False
+        self._root_name = root.rpartition("/")[2]
+        self._parent: int | None = None
+        self._descriptors: dict[str, int] = {}
+        self._paths: dict[int, set[str]] = {}
+        self._trusted: set[str] = set()
+
+    def has(self, path: str) -> bool:
+        """Whether the directory ``path`` is watched."""
+        return path in self._descriptors
+
+    def trusts(self, path: str) -> bool:
+        """Whether no event of the directory ``path`` can have been lost since its last complete scan."""
+        return path in self._trusted
+
+    def add(self, path: str, descriptor: int) -> None:
+        """The directory ``path`` is watched from now on."""
+        self._descriptors[path] = descriptor
+        self._paths.setdefault(descriptor, set()).add(path)
+
+    def add_parent(self, descriptor: int) -> None:
+        """The directory that holds the root is watched; of its events, only those with the root's name count."""
+        self._parent = descriptor
+
+    def trust(self, path: str) -> None:
+        """A scan of ``path`` is complete. Only a directory that was watched before the scan becomes trusted."""
+        if path in self._descriptors and not self.overflowed:
+            self._trusted.add(path)
+
+    def drop(self, path: str) -> int | None:
+        """The directory ``path`` is not watched any more; the descriptor to remove, if it stands for no other path."""
+        self._trusted.discard(path)
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is None:
+            return None
+        paths = self._paths[descriptor]
+        paths.discard(path)
+        if paths:
+            return None
+        del self._paths[descriptor]
+        return None if descriptor == self._parent else descriptor
+
+    def clear(self) -> None:
+        """All watches are gone, the whole instance of inotify with them; marks are kept."""
+        self._parent = None
+        self._descriptors.clear()
+        self._paths.clear()
+        self._trusted.clear()
+
+    def note(self, notice: Notice) -> None:
+        """Keep what one event tells. Events of descriptors that were dropped tell nothing."""
+        descriptor, mask, name = notice
+        if mask & Q_OVERFLOW:
+            self.overflowed = True
+            self._trusted.clear()
+        elif mask & IGNORED:
+            self._lose(descriptor)
+        elif name:
+            if descriptor == self._parent and name == self._root_name:
+                self._mark(self.root, mask)
+            if not name.startswith("."):
+                for path in self._paths.get(descriptor, ()):
+                    self._mark(below(path, name), mask)
+        else:
+            for path in self._paths.get(descriptor, ()):
+                self._mark(path, mask)
+
+    def take(self) -> dict[str, int]:
+        """The marks, which are the caller's from now on."""
+        marks, self.marks = self.marks, {}
+        return marks
+
+    def put_back(self, marks: dict[str, int]) -> None:
+        """Marks that were taken and turned out to belong to another look."""
+        for path, bits in marks.items():
+            self.marks[path] = self.marks.get(path, 0) | bits
+
+    def _mark(self, path: str, mask: int) -> None:
+        self.marks[path] = self.marks.get(path, 0) | _marks(mask)
+
+    def _lose(self, descriptor: int) -> None:
+        """The kernel ended this watch (fault 20): whether the directory is still there must be looked at."""
+        if descriptor == self._parent:
+            self._parent = None
+            self._mark(self.root, 0)
+        for path in self._paths.pop(descriptor, ()):
+            del self._descriptors[path]
+            self._trusted.discard(path)
+            self._mark(path, 0)
