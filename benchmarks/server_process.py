@@ -65,8 +65,8 @@ class ServerProcess:
 def scratch_directory() -> Iterator[Path]:
     """A directory for sockets, in memory where the machine has such a place.
 
-    ext4 passes over inodes that were deleted in the last seconds one by one, so that a second run makes its sockets many
-    times slower than the first: 18,000 took 0.75 s, then 10 s; on tmpfs 0.35 s each time.
+    ext4 passes over inodes that were deleted in the last seconds one by one, so that a second run makes its sockets
+    many times slower than the first: 18,000 took 0.75 s, then 10 s; on tmpfs 0.35 s each time.
     """
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK | os.X_OK) else None
