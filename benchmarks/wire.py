@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import attrs
 
@@ -74,9 +75,14 @@ class Outcome:
         return Spread.of([run.conversations_per_s for run in runs]) if runs else None
 
     def ratio(self, client: str, other: str, concurrency: int) -> float | None:
-        """How much CPU `client` takes, in conversations of `other`."""
-        mine, theirs = self.cpu(client, concurrency), self.cpu(other, concurrency)
-        return mine.median / theirs.median if mine and theirs else None
+        """How much CPU `client` takes, in conversations of `other`: the median over the runs, each run's pair divided.
+
+        Runs that followed each other met the machine in the same mood, which medians of each by itself would mix.
+        """
+        mine, theirs = self.runs.get((client, concurrency)), self.runs.get((other, concurrency))
+        if not mine or not theirs:
+            return None
+        return median(one.cpu_ms / two.cpu_ms for one, two in zip(mine, theirs, strict=False))
 
 
 @attrs.frozen
