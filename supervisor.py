@@ -1,6 +1,390 @@
-"""Child specs, wiring, order of start and stop."""
+"""The supervisor: child specs, the wiring of channels, the order of start and stop, and what a program embeds.
+
+Started in this order, stopped in the reverse: the status actor, a handler actor per plugin type, and the *node*, which
+is the reconciler with its registration actors and one watcher per root. The supervisor alone starts actors: the
+reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost: the
+node as a whole lets go of its plugins and starts again from the file system (fault 85).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import secrets
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Self
+
+import attrs
+import trio
+
+from plugind.actors import reconciler, registration, status, watcher
+from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.handlers.actor import Handler, policy_of
+from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.device_plugin import DevicePluginHandler
+from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.io.dialling import dial
+from plugind.actors.io.directory import Directory, RealDirectory
+from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.actors.registration import Dialler, RegistrationConfig
+from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUp, Restart
+from plugind.protocol import messages as m
+from plugind.protocol import world
+from plugind.protocol.config import Config, Root
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.plugins import CSI, DEVICE, DRA
+from plugind.protocol.status import StateName
+
+#: Messages that may wait for the reconciler and for the status actor before their writers have to.
+INBOX_SIZE = 4096
+#: Changes that may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
+SUBSCRIBER_SIZE = 8192
 
 
-def main() -> int:
-    """Run the command line."""
-    return 0
+@attrs.frozen
+class Ports:
+    """The outside, handed in: the real one by default, a simulated one in tests."""
+
+    dial: Dialler = dial
+    directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
+
+
+def built_in_handlers() -> dict[str, Handler]:
+    """Return a new handler for each of the types that plugind knows by itself."""
+    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(), DRA: DRAHandler()}
+
+
+def installed_handlers() -> dict[str, Handler]:
+    """Return a handler for each entry point of the group ``plugind.handlers``: its name is the plugin type.
+
+    Raises:
+      ConfigError: if an entry point cannot be loaded, or what it names cannot be called without arguments.
+    """
+    found: dict[str, Handler] = {}
+    for entry in entry_points(group="plugind.handlers"):
+        try:
+            found[entry.name] = entry.load()()
+        except Exception as error:
+            raise ConfigError(
+                f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; mend or uninstall it"
+            ) from error
+    return found
+
+
+class LaggedError(Exception):
+    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that nobody waits for it."""
+
+
+class Supervisor:
+    """A node that discovers plugins and registers them, for as long as the ``async with`` block runs.
+
+    ::
+
+        async with Supervisor(Config(roots=(Root("/run/my/plugins"),)), handlers={"Colour": ColourHandler()}) as node:
+            plugin = await node.wait_for("red.example.com", type="Colour")
+
+    Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
+    back. ``handlers`` are added to the built-in ones, and replace those of the same type.
+
+    Raises, from the block:
+      GaveUp: if actors crash more often than ``config.intensity`` allows.
+    """
+
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        handlers: Mapping[str, Handler] | None = None,
+        ports: Ports | None = None,
+    ) -> None:
+        self.config = config or Config()
+        _check_roots(self.config.roots)
+        self._ports = ports or Ports()
+        self._first_handlers = {**built_in_handlers(), **(handlers or {})}
+        self._policies = {plugin_type: policy_of(handler) for plugin_type, handler in self._first_handlers.items()}
+        self._rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
+        self._generations = itertools.count(1)
+        self._to_reconciler, self._reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
+        self._to_status, self._status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        self._handlers: dict[str, m.HandlerAdded] = {}
+        self._addresses: dict[str, RegistrationInbox] = {}
+        self._inboxes: dict[int, trio.MemorySendChannel[m.HandlerMessage]] = {}
+        self._retired: dict[str, trio.Event] = {}
+        self._context: AbstractAsyncContextManager[None] | None = None
+        self._nursery: trio.Nursery
+        self._children: Children
+        self._crashes: Crashes
+        self._registrations: trio.Nursery
+        self._registration_config = RegistrationConfig(
+            self._ports.dial,
+            self.config.timeouts,
+            self.config.backoff,
+            self.config.info_limits,
+            self._rng,
+            self._to_reconciler,
+            self._to_status,
+        )
+
+    # --- the block ---
+
+    async def __aenter__(self) -> Self:
+        if self._context is not None:
+            raise RuntimeError("a Supervisor runs once; make another")
+        self._context = self._running()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        failure: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._start(nursery)
+                try:
+                    yield
+                except BaseException as error:
+                    failure = error
+                    raise
+                await self._stop()
+        except BaseExceptionGroup as group:
+            # Whoever embeds a node is not to meet the nursery in it: one error comes out as it went in.
+            if len(group.exceptions) == 1 and (group.exceptions[0] is failure or _is_ours(group.exceptions[0])):
+                raise group.exceptions[0] from group.exceptions[0].__cause__
+            raise
+
+    def _start(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._crashes = Crashes(self.config.intensity, self._tell_of_crash)
+        self._children = Children(nursery, self._crashes)
+        self._children.start(ChildSpec("status", self._run_status))
+        for plugin_type, handler in self._first_handlers.items():
+            self._start_handler(plugin_type, handler)
+        self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
+
+    async def _stop(self) -> None:
+        """Stop in reverse order; what is in flight has the grace, half of it before it is rolled back (fault 87)."""
+        grace = self.config.timeouts.stop_grace
+        for message in (m.StopAsked(self.config.deregister_at_stop), m.StopForced()):
+            with trio.move_on_after(grace / 2) as scope:
+                await report(self._to_reconciler, message)
+                await self._children.wait("node")
+            if not scope.cancelled_caught:
+                break
+        await self._children.stop_all()
+
+    # --- children ---
+
+    async def _run_status(self) -> None:
+        await status.run(self._status_config, inbox=self._status_inbox, reconciler=self._to_reconciler)
+
+    def _start_handler(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
+        policy = policy_of(handler)
+        # Unbounded for Trio, bounded by the protocol: a registration has one ask under way.
+        address, inbox = trio.open_memory_channel[m.HandlerMessage](math.inf)
+        added = self._handlers[plugin_type] = m.HandlerAdded(plugin_type, address, policy)
+        self._retired[plugin_type] = trio.Event()
+        self._inboxes[id(address)] = address
+
+        async def serve() -> None:
+            await handler_actor.run(handler, inbox, self.config.timeouts.handler)
+
+        self._children.start(ChildSpec(f"handler {plugin_type} {id(address):x}", serve, Restart.TRANSIENT))
+        return added
+
+    def _retire(self, effect: world.HandlerRetired) -> None:
+        """The reconciler says that the removed handler has no plugin left: its actor ends when its inbox does."""
+        self._inboxes.pop(id(effect.handler)).close()
+        retired = self._retired.get(effect.type)
+        if retired is not None and effect.type not in self._handlers:
+            retired.set()
+
+    async def _run_node(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._registrations = nursery
+            watchers = Children(nursery, self._crashes)
+            for root in self.config.roots:
+                self._start_watcher(watchers, root)
+            try:
+                await reconciler.run(
+                    self._reconciler_inbox, self._to_status, self._spawn, self._retire, tuple(self._handlers.values())
+                )
+            except Exception:
+                await self._let_go(nursery)
+                raise
+            nursery.cancel_scope.cancel()
+
+    async def _let_go(self, nursery: trio.Nursery) -> None:
+        """The reconciler crashed: each registration deregisters what it has, then all begins anew."""
+        addresses, self._addresses = self._addresses, {}
+        for address in addresses.values():
+            address.send_nowait(m.StopAsked(deregister=True))
+        with trio.move_on_after(self.config.timeouts.stop_grace):
+            while addresses:
+                # Nobody else reads what they report on their way out.
+                message = await self._reconciler_inbox.receive()
+                if isinstance(message, m.RegistrationEnded):
+                    addresses.pop(message.path, None)
+        nursery.cancel_scope.cancel()
+
+    def _start_watcher(self, watchers: Children, root: Root) -> None:
+        config = watcher.WatcherConfig(
+            root.path,
+            deprecated=root.deprecated,
+            rescan=self.config.rescan,
+            follow_symlinks_inside_root=self.config.follow_symlinks_inside_root,
+        )
+
+        async def watch() -> None:
+            await watcher.run(
+                config,
+                directory=self._ports.directory(root),
+                reconciler=self._to_reconciler,
+                status=self._to_status,
+                generations=self._generations,
+                rng=self._rng,
+            )
+
+        watchers.start(ChildSpec(f"watcher {root.path}", watch))
+
+    def _spawn(self, start: world.StartRegistration) -> m.Address[m.RegistrationMessage]:
+        inbox = self._addresses[start.appeared.path] = RegistrationInbox()
+        self._registrations.start_soon(self._run_registration, start, inbox)
+        return inbox
+
+    async def _run_registration(self, start: world.StartRegistration, inbox: RegistrationInbox) -> None:
+        owed = start.owed
+        path = start.appeared.path
+        crashed = False
+        try:
+            await registration.run(
+                self._registration_config,
+                inbox,
+                start.appeared,
+                None if owed is None else (owed.info, owed.generation, owed.handler),
+            )
+        except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
+            crashed = True
+            self._crashes.count(f"registration {path}", error)
+        if self._addresses.get(path) is inbox:
+            del self._addresses[path]
+        await report(self._to_reconciler, m.RegistrationEnded(path, crashed))
+
+    def _tell_of_crash(self, name: str, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        self._nursery.start_soon(report, self._to_status, m.ActorRestarted(name, text))
+        if name == "status":
+            self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
+
+    # --- what a program embeds ---
+
+    async def add_handler(self, plugin_type: str, handler: Handler) -> None:
+        """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
+
+        Raises:
+          ValueError: if the type has a handler; remove that one first.
+        """
+        if plugin_type in self._handlers:
+            raise ValueError(f"{plugin_type} has a handler: remove it first")
+        await report(self._to_reconciler, self._start_handler(plugin_type, handler))
+
+    async def remove_handler(self, plugin_type: str) -> None:
+        """Deregister all plugins of ``plugin_type`` with their handler, park them, and return when it has none left.
+
+        Raises:
+          KeyError: if the type has no handler.
+        """
+        if plugin_type not in self._handlers:
+            raise KeyError(f"{plugin_type} has no handler")
+        del self._handlers[plugin_type]
+        await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
+        await self._retired[plugin_type].wait()
+
+    async def snapshot(self) -> m.Snapshot:
+        """Return all that is known at this moment."""
+        reply, answer = trio.open_memory_channel[m.Snapshot](1)
+        await report(self._to_status, m.SnapshotAsked(reply))
+        return await answer.receive()
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
+        """Open a stream: first one :class:`Snapshot` of what is, then a :class:`PluginChanged` for each change.
+
+        ::
+
+            async with node.changes() as changes:
+                async for change in changes: ...
+
+        Raises, from the iteration:
+          LaggedError: if the reader is so slow that thousands of changes wait for it.
+        """
+        subscriber, stream = trio.open_memory_channel[m.ViewMessage](SUBSCRIBER_SIZE)
+        await report(self._to_status, m.Subscribed(subscriber))
+        with stream:
+            try:
+                yield _unlagged(stream)
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(1):
+                    await report(self._to_status, m.Unsubscribed(subscriber))
+
+    async def wait_for(self, name: str, *, type: str | None = None) -> m.PluginStatus:  # noqa: A002 - the field's word
+        """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
+
+        It waits as long as it takes; put it under ``trio.fail_after`` for a deadline.
+        """
+        async with self.changes() as changes:
+            async for change in changes:
+                plugins = change.plugins if isinstance(change, m.Snapshot) else (change.plugin,)
+                for plugin in plugins:
+                    if plugin.name == name and type in (None, plugin.type) and plugin.state is StateName.REGISTERED:
+                        return plugin
+        raise AssertionError("the stream of changes ends with the node")
+
+    async def retry(self, target: str) -> Sequence[str]:
+        """Try now, with a fresh backoff, and return the sockets that were told to; empty if ``target`` is not known.
+
+        ``target`` is a socket path, or the name of a plugin.
+        """
+        sockets = [
+            plugin.socket for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)
+        ]
+        reply, answer = trio.open_memory_channel[m.RetryAnswered](len(sockets) + 1)
+        told: list[str] = []
+        for socket in sockets:
+            await report(self._to_reconciler, m.RetryAsked(socket, reply))
+            told.extend((await answer.receive()).sockets)
+        return tuple(told)
+
+
+async def _unlagged(
+    stream: trio.MemoryReceiveChannel[m.ViewMessage],
+) -> AsyncIterator[m.Snapshot | m.PluginChanged]:
+    async for message in stream:
+        if isinstance(message, m.Lagged):
+            raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
+        yield message
+
+
+def _is_ours(error: BaseException) -> bool:
+    return isinstance(error, GaveUp | ConfigError)
+
+
+def _check_roots(roots: tuple[Root, ...]) -> None:
+    if not roots:
+        raise ConfigError("there is no root to discover plugins in: name one with --root")
+    for root in roots:
+        if not root.path.startswith("/"):
+            raise ConfigError(f"the root {root.path!r} is not an absolute path")
+        for other in roots:
+            if other is not root and (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
+                raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")

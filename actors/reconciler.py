@@ -6,7 +6,7 @@ answers. It waits for nobody but its inbox and, under back-pressure, for the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import trio
@@ -27,9 +27,12 @@ async def run(
     status: trio.MemorySendChannel[m.StatusMessage],
     spawn: Spawn,
     retire: Callable[[world.HandlerRetired], None],
+    handlers: Sequence[m.HandlerAdded] = (),
 ) -> None:
-    """Reconcile until a stop was asked and the last registration actor ended."""
+    """Reconcile until a stop was asked and the last registration actor ended; ``handlers`` are there from the start."""
     reconciler = _Reconciler(status, spawn, retire)
+    for handler in handlers:
+        await reconciler.take(handler)
     while not reconciler.finished:
         await reconciler.take(await inbox.receive())
         for _ in range(BATCH):

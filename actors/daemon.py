@@ -1,0 +1,115 @@
+"""`plugind run`: one node as a daemon, from its configuration to its end by a signal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from plugind.protocol.config import DEFAULT_ROOT, Config, Root
+from plugind.protocol.errors import ConfigError
+
+#: Makes a node of the configuration; entered, it runs.
+MakeNode = Callable[[Config], AbstractAsyncContextManager[object]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``plugind run``."""
+    parser.add_argument(
+        "--root",
+        action="append",
+        metavar="DIR",
+        help=f"a directory to discover plugins in, made if missing; may be repeated (default: $PLUGIND_ROOT, "
+        f"several separated by ':', or {DEFAULT_ROOT})",
+    )
+    parser.add_argument(
+        "--deprecated-root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a further root, for plugins of old: they are registered with a warning, if their handler permits it",
+    )
+    parser.add_argument(
+        "--rescan", type=_seconds, default=10.0, metavar="SECONDS", help="how often to look at everything anew (10)"
+    )
+    parser.add_argument(
+        "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
+    )
+    parser.add_argument(
+        "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
+    )
+    parser.add_argument(
+        "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.01 to 86400")
+    return value
+
+
+def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:
+    """Return the configuration that the command line and the environment ask for, the command line first.
+
+    Raises:
+      ConfigError: if a root is named by an empty text.
+    """
+    named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
+    roots = [Root(_absolute(path)) for path in dict.fromkeys(named)]
+    roots += [Root(_absolute(path), deprecated=True) for path in dict.fromkeys(args.deprecated_root)]
+    return Config(
+        roots=tuple(roots),
+        rescan=args.rescan,
+        expected=tuple(args.expect),
+        deregister_at_stop=args.deregister_at_stop,
+    )
+
+
+def _absolute(path: str) -> str:
+    if not path:
+        raise ConfigError("a root is named by an empty text: name a directory with --root")
+    return os.path.abspath(path)
+
+
+async def serve(node: AbstractAsyncContextManager[object]) -> None:
+    """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            stop = trio.Event()
+
+            async def listen() -> None:
+                await anext(signals)
+                tell_service_manager("STOPPING=1")
+                stop.set()
+                await anext(signals)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen)
+            async with node:
+                await stop.wait()
+            nursery.cancel_scope.cancel()
+
+
+def tell_service_manager(state: str) -> None:
+    """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did (sd_notify's protocol).
+
+    Whether anybody reads it is not plugind's affair: an error changes nothing (fault 95).
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        try:
+            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except OSError:
+            return

@@ -1,0 +1,65 @@
+"""The roots of a node, before a watcher looks at them: made, checked, and held against a second daemon."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from plugind.protocol.errors import ConfigError
+
+
+class RootBusyError(Exception):
+    """Another daemon has the root (fault 96); the text says which root."""
+
+
+@contextmanager
+def held(paths: Iterable[str], *, allow_insecure: bool = False) -> Iterator[None]:
+    """Make and check the roots at ``paths``, and hold a lock on each for as long as the context lasts.
+
+    The lock is on the directory itself, so no file is left in it and a daemon that was killed leaves none behind.
+
+    Raises:
+      ConfigError: if a root is no directory, cannot be had, or others may write to it (faults 2 and 3).
+      RootBusyError: if another daemon holds one.
+    """
+    with ExitStack() as stack:
+        for path in paths:
+            descriptor = _open(path, allow_insecure=allow_insecure)
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RootBusyError(
+                    f"another plugind runs on {path}: stop it, or choose another directory with --root"
+                ) from None
+        yield
+
+
+def _open(path: str, *, allow_insecure: bool) -> int:
+    try:
+        os.makedirs(path, mode=0o755, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+            raise ConfigError(f"the root {path} is not a directory, or is a symbolic link: name a directory") from None
+        raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
+    found = os.fstat(descriptor)
+    if not allow_insecure and (problem := _insecure(path, found)):
+        os.close(descriptor)
+        raise ConfigError(problem)
+    return descriptor
+
+
+def _insecure(path: str, found: os.stat_result) -> str | None:
+    """Whoever may write to a root may register plugins (fault 3)."""
+    if found.st_mode & stat.S_IWOTH:
+        return f"everybody may write to the root {path}: run 'chmod o-w {path}', or allow it with --insecure-root"
+    if found.st_uid not in (0, os.geteuid()):
+        return (
+            f"the root {path} belongs to user {found.st_uid}: give it to root or to this user, or use --insecure-root"
+        )
+    return None

@@ -1,0 +1,124 @@
+"""Supervision: child specs, restarts within an intensity, start in order and stop in reverse.
+
+The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. One that crashes is started
+again, as its spec says, unless crashes come too often: then :class:`GaveUp` ends the supervisor (fault 85).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from plugind.protocol.backoff import RestartIntensity
+
+
+class GaveUp(Exception):
+    """Children crashed more often than the restart intensity allows; the last crash is the cause."""
+
+
+class Restart(enum.Enum):
+    """When a child is started again after it ended."""
+
+    #: Always: its end is a crash, however it came.
+    PERMANENT = "permanent"
+    #: Only after a crash.
+    TRANSIENT = "transient"
+
+
+@attrs.frozen
+class ChildSpec:
+    """What a supervisor must know of a child."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    restart: Restart = Restart.PERMANENT
+
+
+class Crashes:
+    """Counts crashes against the intensity, and tells of each."""
+
+    def __init__(self, intensity: RestartIntensity, tell: Callable[[str, Exception], None]) -> None:
+        self._intensity = intensity
+        self._tell = tell
+        self._past: tuple[float, ...] = ()
+
+    def count(self, name: str, error: Exception) -> None:
+        """Tell of the crash of ``name``.
+
+        Raises:
+          GaveUp: if it is one too many.
+        """
+        self._tell(name, error)
+        recent = self._intensity.admit(self._past, trio.current_time())
+        if recent is None:
+            allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"
+            raise GaveUp(f"actors crashed more often than {allowed}, the last was {name}: {error!r}") from error
+        self._past = recent
+
+
+@attrs.define
+class _Child:
+    spec: ChildSpec
+    scope: trio.CancelScope
+    done: trio.Event
+
+
+class Children:
+    """The children of one supervisor, in the order of their start."""
+
+    def __init__(self, nursery: trio.Nursery, crashes: Crashes) -> None:
+        self._nursery = nursery
+        self._crashes = crashes
+        self._children: dict[str, _Child] = {}
+
+    def start(self, spec: ChildSpec) -> None:
+        """Start a child.
+
+        Raises:
+          ValueError: if one of that name runs.
+        """
+        if spec.name in self._children:
+            raise ValueError(f"a child named {spec.name!r} runs already")
+        child = self._children[spec.name] = _Child(spec, trio.CancelScope(), trio.Event())
+        self._nursery.start_soon(self._keep, child, name=spec.name)
+
+    async def wait(self, name: str) -> None:
+        """Return when the child has ended for good; at once if there is none of that name."""
+        child = self._children.get(name)
+        if child is not None:
+            await child.done.wait()
+
+    async def stop(self, name: str) -> None:
+        """Cancel a child and wait until it has ended."""
+        child = self._children.get(name)
+        if child is not None:
+            child.scope.cancel()
+            await child.done.wait()
+
+    async def stop_all(self) -> None:
+        """Stop all children, the last started first."""
+        for name in reversed(list(self._children)):
+            await self.stop(name)
+
+    async def _keep(self, child: _Child) -> None:
+        spec = child.spec
+        try:
+            with child.scope:
+                while True:
+                    try:
+                        await spec.run()
+                    except GaveUp:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
+                        self._crashes.count(spec.name, error)
+                    else:
+                        if spec.restart is Restart.TRANSIENT:
+                            break
+                        self._crashes.count(spec.name, RuntimeError("it ended, and should not have"))
+                    await trio.lowlevel.checkpoint()
+        finally:
+            del self._children[spec.name]
+            child.done.set()
