@@ -1,0 +1,147 @@
+"""Frame budgets: what a client may send besides calls, counted before anything parses it.
+
+HTTP/2 lets a peer send frames without end that cost it nothing and us a parse, an answer or a stream set up and torn
+down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits none of them (faults 54 to 60).
+:class:`FrameBudget` reads the nine-byte frame headers alone, so a flood is recognised before it is paid for.
+
+A budget is a bucket of tokens for each kind: full at first, refilled by time, so that years of keep-alive are allowed
+and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is handed in.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+#: RFC 9113 section 3.4; frames begin behind it.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEADER = 9
+
+
+class FrameKind(enum.Enum):
+    """The frames that are counted, each kind in a bucket of its own."""
+
+    PING = "PING"
+    SETTINGS = "SETTINGS"
+    EMPTY_DATA = "empty DATA"
+    PRIORITY = "PRIORITY"
+    UNKNOWN = "unknown"
+    RESET = "RST_STREAM"
+    WINDOW_UPDATE = "WINDOW_UPDATE"
+
+
+@attrs.frozen
+class Allowance:
+    """How many frames of one kind at once (``burst``), and how many a second for ever (``rate``)."""
+
+    burst: float
+    rate: float
+
+
+#: Wide of what grpc-go, grpc-core, grpc-js and grpclib send, which probe bandwidth with PINGs and cancel calls in
+#: bulk; narrow enough that a core is not spent on one client.
+DEFAULT_ALLOWANCES: Mapping[FrameKind, Allowance] = {
+    FrameKind.PING: Allowance(200, 20),
+    FrameKind.SETTINGS: Allowance(32, 1),
+    FrameKind.EMPTY_DATA: Allowance(200, 50),
+    FrameKind.PRIORITY: Allowance(100, 10),
+    FrameKind.UNKNOWN: Allowance(100, 10),
+    FrameKind.RESET: Allowance(400, 50),
+    FrameKind.WINDOW_UPDATE: Allowance(1000, 100),
+}
+
+
+class FloodError(Exception):
+    """A client sent more frames of one kind than its budget allows; the connection ends with ENHANCE_YOUR_CALM."""
+
+    def __init__(self, kind: FrameKind) -> None:
+        super().__init__(f"more {kind.value} frames than the budget allows")
+        self.kind = kind
+
+
+class OverlongFrameError(Exception):
+    """A frame announces more bytes than we offered to take; refused before its bytes are kept (fault 50)."""
+
+
+class FrameBudget:
+    """Walks the frame headers of one connection's inbound bytes and charges each frame to its bucket."""
+
+    def __init__(self, allowances: Mapping[FrameKind, Allowance], *, max_frame_size: int, now: float) -> None:
+        self._allowances = allowances
+        self._max_frame_size = max_frame_size
+        self._tokens = {kind: allowance.burst for kind, allowance in allowances.items()}
+        self._refilled_at = now
+        self._skip = len(PREFACE)
+        self._partial = b""
+
+    def feed(self, data: bytes | bytearray, now: float) -> None:
+        """Count the frames that begin in ``data``, which arrived at ``now`` seconds.
+
+        Raises :class:`FloodError` or :class:`OverlongFrameError`; nothing may be fed after that.
+        """
+        self._refill(now)
+        at = 0
+        while True:
+            step = min(self._skip, len(data) - at)
+            self._skip -= step
+            at += step
+            need = _HEADER - len(self._partial)
+            header = self._partial + bytes(data[at : at + need])
+            at += need
+            if len(header) < _HEADER:
+                self._partial = header
+                return
+            self._partial = b""
+            self._skip = self._charge_header(header)
+
+    def charge(self, kind: FrameKind) -> None:
+        """Take one token of ``kind``; raises :class:`FloodError` when there is none."""
+        self._tokens[kind] -= 1
+        if self._tokens[kind] < 0:
+            raise FloodError(kind)
+
+    def credit(self, kind: FrameKind) -> None:
+        """Give back one token of ``kind``, up to the burst, since the client had good cause to send such a frame."""
+        self._tokens[kind] = min(self._allowances[kind].burst, self._tokens[kind] + 1)
+
+    def _refill(self, now: float) -> None:
+        elapsed, self._refilled_at = now - self._refilled_at, now
+        for kind, allowance in self._allowances.items():
+            if self._tokens[kind] < allowance.burst:
+                self._tokens[kind] = min(allowance.burst, self._tokens[kind] + elapsed * allowance.rate)
+
+    def _charge_header(self, header: bytes) -> int:
+        length = int.from_bytes(header[:3], "big")
+        if length > self._max_frame_size:
+            raise OverlongFrameError(f"a frame announces {length} bytes, more than {self._max_frame_size}")
+        kind = _kind(header[3], header[4], length)
+        if kind is not None:
+            self.charge(kind)
+        return length
+
+
+#: RFC 9113 section 6; None for the types that other limits hold: DATA with content by flow control, HEADERS by the
+#: number of calls, CONTINUATION by h2, and PUSH_PROMISE and GOAWAY, which end the connection.
+_DATA = 0x0
+_END_STREAM = 0x1
+_KINDS: Mapping[int, FrameKind | None] = {
+    _DATA: None,
+    0x1: None,
+    0x2: FrameKind.PRIORITY,
+    0x3: FrameKind.RESET,
+    0x4: FrameKind.SETTINGS,
+    0x5: None,
+    0x6: FrameKind.PING,
+    0x7: None,
+    0x8: FrameKind.WINDOW_UPDATE,
+    0x9: None,
+}
+
+
+def _kind(frame_type: int, flags: int, length: int) -> FrameKind | None:
+    """The bucket that one frame is charged to; None when it is not counted."""
+    if frame_type == _DATA and length == 0 and not flags & _END_STREAM:
+        return FrameKind.EMPTY_DATA
+    return _KINDS.get(frame_type, FrameKind.UNKNOWN)
