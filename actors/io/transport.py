@@ -1,0 +1,174 @@
+"""What a `Channel` stands on: a unix socket, or any Trio stream for conversations in memory.
+
+The port is small because one task at a time drives a channel: it sends what goes without waiting, then waits until
+there is something to read or room to send.
+"""
+
+import select
+import socket
+from typing import Final, Protocol, cast
+
+import trio
+
+READ_BYTES: Final = 32 * 1024
+_GIVE_UP_SENDING: Final = 5.0
+
+
+class Transport(Protocol):
+    """Bytes to a peer and back. Errors of the operating system and of Trio's streams pass through."""
+
+    async def send(self, data: bytearray) -> int:
+        """Send from the start of `data` what goes without waiting. Returns how many bytes that was."""
+
+    async def receive(self, *, unsent: bool) -> bytes | None:
+        """Wait for bytes, or with `unsent` for room to send. b"" at the end, None when only room or a nudge came."""
+
+    def receive_now(self) -> bytes | None:
+        """What can be read without waiting; None if nothing, b"" at the end."""
+
+    def nudge(self) -> None:
+        """Make a `receive` that waits return None."""
+
+    def close(self) -> None:
+        """Close at once; a `receive` that waits raises `trio.ClosedResourceError`."""
+
+
+class SocketTransport:
+    """A connected, non-blocking stream socket, which it owns."""
+
+    __slots__ = ("_closed", "_socket", "_waits_on")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._waits_on = -1
+        self._closed = False
+
+    async def send(self, data: bytearray) -> int:
+        """See `Transport`."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    async def receive(self, *, unsent: bool) -> bytes | None:
+        """See `Transport`."""
+        if unsent:
+            # An epoll descriptor is readable when what it watches is ready: one wait for both directions.
+            with select.epoll(1) as either:
+                either.register(self._socket, select.EPOLLIN | select.EPOLLOUT)
+                readable = await self._wait(either.fileno())
+        else:
+            readable = await self._wait(self._socket.fileno())
+        return self.receive_now() if readable else None
+
+    async def _wait(self, descriptor: int) -> bool:
+        """Wait for the descriptor; False after a nudge."""
+        self._waits_on = descriptor
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        except trio.ClosedResourceError:
+            # That is how a nudge arrives; the socket is still open then.
+            if self._closed:
+                raise
+            return False
+        finally:
+            self._waits_on = -1
+        return True
+
+    def receive_now(self) -> bytes | None:
+        """See `Transport`."""
+        try:
+            return self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
+
+    def nudge(self) -> None:
+        """See `Transport`."""
+        if self._waits_on >= 0:
+            trio.lowlevel.notify_closing(self._waits_on)
+
+    def close(self) -> None:
+        """See `Transport`."""
+        if not self._closed:
+            self._closed = True
+            self.nudge()
+            self._socket.close()
+
+
+class StreamTransport:
+    """A Trio stream that takes what it is given, as memory streams do.
+
+    `send` is not interrupted half-way, so that cancelling a call never cuts a frame; on a stream that blocks for
+    seconds it gives up and the connection is broken. The stream, or both halves of a `trio.StapledStream`, need a
+    `close` that does not wait, as memory streams have; TypeError otherwise.
+    """
+
+    __slots__ = ("_closed", "_halves", "_queue", "_receiving", "_sending", "_stream")
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._halves = _halves(stream)
+        self._stream = stream
+        self._queue = bytearray()
+        self._sending = False
+        self._closed = False
+        self._receiving: trio.CancelScope | None = None
+
+    async def send(self, data: bytearray) -> int:
+        """See `Transport`. Whoever sends also sends what others add meanwhile."""
+        self._queue += data
+        size = len(data)
+        if self._sending:
+            return size
+        self._sending = True
+        try:
+            with trio.move_on_after(_GIVE_UP_SENDING, shield=True) as scope:
+                while self._queue:
+                    part, self._queue = bytes(self._queue), bytearray()
+                    await self._stream.send_all(part)
+            if scope.cancelled_caught:
+                raise trio.BrokenResourceError("the peer takes no bytes")
+        finally:
+            self._sending = False
+        return size
+
+    async def receive(self, *, unsent: bool) -> bytes | None:
+        """See `Transport`."""
+        del unsent  # `send` leaves nothing behind.
+        scope = self._receiving = trio.CancelScope()
+        with scope:
+            try:
+                return bytes(await self._stream.receive_some(READ_BYTES))
+            finally:
+                self._receiving = None
+        if self._closed:
+            raise trio.ClosedResourceError
+        return None
+
+    def receive_now(self) -> bytes | None:
+        """See `Transport`."""
+        return None
+
+    def nudge(self) -> None:
+        """See `Transport`."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    def close(self) -> None:
+        """See `Transport`."""
+        if not self._closed:
+            self._closed = True
+            self.nudge()
+            for half in self._halves:
+                half.close()
+
+
+class _ClosesNow(Protocol):
+    def close(self) -> None: ...
+
+
+def _halves(stream: trio.abc.Stream) -> tuple[_ClosesNow, ...]:
+    parts = (stream.send_stream, stream.receive_stream) if isinstance(stream, trio.StapledStream) else (stream,)
+    for part in parts:
+        if not callable(getattr(part, "close", None)):
+            raise TypeError(f"{part!r} has no close() that does not wait")
+    return cast("tuple[_ClosesNow, ...]", parts)

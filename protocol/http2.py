@@ -1,0 +1,613 @@
+"""The client half of HTTP/2 by prior knowledge, as gRPC uses it (RFC 9113): bytes in, events out.
+
+Everything that decides what a frame means is here; nothing here waits, logs or reads a clock. Bytes go in by
+`ClientConnection.receive`, in any pieces, and the `Stream` that a frame belongs to is called: `on_headers`, `on_data`,
+`on_reset`, `on_failed`. What must be sent gathers in `outgoing`. `receive` raises nothing: whatever the peer does, the
+connection either goes on or has a `failure`, a `WireError` with the rule or limit that was broken, and then every open
+stream has been told and a GOAWAY is in `outgoing`.
+
+We send no header field through HPACK's dynamic table: the first block of a connection sets its size to zero, which is
+within whatever limit the peer announces (RFC 7541 section 4.2), and after that a block is a constant. Data is credited
+to the connection when it arrives and to its stream when the stream says that it was used, so that one slow reader stops
+its own stream only.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from plugind.protocol.hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
+from plugind.protocol.limits import DEFAULT_LIMITS, DEFAULT_WINDOW, MAX_WINDOW, Limits
+from plugind.protocol.wire_errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+
+MAX_FRAME: Final = 16_384
+"""The largest frame that we accept: we announce no other (RFC 9113 section 4.2)."""
+MAX_STREAM_ID: Final = 2**31 - 1
+
+_FRAME: Final = struct.Struct(">HBBBI")
+_WORD: Final = struct.Struct(">I")
+_SETTING: Final = struct.Struct(">HI")
+_SETTINGS_ACK: Final = _FRAME.pack(0, 0, SETTINGS, ACK, 0)
+_NO_DYNAMIC_TABLE: Final = b"\x20"
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """One frame (RFC 9113 section 4.1)."""
+    size = len(payload)
+    return _FRAME.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+
+def literal_field(name: bytes, value: bytes) -> bytes:
+    """A header field that is added to no table (RFC 7541 section 6.2.2)."""
+    return b"\0" + literal_string(name) + literal_string(value)
+
+
+def literal_string(data: bytes) -> bytes:
+    """A string without Huffman coding (RFC 7541 section 5.2)."""
+    size = len(data)
+    if size < 127:
+        return bytes((size,)) + data
+    prefix = bytearray(b"\x7f")
+    size -= 127
+    while size >= 128:
+        prefix.append(size & 127 | 128)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + data
+
+
+class Stream:
+    """One request and its response: the state that HTTP/2 keeps of it, and the events that it gets.
+
+    Subclasses say what the events mean.
+    """
+
+    __slots__ = ("head_done", "id", "local_open", "receive_window", "remote_open", "send_window", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.send_window = 0
+        self.receive_window = 0
+        self.unacknowledged = 0
+        self.local_open = False
+        self.remote_open = False
+        self.head_done = False
+
+    def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
+        """The response headers, or the trailers, have come."""
+        raise NotImplementedError
+
+    def on_data(self, data: bytes, *, end: bool) -> None:
+        """A piece of the body has come. Say `ClientConnection.used` when it is no longer kept."""
+        raise NotImplementedError
+
+    def on_reset(self, code: int) -> None:
+        """The peer ended the stream with an error code, which may be NO_ERROR."""
+        raise NotImplementedError
+
+    def on_failed(self, error: WireError) -> None:
+        """The stream, or its whole connection, broke a rule or a limit, or ended."""
+        raise NotImplementedError
+
+
+class ClientConnection:
+    """One connection, from its first byte to its last."""
+
+    __slots__ = (
+        "_block",
+        "_block_end",
+        "_block_parts",
+        "_block_stream",
+        "_buffer",
+        "_empty_data",
+        "_headers",
+        "_informational",
+        "_initial_window",
+        "_late_frames",
+        "_next_id",
+        "_pings",
+        "_priorities",
+        "_receive_window",
+        "_resets",
+        "_settings",
+        "_unknown_frames",
+        "_wanted",
+        "_window_updates",
+        "counted",
+        "failure",
+        "goaway",
+        "limits",
+        "max_frame",
+        "max_streams",
+        "outgoing",
+        "received",
+        "send_window",
+        "streams",
+        "touched",
+    )
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
+        self.limits = limits
+        self.outgoing = bytearray(limits.preamble)
+        """What must be sent; whoever sends a part of it deletes that part."""
+        self.streams: dict[int, Stream] = {}
+        self.touched: list[Stream] = []
+        """The streams that got an event or room to send; whoever looks at it clears it."""
+        self.failure: WireError | None = None
+        self.goaway: WireError | None = None
+        """Why no new stream can be opened, once the peer said GOAWAY."""
+        self.received = 0
+        self.send_window = DEFAULT_WINDOW
+        self.max_frame = MAX_FRAME
+        self.max_streams: int | None = None
+        self._initial_window = DEFAULT_WINDOW
+        self._receive_window = limits.connection_window
+        self._next_id = 1
+        self._buffer: bytearray | None = None
+        self._wanted = 9
+        self._headers = HeaderReader(limits.header_list_bytes, cache)
+        self._block: bytearray | None = None
+        self._block_stream = 0
+        self._block_end = False
+        self._block_parts = 0
+        self._settings = 0
+        self.replenish()
+
+    def replenish(self) -> None:
+        """Make the budgets of frames full again: a `Limits.budget_period` has passed."""
+        self._pings = 0
+        self._settings = 1 if self._settings else 0
+        self._empty_data = 0
+        self._informational = 0
+        self._window_updates = 0
+        self._priorities = 0
+        self._unknown_frames = 0
+        self._resets = 0
+        self._late_frames = 0
+        self.counted = 0
+
+    @property
+    def settled(self) -> bool:
+        """True once the peer's first SETTINGS have come."""
+        return self._settings > 0
+
+    @property
+    def can_open(self) -> bool:
+        """True while the peer takes one more stream."""
+        if self.failure or self.goaway or self._next_id > MAX_STREAM_ID:
+            return False
+        return self.max_streams is None or len(self.streams) < self.max_streams
+
+    @property
+    def refusal(self) -> WireError | None:
+        """Why no stream can ever be opened again, if so."""
+        if self._next_id > MAX_STREAM_ID:
+            return WireError(WireProblem.GOING_AWAY, "the connection has used up its stream numbers")
+        return self.failure or self.goaway
+
+    # What we do.
+
+    def open(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
+        """Begin a request with a header block made of `literal_field` and static entries. `can_open` must be true."""
+        stream.id = self._next_id
+        stream.send_window = self._initial_window
+        stream.receive_window = self.limits.stream_window
+        stream.local_open = not end
+        stream.remote_open = True
+        if stream.id == 1:
+            block = _NO_DYNAMIC_TABLE + block
+        self._next_id += 2
+        self.streams[stream.id] = stream
+        flags = END_STREAM if end else 0
+        size = len(block)
+        if size <= MAX_FRAME:
+            self.outgoing += _FRAME.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, stream.id)
+            self.outgoing += block
+            return
+        kind = HEADERS
+        for start in range(0, size, MAX_FRAME):
+            last = END_HEADERS if start + MAX_FRAME >= size else 0
+            self.outgoing += frame(kind, flags | last, stream.id, block[start : start + MAX_FRAME])
+            kind, flags = CONTINUATION, 0
+
+    def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
+        """Send as much of `data` as the windows allow, with `end` after its last byte. Returns how many bytes went."""
+        size = len(data)
+        # A frame without data needs no window, even where SETTINGS made it negative (section 6.9.2).
+        if not size or (size <= self.max_frame and size <= self.send_window and size <= stream.send_window):
+            self._send_frame(stream, data, size, end=end)
+            return size
+        sent = 0
+        while sent < size:
+            part = min(size - sent, self.max_frame, self.send_window, stream.send_window)
+            if part <= 0:
+                break
+            self._send_frame(stream, data[sent : sent + part], part, end=end and sent + part == size)
+            sent += part
+        return sent
+
+    def _send_frame(self, stream: Stream, data: bytes | memoryview, size: int, *, end: bool) -> None:
+        self.outgoing += _FRAME.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, stream.id)
+        self.outgoing += data
+        self.send_window -= size
+        stream.send_window -= size
+        # Whoever takes data says so, on two levels.
+        self._window_updates -= 2
+        if end:
+            stream.local_open = False
+
+    def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """End a stream from our side, if it is still open."""
+        if stream.local_open or stream.remote_open:
+            stream.local_open = stream.remote_open = False
+            if self.streams.pop(stream.id, None) is not None and self.failure is None:
+                self.outgoing += frame(RST_STREAM, 0, stream.id, _WORD.pack(code))
+                # What the peer sent before it heard of this is no fault of its own.
+                self._late_frames = 0
+
+    def used(self, stream: Stream, size: int) -> None:
+        """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
+        stream.unacknowledged += size
+        if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
+            self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, _WORD.pack(stream.unacknowledged))
+            stream.receive_window += stream.unacknowledged
+            stream.unacknowledged = 0
+
+    def fail(self, error: WireError) -> None:
+        """End the connection: every stream is told, and the peer is told why. The first cause is kept."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._buffer = self._block = None
+        self.outgoing += frame(GOAWAY, 0, 0, _WORD.pack(0) + _WORD.pack(error.code))
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            stream.local_open = stream.remote_open = False
+            self.touched.append(stream)
+            stream.on_failed(error)
+
+    # What the peer does.
+
+    def receive(self, data: bytes) -> None:
+        """Take the next bytes of the peer."""
+        if self.failure is not None:
+            return
+        try:
+            self.received += len(data)
+            total = self.limits.total_bytes
+            if total is not None and self.received > total:
+                raise over_limit(WireProblem.TOTAL_BYTES, total, "bytes received on this connection")
+            if self._buffer is None:
+                self._take_frames(data)
+            else:
+                self._buffer += data
+                if len(self._buffer) >= self._wanted:
+                    data, self._buffer = bytes(self._buffer), None
+                    self._take_frames(data)
+        except WireError as error:
+            self.fail(error)
+
+    def receive_end(self) -> None:
+        """The peer closed the connection, or its half of it (faults 33, 34, 37)."""
+        if self.goaway is not None:
+            self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection: {self.goaway}"))
+        elif not self._settings:
+            rest = bytes(self._buffer or b"")
+            said = f" after {shown(rest)!r}" if rest else " without a byte"
+            self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
+        else:
+            self.fail(WireError(WireProblem.CLOSED, "the peer closed the connection"))
+
+    def _take_frames(self, data: bytes) -> None:
+        """Handle the whole frames of `data`, and keep the rest. At most one frame is ever kept (fault 65)."""
+        position, size = 0, len(data)
+        while size - position >= 9:
+            high, low, kind, flags, stream_id = _FRAME.unpack_from(data, position)
+            length = high << 8 | low
+            if not self._settings and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
+                raise _not_http2(data[position : position + 9])
+            if length > MAX_FRAME:
+                raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
+            end = position + 9 + length
+            if end > size:
+                self._wanted = 9 + length
+                break
+            if self._block is not None and (kind != CONTINUATION or stream_id & MAX_STREAM_ID != self._block_stream):
+                raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                self._on_unknown()
+            else:
+                handler(self, flags, stream_id & MAX_STREAM_ID, data[position + 9 : end])
+            position = end
+        else:
+            self._wanted = 9
+        if position < size:
+            self._buffer = bytearray(data[position:] if position else data)
+
+    def _stream(self, stream_id: int, kind: str) -> Stream | None:
+        """The stream that a frame belongs to; None if it is over."""
+        stream = self.streams.get(stream_id)
+        if stream is None and (stream_id >= self._next_id or not stream_id & 1):
+            raise WireError(WireProblem.PROTOCOL, f"{kind} on stream {stream_id}, which was never opened")
+        return stream
+
+    def _late(self) -> None:
+        self._late_frames += 1
+        self.counted += 1
+        if self._late_frames > self.limits.late_frames:
+            raise over_limit(WireProblem.LATE_FRAMES, self.limits.late_frames, "frames for calls that are over")
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        stream = self._stream(stream_id, "DATA")
+        size = len(payload)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise WireError(WireProblem.FLOW_CONTROL, "more data than the connection's window")
+        if self._receive_window * 2 < self.limits.connection_window:
+            more = self.limits.connection_window - self._receive_window
+            self.outgoing += frame(WINDOW_UPDATE, 0, 0, _WORD.pack(more))
+            self._receive_window += more
+        data = _unpadded(payload, "DATA") if flags & PADDED else payload
+        end = flags & END_STREAM != 0
+        if not data and not end:
+            self._empty_data += 1
+            self.counted += 1
+            if self._empty_data > self.limits.empty_data:
+                raise over_limit(WireProblem.EMPTY_DATA, self.limits.empty_data, "empty DATA frames")
+        if stream is None or not stream.remote_open:
+            self._late()
+            return
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            self._break_stream(stream, WireError(WireProblem.FLOW_CONTROL, "more data than the stream's window"))
+        elif not stream.head_done:
+            self._break_stream(stream, WireError(WireProblem.PROTOCOL, "DATA before the response headers"))
+        else:
+            if size != len(data):
+                self.used(stream, size - len(data))
+            stream.remote_open = not end
+            self.touched.append(stream)
+            stream.on_data(data, end=end)
+            if end:
+                self._remote_end(stream)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._stream(stream_id, "HEADERS")
+        if flags & PADDED:
+            payload = _unpadded(payload, "HEADERS")
+        if flags & WITH_PRIORITY:
+            if len(payload) < 5:
+                raise WireError(WireProblem.FRAME_SIZE, "HEADERS too short for their priority fields")
+            payload = payload[5:]
+        end = flags & END_STREAM != 0
+        if flags & END_HEADERS:
+            self._on_block(stream_id, payload, end=end)
+            return
+        self._block, self._block_stream, self._block_end = bytearray(payload), stream_id, end
+        self._block_parts = 0
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is None:
+            raise WireError(WireProblem.PROTOCOL, "CONTINUATION without HEADERS before it")
+        self._block_parts += 1
+        if self._block_parts > self.limits.continuations:
+            raise over_limit(WireProblem.CONTINUATIONS, self.limits.continuations, "CONTINUATION frames of one block")
+        self._block += payload
+        if len(self._block) > self.limits.header_list_bytes:
+            raise over_limit(WireProblem.HEADER_LIST_BYTES, self.limits.header_list_bytes, "a header block")
+        if flags & END_HEADERS:
+            block, self._block = bytes(self._block), None
+            self._on_block(stream_id, block, end=self._block_end)
+
+    def _on_block(self, stream_id: int, data: bytes, *, end: bool) -> None:
+        block = self._headers.read(data)
+        stream = self.streams.get(stream_id)
+        if stream is None or not stream.remote_open:
+            self._late()
+            return
+        problem = block.malformed or _misplaced(stream, block, end=end)
+        if problem:
+            self._break_stream(stream, WireError(WireProblem.PROTOCOL, f"malformed response headers: {problem}"))
+            return
+        if block.http_status is not None and block.http_status < 200:
+            self._informational += 1
+            self.counted += 1
+            if self._informational > self.limits.informational:
+                raise over_limit(WireProblem.INFORMATIONAL, self.limits.informational, "1xx responses")
+            return
+        stream.head_done = True
+        stream.remote_open = not end
+        self.touched.append(stream)
+        stream.on_headers(block, end=end)
+        if end:
+            self._remote_end(stream)
+
+    def _remote_end(self, stream: Stream) -> None:
+        """The response is complete; a request that is not is given up, as nobody will read it (section 8.1)."""
+        if stream.local_open:
+            self.reset(stream)
+        else:
+            self.streams.pop(stream.id, None)
+
+    def _break_stream(self, stream: Stream, error: WireError) -> None:
+        """End one stream for an error of the peer that concerns no other (section 5.4.2)."""
+        self.reset(stream, error.code)
+        self.touched.append(stream)
+        stream.on_failed(error)
+
+    def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
+        stream = self._stream(stream_id, "RST_STREAM")
+        if len(payload) != 4:
+            raise WireError(WireProblem.FRAME_SIZE, "RST_STREAM of a wrong size")
+        self._count_reset()
+        if stream is not None:
+            del self.streams[stream_id]
+            stream.local_open = stream.remote_open = False
+            self.touched.append(stream)
+            stream.on_reset(_WORD.unpack(payload)[0])
+
+    def _count_reset(self) -> None:
+        self._resets += 1
+        self.counted += 1
+        if self._resets > self.limits.resets:
+            raise over_limit(WireProblem.RESETS, self.limits.resets, "RST_STREAM and GOAWAY frames")
+
+    def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
+        if stream_id or len(payload) < 8:
+            raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
+        self._count_reset()
+        last, code = _WORD.unpack_from(payload)[0] & MAX_STREAM_ID, _WORD.unpack_from(payload, 4)[0]
+        said = f": {shown(payload[8:])}" if len(payload) > 8 else ""
+        self.goaway = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
+        for stream in [stream for stream in self.streams.values() if stream.id > last]:
+            del self.streams[stream.id]
+            stream.local_open = stream.remote_open = False
+            self.touched.append(stream)
+            stream.on_failed(self.goaway)
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise WireError(WireProblem.PROTOCOL, "SETTINGS on a stream")
+        if len(payload) % 6 or (flags & ACK and payload):
+            raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
+        self._settings += 1
+        self.counted += 1
+        # Each period begins with the first one counted, so that `settled` stays true.
+        if self._settings > self.limits.settings + 1:
+            raise over_limit(WireProblem.SETTINGS, self.limits.settings, "SETTINGS frames")
+        if flags & ACK:
+            return
+        for key, value in _SETTING.iter_unpack(payload):
+            self._on_setting(key, value)
+        self.outgoing += _SETTINGS_ACK
+
+    def _on_setting(self, key: int, value: int) -> None:
+        match key:
+            case 0x2 if value:
+                raise WireError(WireProblem.PROTOCOL, "a server may not announce SETTINGS_ENABLE_PUSH")
+            case 0x3:
+                self.max_streams = value
+            case 0x4:
+                self._on_initial_window(value)
+            case 0x5:
+                if not MAX_FRAME <= value < 2**24:
+                    raise WireError(WireProblem.PROTOCOL, f"SETTINGS_MAX_FRAME_SIZE of {value}")
+                self.max_frame = min(value, 65_536)
+            case _:
+                # The header table size concerns a table that we do not use; the rest is advice or unknown.
+                pass
+
+    def _on_initial_window(self, value: int) -> None:
+        if value > MAX_WINDOW:
+            raise WireError(WireProblem.FLOW_CONTROL, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
+        change, self._initial_window = value - self._initial_window, value
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW:
+                raise WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1")
+            self.touched.append(stream)
+
+    def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise WireError(WireProblem.FRAME_SIZE, "WINDOW_UPDATE of a wrong size")
+        self._window_updates += 1
+        self.counted += 1
+        if self._window_updates > self.limits.window_updates:
+            raise over_limit(WireProblem.WINDOW_UPDATES, self.limits.window_updates, "WINDOW_UPDATE frames")
+        more = _WORD.unpack(payload)[0] & MAX_WINDOW
+        if stream_id:
+            self._on_stream_window(self._stream(stream_id, "WINDOW_UPDATE"), more)
+            return
+        if not more:
+            raise WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing")
+        self.send_window += more
+        if self.send_window > MAX_WINDOW:
+            raise WireError(WireProblem.FLOW_CONTROL, "the connection's window beyond 2^31-1")
+        self.touched.extend(stream for stream in self.streams.values() if stream.local_open)
+
+    def _on_stream_window(self, stream: Stream | None, more: int) -> None:
+        if stream is None:
+            return
+        stream.send_window += more
+        if not more:
+            self._break_stream(stream, WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing"))
+        elif stream.send_window > MAX_WINDOW:
+            self._break_stream(stream, WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1"))
+        else:
+            self.touched.append(stream)
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id or len(payload) != 8:
+            raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed PING")
+        self._pings += 1
+        self.counted += 1
+        if self._pings > self.limits.pings:
+            raise over_limit(WireProblem.PINGS, self.limits.pings, "PING frames")
+        if not flags & ACK:
+            self.outgoing += frame(PING, ACK, 0, payload)
+
+    def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id or len(payload) != 5:
+            raise WireError(WireProblem.FRAME_SIZE if stream_id else WireProblem.PROTOCOL, "malformed PRIORITY")
+        self._priorities += 1
+        self.counted += 1
+        if self._priorities > self.limits.priorities:
+            raise over_limit(WireProblem.PRIORITIES, self.limits.priorities, "PRIORITY frames")
+
+    def _on_push_promise(self, *_: object) -> None:
+        raise WireError(WireProblem.PROTOCOL, "PUSH_PROMISE, though push is disabled")
+
+    def _on_unknown(self) -> None:
+        self._unknown_frames += 1
+        self.counted += 1
+        if self._unknown_frames > self.limits.unknown_frames:
+            raise over_limit(WireProblem.UNKNOWN_FRAMES, self.limits.unknown_frames, "frames of unknown types")
+
+    HANDLERS: ClassVar[dict[int, Callable[["ClientConnection", int, int, bytes], None]]] = {
+        DATA: _on_data,
+        HEADERS: _on_headers,
+        PRIORITY: _on_priority,
+        RST_STREAM: _on_reset,
+        SETTINGS: _on_settings,
+        PUSH_PROMISE: _on_push_promise,
+        PING: _on_ping,
+        GOAWAY: _on_goaway,
+        WINDOW_UPDATE: _on_window_update,
+        CONTINUATION: _on_continuation,
+    }
+
+
+_HANDLERS: Final = ClientConnection.HANDLERS
+
+
+def _unpadded(payload: bytes, kind: str) -> bytes:
+    """The payload without its padding (RFC 9113 section 6.1)."""
+    if not payload or payload[0] >= len(payload):
+        raise WireError(WireProblem.PROTOCOL, f"{kind} with more padding than frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _misplaced(stream: Stream, block: ResponseBlock, *, end: bool) -> str:
+    """Which rule of section 8.1 a header block breaks by its place in the response."""
+    if stream.head_done:
+        if block.http_status is not None:
+            return ":status in trailers"
+        return "" if end else "trailers that do not end the stream"
+    if block.http_status is None:
+        return "no :status"
+    if block.http_status < 200 and end:
+        return "an informational response that ends the stream"
+    return ""
+
+
+def _not_http2(start: bytes) -> WireError:
+    """The reason for a first frame that is no SETTINGS (fault 66)."""
+    if start.startswith(b"HTTP/"):
+        return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
+    if start[:2] in (b"\x15\x03", b"\x16\x03"):
+        return WireError(WireProblem.NOT_HTTP2, "the peer speaks TLS, not plain HTTP/2")
+    return WireError(WireProblem.NOT_HTTP2, f"the peer does not speak HTTP/2: it began with {shown(start)!r}")

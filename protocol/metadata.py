@@ -1,0 +1,32 @@
+"""The metadata of a response, as gRPC writes it in header fields."""
+
+import binascii
+from collections.abc import Iterable
+
+_RESERVED = frozenset({"te", "content-type", "user-agent"})
+
+
+def decode_metadata(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str | bytes]]:
+    """The custom metadata among header fields; binary values (`-bin`) as bytes.
+
+    A binary value may be several, joined with commas, and without padding. One that is no base64 is left out.
+    """
+    found: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        if name.startswith((":", "grpc-")) or name in _RESERVED:
+            continue
+        if not name.endswith("-bin"):
+            found.append((name, value))
+            continue
+        for part in value.split(","):
+            try:
+                found.append((name, decode_binary(part.strip())))
+            except ValueError:
+                continue
+    return found
+
+
+def decode_binary(text: str) -> bytes:
+    """A base64 value with or without padding. Raises ValueError for anything else."""
+    bare = text.rstrip("=")
+    return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True)
