@@ -21,6 +21,9 @@ from plugind.protocol.messages import ReconcilerMessage, RootReported, ScanCompl
 #: Events that can be lost come so fast only where somebody floods the root: seconds between two scans for their sake.
 _OVERFLOW_GAP = 0.1
 
+#: A scan goes by the inodes in the listing, which do not tell of a mount over a socket; every so many-th does not.
+_THOROUGH = 6
+
 
 @attrs.frozen
 class WatcherConfig:
@@ -102,6 +105,7 @@ class _Watcher:
         """A full scan, and all that a first start does, so that a start, a rescan and a recovery are one thing."""
         self._timely = trio.current_time() >= self._due
         overflows = await self._begin_after_overflow()
+        self._looker.thorough = self._report.scans % _THOROUGH == 0
         self._looker.begin()
         failures = 0
         if await self._find_root():

@@ -22,7 +22,7 @@ Nothing here waits, looks at a file or reads a clock.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Set
 
 import attrs
 
@@ -85,7 +85,13 @@ class _Entry:
 @attrs.define(eq=False)
 class _Directory:
     identity: Identity
-    children: set[str] = attrs.Factory(set)
+    #: Names of what is known directly below, with the inode of its socket, or 0 where none is taken.
+    children: dict[str, int] = attrs.Factory(dict)
+
+
+def below(directory: str, name: str) -> str:
+    """The path of ``name`` in ``directory``."""
+    return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
 def _inode(identity: Identity) -> _Inode:
@@ -137,13 +143,17 @@ class Discovery:
 
     def subdirectories(self, path: str) -> list[str]:
         """The directories known directly below ``path``, sorted."""
-        known = self._directories.get(path)
-        return sorted(child for child in known.children if child in self._directories) if known else []
+        children = (below(path, name) for name, inode in self.children(path).items() if not inode)
+        return sorted(child for child in children if child in self._directories)
 
-    def missing(self, path: str, seen: Iterable[str]) -> list[str]:
-        """What is known directly below the directory ``path`` and is not among ``seen``, sorted."""
+    def children(self, path: str) -> Mapping[str, int]:
+        """Names of what is known directly below ``path``, with the inode of the socket there, or 0. Not to be kept."""
         known = self._directories.get(path)
-        return sorted(known.children.difference(seen)) if known else []
+        return known.children if known is not None else {}
+
+    def missing(self, path: str, seen: Set[str]) -> list[str]:
+        """The paths known directly below the directory ``path`` whose names are not among ``seen``, sorted."""
+        return sorted(below(path, name) for name in self.children(path).keys() - seen)
 
     def rival(self, path: str, found: Found) -> str | None:
         """Another path under which this very socket is taken: to be looked at first, since it may have been renamed."""
@@ -217,7 +227,6 @@ class Discovery:
             if self._is_full():
                 self.untaken += 1
                 return
-            self._adopt(path)
         elif entry.refusal is not None:
             if entry.refusal == reason and _inode(entry.identity) == _inode(identity):
                 entry.identity = identity
@@ -229,6 +238,7 @@ class Discovery:
                 self._changes.messages.append(SocketVanished(path, entry.generation))
         generation = next(self._generations)
         self._entries[path] = _Entry(generation, identity, reason)
+        self._adopt(path, identity.inode if reason is None else 0)
         if reason is None:
             self._owners[_inode(identity)] = path
             self.sockets += 1
@@ -250,7 +260,7 @@ class Discovery:
         if self._is_full():
             self.untaken += 1
             return
-        self._adopt(path)
+        self._adopt(path, 0)
         self._directories[path] = _Directory(identity)
         self._changes.enter.append(path)
 
@@ -259,10 +269,11 @@ class Discovery:
     def _is_full(self) -> bool:
         return len(self._entries) + len(self._directories) > self._max_entries
 
-    def _adopt(self, path: str) -> None:
-        parent = self._directories.get(path.rpartition("/")[0] or "/")
-        if parent is not None and path != self.root:
-            parent.children.add(path)
+    def _adopt(self, path: str, inode: int) -> None:
+        parent, _, name = path.rpartition("/")
+        directory = self._directories.get(parent or "/")
+        if directory is not None and path != self.root:
+            directory.children[name] = inode
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The inode is no longer taken under this path; its other names get their turn."""
@@ -286,16 +297,17 @@ class Discovery:
 
     def _forget(self, path: str) -> None:
         """Whatever is known at ``path``, and beneath it, is gone; what is not known cannot go (behaviour 8)."""
-        parent = self._directories.get(path.rpartition("/")[0] or "/")
-        if parent is not None:
-            parent.children.discard(path)
+        parent, _, name = path.rpartition("/")
+        above = self._directories.get(parent or "/")
+        if above is not None:
+            above.children.pop(name, None)
         waiting = [path]
         while waiting:
             gone = waiting.pop()
             directory = self._directories.pop(gone, None)
             if directory is not None:
                 self._changes.leave.append(gone)
-                waiting.extend(sorted(directory.children, reverse=True))
+                waiting.extend(below(gone, child) for child in sorted(directory.children, reverse=True))
             entry = self._entries.pop(gone, None)
             if entry is not None and entry.refusal is not None:
                 self._retract(gone, entry)

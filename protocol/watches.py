@@ -10,7 +10,7 @@ did not happen there.
 
 from __future__ import annotations
 
-from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, below
 
 # The kernel's constants (include/uapi/linux/inotify.h).
 ATTRIB = 0x4
@@ -32,11 +32,6 @@ Notice = tuple[int, int, str]
 def _marks(mask: int) -> int:
     removed = REMOVED if mask & (DELETE | MOVED_FROM | DELETE_SELF) else 0
     return LOOK | removed | (ATTRIBUTES if mask & ATTRIB else 0)
-
-
-def below(directory: str, name: str) -> str:
-    """The path of ``name`` in ``directory``."""
-    return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
 class Watches:

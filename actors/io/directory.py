@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Protocol
 
+import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
@@ -24,7 +25,16 @@ CHUNK = 256
 _READ_BYTES = 65_536
 _READS = 16
 
-Chunk = list[tuple[str, Found | None]]
+
+@attrs.define
+class Chunk:
+    """Some of the names in a directory."""
+
+    found: list[tuple[str, Found]] = attrs.Factory(list)
+    #: Names whose inode is the one that was known, so that they were not looked at.
+    unchanged: list[str] = attrs.Factory(list)
+    #: Names that are there and could not be looked at.
+    unreadable: list[str] = attrs.Factory(list)
 
 
 class Events(Protocol):
@@ -61,28 +71,32 @@ class Directory(Protocol):
     def follow(self, path: str, root: str) -> Found | None:
         """What the symbolic link ``path`` leads to, if that is inside ``root``, else None."""
 
-    def scan(self, path: str) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
         """The names in the directory ``path``, in chunks between which others may run.
 
-        Plain files are left out by their type in the listing, so a chunk may be empty. None beside a name says that
-        it is there and could not be looked at.
+        Plain files and dot names are left out by the listing, so a chunk may be empty. ``known`` are names with the
+        inode of the socket there: one that the listing still has with this inode is not looked at.
         """
 
     def events(self) -> Events:
         """A new instance of inotify (EMFILE: no instances left, fault 18)."""
 
 
+_KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
+
+
 def _found(status: os.stat_result) -> Found:
-    form = stat.S_IFMT(status.st_mode)
-    if form == stat.S_IFSOCK:
-        kind = Kind.SOCKET
-    elif form == stat.S_IFDIR:
-        kind = Kind.DIRECTORY
-    elif form == stat.S_IFLNK:
-        kind = Kind.SYMLINK
-    else:
-        kind = Kind.OTHER
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
+
+
+def _look_at(entry: os.DirEntry[str], chunk: Chunk) -> None:
+    try:
+        chunk.found.append((entry.name, _found(entry.stat(follow_symlinks=False))))
+    except FileNotFoundError:
+        return
+    except OSError:
+        chunk.unreadable.append(entry.name)
 
 
 class RealEvents:
@@ -168,29 +182,23 @@ class RealDirectory:
         except OSError:
             return None
 
-    def scan(self, path: str) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. The directory is opened without following a link that took its place."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with os.scandir(descriptor) as entries:
-                chunk: Chunk = []
+                chunk = Chunk()
                 for count, entry in enumerate(entries, 1):
-                    if not (entry.name.startswith(".") or entry.is_file(follow_symlinks=False)):
-                        self._add(chunk, entry)
+                    if known.get(entry.name) == entry.inode():
+                        chunk.unchanged.append(entry.name)
+                    elif not (entry.name.startswith(".") or entry.is_file(follow_symlinks=False)):
+                        _look_at(entry, chunk)
                     if count % CHUNK == 0:
                         yield chunk
-                        chunk = []
+                        chunk = Chunk()
                 yield chunk
         finally:
             os.close(descriptor)
-
-    def _add(self, chunk: Chunk, entry: os.DirEntry[str]) -> None:
-        try:
-            chunk.append((entry.name, _found(entry.stat(follow_symlinks=False))))
-        except FileNotFoundError:
-            return
-        except OSError:
-            chunk.append((entry.name, None))
 
     def events(self) -> Events:
         """See :class:`Directory`."""

@@ -15,8 +15,8 @@ from contextlib import closing
 import trio
 
 from plugind.actors.io.directory import CHUNK, Chunk, Directory, Events
-from plugind.protocol.discovery import LOOK, Discovery, Found, Kind, Message
-from plugind.protocol.watches import Watches, below
+from plugind.protocol.discovery import LOOK, Discovery, Found, Kind, Message, below
+from plugind.protocol.watches import Watches
 
 #: Hands messages on, and lets others run; may be called without any.
 Tell = Callable[[Sequence[Message]], Awaitable[None]]
@@ -39,6 +39,8 @@ class Looker:
         self.unavailable: str | None = None
         self.unwatched: str | None = None
         self.trouble: str | None = None
+        #: Look at every name, also where no event and no other inode asks for it.
+        self.thorough = True
         self._tell = tell
         self._follow_symlinks = follow_symlinks
         self._events: Events | None = None
@@ -81,12 +83,13 @@ class Looker:
         """Watch one directory, then read it (fault 12). False: it could not be read, and nothing follows (fault 26)."""
         self._watch(path)
         trusted = self.watches.trusts(path)
+        known = self.discovery.children(path) if trusted and not self.thorough else {}
         seen: set[str] = set()
         self.collect()
         try:
-            with closing(self.directory.scan(path)) as chunks:
+            with closing(self.directory.scan(path, known)) as chunks:
                 for chunk in chunks:
-                    self._judge_chunk(path, chunk, seen, trusted=trusted)
+                    self._judge(path, chunk, seen, trusted=trusted)
                     await self.flush()
                     self.collect()
         except OSError as error:
@@ -96,6 +99,21 @@ class Looker:
         self.watches.trust(path)
         await self.flush()
         return True
+
+    def _judge(self, path: str, chunk: Chunk, seen: set[str], *, trusted: bool) -> None:
+        # Events that came between the look and now belong to the next look, but an overflow among them spoils this one.
+        earlier = self.watches.take()
+        self.collect()
+        trusted = trusted and not self.watches.overflowed
+        now = trio.current_time()
+        for name, found in chunk.found:
+            child = below(path, name)
+            self.observe(child, found, earlier.pop(child, 0), now=now, trusted=trusted)
+            seen.add(name)
+        seen.update(chunk.unchanged, chunk.unreadable)
+        for name in chunk.unreadable:
+            self.trouble = f"cannot look at {below(path, name)}"
+        self.watches.put_back(earlier)
 
     def _is_gone(self, path: str) -> bool:
         """Whether a directory that could not be read is one no more, which is no failure (fault 25)."""
@@ -107,21 +125,6 @@ class Looker:
             return False
         self.watches.put_back({path: LOOK})
         return True
-
-    def _judge_chunk(self, path: str, chunk: Chunk, seen: set[str], *, trusted: bool) -> None:
-        # Events that came between the look and now belong to the next look, but an overflow among them spoils this one.
-        earlier = self.watches.take()
-        self.collect()
-        trusted = trusted and not self.watches.overflowed
-        now = trio.current_time()
-        for name, found in chunk:
-            child = below(path, name)
-            seen.add(child)
-            if found is None:
-                self.trouble = f"cannot look at {child}"
-            else:
-                self.observe(child, found, earlier.pop(child, 0), now=now, trusted=trusted)
-        self.watches.put_back(earlier)
 
     def _fail(self, path: str, error: OSError) -> bool:
         reason = f"cannot read {path}: {words(error)}"
