@@ -11,13 +11,14 @@ handlers whose failures are their caller's alone. One listener is one nursery, o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import socket
 import stat
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Protocol
 
 import trio
@@ -45,6 +46,8 @@ __all__ = [
     "ServerStream",
     "Service",
     "bind_unix",
+    "log_report",
+    "owning",
     "serve_listener",
     "serve_stream",
     "serve_unix",
@@ -180,28 +183,27 @@ async def serve_listener(
 ) -> None:
     """Serve a listening socket that is bound to ``path``; closes it and removes the path at the end if it is ours."""
     stopping = stopping or trio.Event()
-    bound = os.lstat(path)
-    try:
-        async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
+        with owning(listener, path):
             accepting = trio.CancelScope()
             nursery.start_soon(_accept_until, accepting, _routes(services), listener, limits, report, stopping)
             task_status.started()
             await stopping.wait()
             accepting.cancel()
-            _remove_own(path, bound)
+
+
+@contextlib.contextmanager
+def owning(listener: trio.socket.SocketType, path: str) -> Iterator[None]:
+    """At exit remove ``path`` if it still is the socket that ``listener`` is bound to, and close the listener."""
+    bound = os.lstat(path)
+    try:
+        yield
     finally:
         # While the listener is open its inode cannot be given to another socket, so the comparison is exact.
-        _remove_own(path, bound)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(path), bound):
+                os.unlink(path)
         listener.close()
-
-
-def _remove_own(path: str, bound: os.stat_result) -> None:
-    try:
-        if os.path.samestat(os.lstat(path), bound):
-            os.unlink(path)
-    except FileNotFoundError:
-        # Somebody removed it before us, which is as good.
-        return
 
 
 async def _accept_until(
