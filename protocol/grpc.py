@@ -13,8 +13,9 @@ import attrs
 from grpclib.const import Status
 from grpclib.metadata import encode_metadata
 
+from plugind.protocol.frames import literal_field, literal_string
 from plugind.protocol.hpack_cache import ResponseBlock
-from plugind.protocol.http2 import ClientConnection, Stream, literal_field, literal_string
+from plugind.protocol.http2 import ClientConnection, Stream
 from plugind.protocol.wire_errors import (
     ErrorCode,
     WireError,

@@ -12,51 +12,54 @@ to the connection when it arrives and to its stream when the stream says that it
 its own stream only.
 """
 
-import struct
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+from plugind.protocol.budgets import (
+    EMPTY_DATA,
+    INFORMATIONAL,
+    LATE_FRAMES,
+    PINGS,
+    PRIORITIES,
+    RESETS,
+    SETTINGS_FRAMES,
+    UNKNOWN_FRAMES,
+    WINDOW_UPDATES,
+    Budgets,
+)
+from plugind.protocol.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    GOAWAY,
+    HEAD,
+    HEADERS,
+    INITIAL_WINDOW,
+    MAX_FRAME,
+    MAX_STREAM_ID,
+    MAX_STREAMS,
+    NO_DYNAMIC_TABLE,
+    PADDED,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    SETTINGS_ACK,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    WORD,
+    frame,
+    not_http2,
+    read_settings,
+    unpadded,
+)
 from plugind.protocol.hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
 from plugind.protocol.limits import DEFAULT_LIMITS, DEFAULT_WINDOW, MAX_WINDOW, Limits
 from plugind.protocol.wire_errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
-
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
-END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-
-MAX_FRAME: Final = 16_384
-"""The largest frame that we accept: we announce no other (RFC 9113 section 4.2)."""
-MAX_STREAM_ID: Final = 2**31 - 1
-
-_FRAME: Final = struct.Struct(">HBBBI")
-_WORD: Final = struct.Struct(">I")
-_SETTING: Final = struct.Struct(">HI")
-_SETTINGS_ACK: Final = _FRAME.pack(0, 0, SETTINGS, ACK, 0)
-_NO_DYNAMIC_TABLE: Final = b"\x20"
-
-
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One frame (RFC 9113 section 4.1)."""
-    size = len(payload)
-    return _FRAME.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
-
-
-def literal_field(name: bytes, value: bytes) -> bytes:
-    """A header field that is added to no table (RFC 7541 section 6.2.2)."""
-    return b"\0" + literal_string(name) + literal_string(value)
-
-
-def literal_string(data: bytes) -> bytes:
-    """A string without Huffman coding (RFC 7541 section 5.2)."""
-    size = len(data)
-    if size < 127:
-        return bytes((size,)) + data
-    prefix = bytearray(b"\x7f")
-    size -= 127
-    while size >= 128:
-        prefix.append(size & 127 | 128)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + data
 
 
 class Stream:
@@ -102,21 +105,12 @@ class ClientConnection:
         "_block_parts",
         "_block_stream",
         "_buffer",
-        "_empty_data",
         "_headers",
-        "_informational",
         "_initial_window",
-        "_late_frames",
         "_next_id",
-        "_pings",
-        "_priorities",
         "_receive_window",
-        "_resets",
-        "_settings",
-        "_unknown_frames",
         "_wanted",
-        "_window_updates",
-        "counted",
+        "budgets",
         "failure",
         "goaway",
         "limits",
@@ -125,6 +119,7 @@ class ClientConnection:
         "outgoing",
         "received",
         "send_window",
+        "settled",
         "streams",
         "touched",
     )
@@ -153,26 +148,9 @@ class ClientConnection:
         self._block_stream = 0
         self._block_end = False
         self._block_parts = 0
-        self._settings = 0
-        self.replenish()
-
-    def replenish(self) -> None:
-        """Make the budgets of frames full again: a `Limits.budget_period` has passed."""
-        self._pings = 0
-        self._settings = 1 if self._settings else 0
-        self._empty_data = 0
-        self._informational = 0
-        self._window_updates = 0
-        self._priorities = 0
-        self._unknown_frames = 0
-        self._resets = 0
-        self._late_frames = 0
-        self.counted = 0
-
-    @property
-    def settled(self) -> bool:
+        self.settled = False
         """True once the peer's first SETTINGS have come."""
-        return self._settings > 0
+        self.budgets = Budgets(limits)
 
     @property
     def can_open(self) -> bool:
@@ -198,13 +176,13 @@ class ClientConnection:
         stream.local_open = not end
         stream.remote_open = True
         if stream.id == 1:
-            block = _NO_DYNAMIC_TABLE + block
+            block = NO_DYNAMIC_TABLE + block
         self._next_id += 2
         self.streams[stream.id] = stream
         flags = END_STREAM if end else 0
         size = len(block)
         if size <= MAX_FRAME:
-            self.outgoing += _FRAME.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, stream.id)
+            self.outgoing += HEAD.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, stream.id)
             self.outgoing += block
             return
         kind = HEADERS
@@ -230,12 +208,12 @@ class ClientConnection:
         return sent
 
     def _send_frame(self, stream: Stream, data: bytes | memoryview, size: int, *, end: bool) -> None:
-        self.outgoing += _FRAME.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, stream.id)
+        self.outgoing += HEAD.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, stream.id)
         self.outgoing += data
         self.send_window -= size
         stream.send_window -= size
         # Whoever takes data says so, on two levels.
-        self._window_updates -= 2
+        self.budgets.grant(WINDOW_UPDATES, 2)
         if end:
             stream.local_open = False
 
@@ -244,15 +222,15 @@ class ClientConnection:
         if stream.local_open or stream.remote_open:
             stream.local_open = stream.remote_open = False
             if self.streams.pop(stream.id, None) is not None and self.failure is None:
-                self.outgoing += frame(RST_STREAM, 0, stream.id, _WORD.pack(code))
+                self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
                 # What the peer sent before it heard of this is no fault of its own.
-                self._late_frames = 0
+                self.budgets.forgive(LATE_FRAMES)
 
     def used(self, stream: Stream, size: int) -> None:
         """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
         stream.unacknowledged += size
         if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
-            self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, _WORD.pack(stream.unacknowledged))
+            self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(stream.unacknowledged))
             stream.receive_window += stream.unacknowledged
             stream.unacknowledged = 0
 
@@ -262,7 +240,7 @@ class ClientConnection:
             return
         self.failure = error
         self._buffer = self._block = None
-        self.outgoing += frame(GOAWAY, 0, 0, _WORD.pack(0) + _WORD.pack(error.code))
+        self.outgoing += frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(error.code))
         streams, self.streams = self.streams, {}
         for stream in streams.values():
             stream.local_open = stream.remote_open = False
@@ -294,7 +272,7 @@ class ClientConnection:
         """The peer closed the connection, or its half of it (faults 33, 34, 37)."""
         if self.goaway is not None:
             self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection: {self.goaway}"))
-        elif not self._settings:
+        elif not self.settled:
             rest = bytes(self._buffer or b"")
             said = f" after {shown(rest)!r}" if rest else " without a byte"
             self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
@@ -305,10 +283,10 @@ class ClientConnection:
         """Handle the whole frames of `data`, and keep the rest. At most one frame is ever kept (fault 65)."""
         position, size = 0, len(data)
         while size - position >= 9:
-            high, low, kind, flags, stream_id = _FRAME.unpack_from(data, position)
+            high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
             length = high << 8 | low
-            if not self._settings and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
-                raise _not_http2(data[position : position + 9])
+            if not self.settled and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
+                raise not_http2(data[position : position + 9])
             if length > MAX_FRAME:
                 raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
             end = position + 9 + length
@@ -319,7 +297,7 @@ class ClientConnection:
                 raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
             handler = _HANDLERS.get(kind)
             if handler is None:
-                self._on_unknown()
+                self.budgets.spend(UNKNOWN_FRAMES)
             else:
                 handler(self, flags, stream_id & MAX_STREAM_ID, data[position + 9 : end])
             position = end
@@ -336,10 +314,7 @@ class ClientConnection:
         return stream
 
     def _late(self) -> None:
-        self._late_frames += 1
-        self.counted += 1
-        if self._late_frames > self.limits.late_frames:
-            raise over_limit(WireProblem.LATE_FRAMES, self.limits.late_frames, "frames for calls that are over")
+        self.budgets.spend(LATE_FRAMES)
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         stream = self._stream(stream_id, "DATA")
@@ -349,15 +324,12 @@ class ClientConnection:
             raise WireError(WireProblem.FLOW_CONTROL, "more data than the connection's window")
         if self._receive_window * 2 < self.limits.connection_window:
             more = self.limits.connection_window - self._receive_window
-            self.outgoing += frame(WINDOW_UPDATE, 0, 0, _WORD.pack(more))
+            self.outgoing += frame(WINDOW_UPDATE, 0, 0, WORD.pack(more))
             self._receive_window += more
-        data = _unpadded(payload, "DATA") if flags & PADDED else payload
+        data = unpadded(payload, "DATA") if flags & PADDED else payload
         end = flags & END_STREAM != 0
         if not data and not end:
-            self._empty_data += 1
-            self.counted += 1
-            if self._empty_data > self.limits.empty_data:
-                raise over_limit(WireProblem.EMPTY_DATA, self.limits.empty_data, "empty DATA frames")
+            self.budgets.spend(EMPTY_DATA)
         if stream is None or not stream.remote_open:
             self._late()
             return
@@ -378,7 +350,7 @@ class ClientConnection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._stream(stream_id, "HEADERS")
         if flags & PADDED:
-            payload = _unpadded(payload, "HEADERS")
+            payload = unpadded(payload, "HEADERS")
         if flags & WITH_PRIORITY:
             if len(payload) < 5:
                 raise WireError(WireProblem.FRAME_SIZE, "HEADERS too short for their priority fields")
@@ -414,10 +386,7 @@ class ClientConnection:
             self._break_stream(stream, WireError(WireProblem.PROTOCOL, f"malformed response headers: {problem}"))
             return
         if block.http_status is not None and block.http_status < 200:
-            self._informational += 1
-            self.counted += 1
-            if self._informational > self.limits.informational:
-                raise over_limit(WireProblem.INFORMATIONAL, self.limits.informational, "1xx responses")
+            self.budgets.spend(INFORMATIONAL)
             return
         stream.head_done = True
         stream.remote_open = not end
@@ -448,19 +417,16 @@ class ClientConnection:
             del self.streams[stream_id]
             stream.local_open = stream.remote_open = False
             self.touched.append(stream)
-            stream.on_reset(_WORD.unpack(payload)[0])
+            stream.on_reset(WORD.unpack(payload)[0])
 
     def _count_reset(self) -> None:
-        self._resets += 1
-        self.counted += 1
-        if self._resets > self.limits.resets:
-            raise over_limit(WireProblem.RESETS, self.limits.resets, "RST_STREAM and GOAWAY frames")
+        self.budgets.spend(RESETS)
 
     def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) < 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
         self._count_reset()
-        last, code = _WORD.unpack_from(payload)[0] & MAX_STREAM_ID, _WORD.unpack_from(payload, 4)[0]
+        last, code = WORD.unpack_from(payload)[0] & MAX_STREAM_ID, WORD.unpack_from(payload, 4)[0]
         said = f": {shown(payload[8:])}" if len(payload) > 8 else ""
         self.goaway = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
         for stream in [stream for stream in self.streams.values() if stream.id > last]:
@@ -474,36 +440,20 @@ class ClientConnection:
             raise WireError(WireProblem.PROTOCOL, "SETTINGS on a stream")
         if len(payload) % 6 or (flags & ACK and payload):
             raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
-        self._settings += 1
-        self.counted += 1
-        # Each period begins with the first one counted, so that `settled` stays true.
-        if self._settings > self.limits.settings + 1:
-            raise over_limit(WireProblem.SETTINGS, self.limits.settings, "SETTINGS frames")
+        self.budgets.spend(SETTINGS_FRAMES)
+        self.settled = True
         if flags & ACK:
             return
-        for key, value in _SETTING.iter_unpack(payload):
-            self._on_setting(key, value)
-        self.outgoing += _SETTINGS_ACK
-
-    def _on_setting(self, key: int, value: int) -> None:
-        match key:
-            case 0x2 if value:
-                raise WireError(WireProblem.PROTOCOL, "a server may not announce SETTINGS_ENABLE_PUSH")
-            case 0x3:
-                self.max_streams = value
-            case 0x4:
+        for key, value in read_settings(payload):
+            if key == INITIAL_WINDOW:
                 self._on_initial_window(value)
-            case 0x5:
-                if not MAX_FRAME <= value < 2**24:
-                    raise WireError(WireProblem.PROTOCOL, f"SETTINGS_MAX_FRAME_SIZE of {value}")
+            elif key == FRAME_BYTES:
                 self.max_frame = min(value, 65_536)
-            case _:
-                # The header table size concerns a table that we do not use; the rest is advice or unknown.
-                pass
+            elif key == MAX_STREAMS:
+                self.max_streams = value
+        self.outgoing += SETTINGS_ACK
 
     def _on_initial_window(self, value: int) -> None:
-        if value > MAX_WINDOW:
-            raise WireError(WireProblem.FLOW_CONTROL, f"SETTINGS_INITIAL_WINDOW_SIZE of {value}")
         change, self._initial_window = value - self._initial_window, value
         for stream in self.streams.values():
             stream.send_window += change
@@ -514,11 +464,8 @@ class ClientConnection:
     def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise WireError(WireProblem.FRAME_SIZE, "WINDOW_UPDATE of a wrong size")
-        self._window_updates += 1
-        self.counted += 1
-        if self._window_updates > self.limits.window_updates:
-            raise over_limit(WireProblem.WINDOW_UPDATES, self.limits.window_updates, "WINDOW_UPDATE frames")
-        more = _WORD.unpack(payload)[0] & MAX_WINDOW
+        self.budgets.spend(WINDOW_UPDATES)
+        more = WORD.unpack(payload)[0] & MAX_WINDOW
         if stream_id:
             self._on_stream_window(self._stream(stream_id, "WINDOW_UPDATE"), more)
             return
@@ -543,29 +490,17 @@ class ClientConnection:
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) != 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed PING")
-        self._pings += 1
-        self.counted += 1
-        if self._pings > self.limits.pings:
-            raise over_limit(WireProblem.PINGS, self.limits.pings, "PING frames")
+        self.budgets.spend(PINGS)
         if not flags & ACK:
             self.outgoing += frame(PING, ACK, 0, payload)
 
     def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         if not stream_id or len(payload) != 5:
             raise WireError(WireProblem.FRAME_SIZE if stream_id else WireProblem.PROTOCOL, "malformed PRIORITY")
-        self._priorities += 1
-        self.counted += 1
-        if self._priorities > self.limits.priorities:
-            raise over_limit(WireProblem.PRIORITIES, self.limits.priorities, "PRIORITY frames")
+        self.budgets.spend(PRIORITIES)
 
     def _on_push_promise(self, *_: object) -> None:
         raise WireError(WireProblem.PROTOCOL, "PUSH_PROMISE, though push is disabled")
-
-    def _on_unknown(self) -> None:
-        self._unknown_frames += 1
-        self.counted += 1
-        if self._unknown_frames > self.limits.unknown_frames:
-            raise over_limit(WireProblem.UNKNOWN_FRAMES, self.limits.unknown_frames, "frames of unknown types")
 
     HANDLERS: ClassVar[dict[int, Callable[["ClientConnection", int, int, bytes], None]]] = {
         DATA: _on_data,
@@ -584,13 +519,6 @@ class ClientConnection:
 _HANDLERS: Final = ClientConnection.HANDLERS
 
 
-def _unpadded(payload: bytes, kind: str) -> bytes:
-    """The payload without its padding (RFC 9113 section 6.1)."""
-    if not payload or payload[0] >= len(payload):
-        raise WireError(WireProblem.PROTOCOL, f"{kind} with more padding than frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
 def _misplaced(stream: Stream, block: ResponseBlock, *, end: bool) -> str:
     """Which rule of section 8.1 a header block breaks by its place in the response."""
     if stream.head_done:
@@ -602,12 +530,3 @@ def _misplaced(stream: Stream, block: ResponseBlock, *, end: bool) -> str:
     if block.http_status < 200 and end:
         return "an informational response that ends the stream"
     return ""
-
-
-def _not_http2(start: bytes) -> WireError:
-    """The reason for a first frame that is no SETTINGS (fault 66)."""
-    if start.startswith(b"HTTP/"):
-        return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
-    if start[:2] in (b"\x15\x03", b"\x16\x03"):
-        return WireError(WireProblem.NOT_HTTP2, "the peer speaks TLS, not plain HTTP/2")
-    return WireError(WireProblem.NOT_HTTP2, f"the peer does not speak HTTP/2: it began with {shown(start)!r}")

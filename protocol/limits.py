@@ -2,7 +2,7 @@
 
 Budgets of control frames are per connection and per `budget_period`: a stream that lives for hours has its keep-alive
 answered for hours, and a flood ends within one period. The parsers know no clock, so whoever drives a connection calls
-`replenish` when a period has passed.
+`Budgets.replenish` when a period has passed.
 """
 
 import struct
@@ -61,8 +61,24 @@ class Limits:
     """Bytes of all calls of a connection that may be under way."""
     budget_period: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     """How often the budgets of frames are full again."""
+    budgets: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+    """The limits of frames in the order of `plugind.protocol.budgets`."""
     preamble: bytes = attrs.field(init=False, repr=False, eq=False)
     """The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE."""
+
+    @budgets.default
+    def _list_budgets(self) -> tuple[int, ...]:
+        return (
+            self.pings,
+            self.settings,
+            self.empty_data,
+            self.informational,
+            self.window_updates,
+            self.priorities,
+            self.unknown_frames,
+            self.resets,
+            self.late_frames,
+        )
 
     @preamble.default
     def _make_preamble(self) -> bytes:

@@ -247,13 +247,13 @@ class Channel:
     def _feed(self, data: bytes) -> None:
         """Give bytes to the connection, its budgets filled if their period is over."""
         connection = self._connection
-        if connection.counted > _UNTIMED_FRAMES:
+        if connection.budgets.counted > _UNTIMED_FRAMES:
             now = trio.current_time()
             if self._period_began is None:
                 self._period_began = now
             elif now - self._period_began >= connection.limits.budget_period:
                 self._period_began = now
-                connection.replenish()
+                connection.budgets.replenish()
         connection.receive(data)
 
     async def _park(self, call: Call | None) -> None:

@@ -1,0 +1,63 @@
+"""How many more frames of each kind a peer may send, of those that cost us work and carry nothing (faults 54 to 60)."""
+
+from typing import Final
+
+from plugind.protocol.limits import Limits
+from plugind.protocol.wire_errors import WireProblem, over_limit
+
+(
+    PINGS,
+    SETTINGS_FRAMES,
+    EMPTY_DATA,
+    INFORMATIONAL,
+    WINDOW_UPDATES,
+    PRIORITIES,
+    UNKNOWN_FRAMES,
+    RESETS,
+    LATE_FRAMES,
+) = range(9)
+
+_KINDS: Final = (
+    (WireProblem.PINGS, "PING frames"),
+    (WireProblem.SETTINGS, "SETTINGS frames"),
+    (WireProblem.EMPTY_DATA, "empty DATA frames"),
+    (WireProblem.INFORMATIONAL, "1xx responses"),
+    (WireProblem.WINDOW_UPDATES, "WINDOW_UPDATE frames"),
+    (WireProblem.PRIORITIES, "PRIORITY frames"),
+    (WireProblem.UNKNOWN_FRAMES, "frames of unknown types"),
+    (WireProblem.RESETS, "RST_STREAM and GOAWAY frames"),
+    (WireProblem.LATE_FRAMES, "frames for calls that are over"),
+)
+
+
+class Budgets:
+    """The frames counted so far in this period."""
+
+    __slots__ = ("_limits", "_spent", "counted")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits.budgets
+        self._spent = [0] * 9
+        self.counted = 0
+        """Frames of all kinds in this period."""
+
+    def spend(self, kind: int) -> None:
+        """Count one frame. Raises `WireError` for one too many."""
+        self.counted += 1
+        spent = self._spent[kind] = self._spent[kind] + 1
+        if spent > self._limits[kind]:
+            problem, what = _KINDS[kind]
+            raise over_limit(problem, self._limits[kind], what)
+
+    def grant(self, kind: int, frames: int) -> None:
+        """Allow as many frames more, as something of ours asks for them."""
+        self._spent[kind] -= frames
+
+    def forgive(self, kind: int) -> None:
+        """Forget what was spent of one kind."""
+        self._spent[kind] = 0
+
+    def replenish(self) -> None:
+        """Begin a new period."""
+        self._spent = [0] * 9
+        self.counted = 0
