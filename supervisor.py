@@ -32,7 +32,7 @@ from plugind.actors.io.dialling import dial
 from plugind.actors.io.directory import Directory, RealDirectory
 from plugind.actors.mailbox import RegistrationInbox, report
 from plugind.actors.registration import Dialler, RegistrationConfig
-from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUp, Restart
+from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
 from plugind.protocol import messages as m
 from plugind.protocol import world
 from plugind.protocol.config import Config, Root
@@ -92,7 +92,7 @@ class Supervisor:
     back. ``handlers`` are added to the built-in ones, and replace those of the same type.
 
     Raises, from the block:
-      GaveUp: if actors crash more often than ``config.intensity`` allows.
+      GaveUpError: if actors crash more often than ``config.intensity`` allows.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ async def _unlagged(
 
 
 def _is_ours(error: BaseException) -> bool:
-    return isinstance(error, GaveUp | ConfigError)
+    return isinstance(error, GaveUpError | ConfigError)
 
 
 def _check_roots(roots: tuple[Root, ...]) -> None:

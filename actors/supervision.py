@@ -1,7 +1,7 @@
 """Supervision: child specs, restarts within an intensity, start in order and stop in reverse.
 
 The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. One that crashes is started
-again, as its spec says, unless crashes come too often: then :class:`GaveUp` ends the supervisor (fault 85).
+again, as its spec says, unless crashes come too often: then :class:`GaveUpError` ends the supervisor (fault 85).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 from plugind.protocol.backoff import RestartIntensity
 
 
-class GaveUp(Exception):
+class GaveUpError(Exception):
     """Children crashed more often than the restart intensity allows; the last crash is the cause."""
 
 
@@ -49,13 +49,13 @@ class Crashes:
         """Tell of the crash of ``name``.
 
         Raises:
-          GaveUp: if it is one too many.
+          GaveUpError: if it is one too many.
         """
         self._tell(name, error)
         recent = self._intensity.admit(self._past, trio.current_time())
         if recent is None:
             allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"
-            raise GaveUp(f"actors crashed more often than {allowed}, the last was {name}: {error!r}") from error
+            raise GaveUpError(f"actors crashed more often than {allowed}, the last was {name}: {error!r}") from error
         self._past = recent
 
 
@@ -110,7 +110,7 @@ class Children:
                 while True:
                     try:
                         await spec.run()
-                    except GaveUp:
+                    except GaveUpError:
                         raise
                     except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
                         self._crashes.count(spec.name, error)

@@ -1,0 +1,52 @@
+"""A program that embeds plugind: it waits for a plugin before it goes on, and adds a handler while it runs.
+
+::
+
+    python examples/embed.py /tmp/plugins &
+    plugind fake --socket /tmp/plugins/red.sock --type ColourPlugin --name red.example.com
+"""
+
+from __future__ import annotations
+
+import sys
+
+import trio
+
+from plugind.protocol.config import Config, Root
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import Plugin
+from plugind.supervisor import Supervisor
+
+
+class ColourHandler:
+    """The consumer of plugins of type ``ColourPlugin``: three methods are all that a handler needs."""
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Raise if the plugin is not acceptable; the plugin is told the text."""
+        if not plugin.name.endswith(".example.com"):
+            raise ValidationError(f"{plugin.name} is not a colour of ours")
+
+    async def register(self, plugin: Plugin) -> None:
+        """Take the plugin into service."""
+        print(f"in service: {plugin.name}, at {plugin.endpoint}", flush=True)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Let the plugin go."""
+        print(f"out of service: {plugin.name}", flush=True)
+
+
+async def main(root: str) -> None:
+    """Run a node on the directory ``root``, wait for a colour, and stop."""
+    async with Supervisor(Config(roots=(Root(root),))) as node:
+        # Plugins of this type that came before are parked, and are tried at once when their handler is there.
+        await node.add_handler("ColourPlugin", ColourHandler())
+        with trio.fail_after(60):
+            plugin = await node.wait_for("red.example.com", type="ColourPlugin")
+        print(f"{plugin.name} was registered within {plugin.registered_in:.3f} s", flush=True)
+        for other in (await node.snapshot()).plugins:
+            print(f"{other.socket}: {other.state}, {other.reason or 'all is well'}", flush=True)
+        await node.remove_handler("ColourPlugin")
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1])

@@ -1,0 +1,103 @@
+"""A handler as a user would write it: it serves the plugin type ``ExamplePlugin``.
+
+A plugin of that type serves one or both versions of the example service on its endpoint. The handler accepts it if
+the two have a version in common, and calls the newest common one at registration. Run it with the example plugin::
+
+    python examples/example_handler.py /tmp/plugins &
+    python examples/example_plugin.py --socket /tmp/plugins/example.sock --name first.example.com
+
+To have ``plugind run`` serve such plugins, name the class in the entry points of your own distribution::
+
+    [project.entry-points."plugind.handlers"]
+    ExamplePlugin = "your_package.example_handler:ExampleHandler"
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, cast
+
+import trio
+
+from plugind.actors.io.dialling import dial
+from plugind.protocol.config import Config, Root
+from plugind.protocol.errors import PluginError, ValidationError
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
+from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
+from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as ExampleRequestV1Beta2
+from plugind.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    import grpclib.client
+
+#: What this handler can speak, the newest first.
+KNOWN_VERSIONS = ("v1beta2", "v1beta1")
+
+
+class ExampleHandler:
+    """Registers example plugins, by the newest version of the example service that both sides know."""
+
+    #: Two sockets that bring one name are both kept, and the one that came last is active.
+    instances = InstancePolicy.NEWEST
+
+    def __init__(self, *, permit_deprecated_dir: bool = False) -> None:
+        self.permit_deprecated_dir = permit_deprecated_dir
+        #: The plugins that are registered, by socket, with the version that is spoken.
+        self.registered: dict[str, str] = {}
+
+    async def validate(self, plugin: Plugin) -> None:
+        """Refuse what cannot be spoken with. The text of the error is what the plugin is told."""
+        if plugin.found_in_deprecated_dir and not self.permit_deprecated_dir:
+            raise ValidationError(f"{plugin.socket} lies in a deprecated directory: move it")
+        newest_common_version(plugin)
+
+    async def register(self, plugin: Plugin) -> None:
+        """Call the plugin once; only one that answers well is registered."""
+        version = newest_common_version(plugin)
+        error = await call_example(plugin.endpoint, version)
+        if error:
+            raise PluginError(f"the example service {version} answered: {error}")
+        self.registered[plugin.socket] = version
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """Called once for each register, one that raised included: so do not assume that it got far."""
+        self.registered.pop(plugin.socket, None)
+
+
+def newest_common_version(plugin: Plugin) -> str:
+    """Return the newest version that the plugin and this handler both know."""
+    for version in KNOWN_VERSIONS:
+        if version in plugin.versions:
+            return version
+    raise ValidationError(f"none of {', '.join(KNOWN_VERSIONS)} is among the versions {', '.join(plugin.versions)}")
+
+
+async def call_example(endpoint: str, version: str) -> str:
+    """Call GetExampleInfo on ``endpoint`` and return the error that it answers, empty if all is well."""
+    async with await dial(endpoint, timeout=10) as channel:
+        # plugind's channel has all that a generated stub asks of grpclib's.
+        stub_channel = cast("grpclib.client.Channel", channel)
+        if version == "v1beta2":
+            newer = ExampleRequestV1Beta2(request="hello", v1beta2_field="from the example handler")
+            return (await ExampleStubV1Beta2(stub_channel).GetExampleInfo(newer, timeout=10)).error
+        older = ExampleRequestV1Beta1(request="hello", v1beta1_field="from the example handler")
+        return (await ExampleStubV1Beta1(stub_channel).GetExampleInfo(older, timeout=10)).error
+
+
+async def main(root: str) -> None:
+    """Run a node with this handler on the directory ``root``, and print each change of state, until Ctrl-C."""
+    config = Config(roots=(Root(root),))
+    async with Supervisor(config, handlers={"ExamplePlugin": ExampleHandler()}) as node, node.changes() as changes:
+        async for change in changes:
+            plugins = getattr(change, "plugins", None) or [change.plugin]
+            for plugin in plugins:
+                print(plugin.socket, plugin.name or "?", plugin.state, plugin.reason or "", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main, sys.argv[1])
+    except* KeyboardInterrupt:
+        pass
