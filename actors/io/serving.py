@@ -24,15 +24,8 @@ from typing import Protocol
 import trio
 from grpclib.const import Handler
 
-from plugind.actors.io.serving_connection import (
-    Connection,
-    ConnectionEnded,
-    End,
-    Ending,
-    HandlerFailed,
-    Report,
-    ServerLimits,
-)
+from plugind.actors.io.serving_connection import Connection
+from plugind.actors.io.serving_limits import ConnectionEnded, End, Ending, HandlerFailed, Report, ServerLimits
 from plugind.actors.io.serving_stream import Peer, ServerStream
 
 __all__ = [

@@ -7,15 +7,11 @@ an :class:`Ending`, and nothing else.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import attrs
-import h2.config
-import h2.connection
 import h2.events
 import h2.exceptions
-import h2.settings
 import trio
 from google.protobuf.message import Message
 from grpclib.const import Handler, Status
@@ -23,14 +19,9 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.errors import ErrorCodes
 from hyperframe.frame import GoAwayFrame
 
-from plugind.actors.io.serving_budget import (
-    DEFAULT_ALLOWANCES,
-    Allowance,
-    FloodError,
-    FrameBudget,
-    FrameKind,
-    OverlongFrameError,
-)
+from plugind.actors.io.serving_budget import FloodError, FrameBudget, FrameKind, OverlongFrameError
+from plugind.actors.io.serving_handshake import FRAME_SIZE, header_text, refusal_of, server_half
+from plugind.actors.io.serving_limits import ConnectionEnded, End, Ending, HandlerFailed, Report, ServerLimits
 from plugind.actors.io.serving_stream import (
     Headers,
     Inbox,
@@ -40,83 +31,11 @@ from plugind.actors.io.serving_stream import (
     parse_timeout,
     status_headers,
 )
+from plugind.actors.io.serving_writer import Writer
 
 Routes = Mapping[str, Handler]
 _AnyStream = ServerStream[Message, Message]
 _CHUNK = 65536
-#: Bytes queued for the writer above which senders, and the reader, wait.
-_HIGH_WATER = 262144
-_FRAME_SIZE = 16384
-
-
-@attrs.frozen
-class ServerLimits:
-    """What one client may cost; sizes in bytes, times in seconds."""
-
-    max_message: int = 4 * 1024 * 1024
-    max_header_list: int = 65536
-    #: Calls at once on one connection; those above are refused with REFUSED_STREAM, which clients retry.
-    max_streams: int = 100
-    #: Connections at once on one listener; those above are closed at once.
-    max_connections: int = 512
-    #: From the connection to the client's preface and SETTINGS, in total.
-    handshake_timeout: float = 10.0
-    #: Without a call in progress and without a PING. gRPC clients reconnect by themselves.
-    idle_timeout: float = 3600.0
-    #: For a request message to arrive whole.
-    receive_timeout: float = 30.0
-    #: For the client's windows to take one message.
-    send_timeout: float = 60.0
-    #: For the client to read what is written to it.
-    write_timeout: float = 30.0
-    #: For the last words (GOAWAY) of a connection that ends.
-    farewell: float = 1.0
-    #: For calls in progress when the server stops.
-    grace: float = 5.0
-    allowances: Mapping[FrameKind, Allowance] = attrs.field(factory=lambda: DEFAULT_ALLOWANCES)
-
-
-class End(enum.Enum):
-    """Why a connection ended."""
-
-    #: The client closed it, or said GOAWAY.
-    PEER_CLOSED = "closed by the client"
-    #: The transport broke.
-    BROKEN = "transport broken"
-    #: We stopped.
-    STOPPED = "server stopped"
-    IDLE = "idle for too long"
-    HANDSHAKE = "no HTTP/2 handshake in time"
-    PROTOCOL = "HTTP/2 broken by the client"
-    FLOOD = "frame budget exceeded"
-    NOT_READING = "client does not read"
-
-
-@attrs.frozen
-class Ending:
-    """How one connection ended, with what there is to say of it."""
-
-    end: End
-    detail: str = ""
-
-
-@attrs.frozen
-class HandlerFailed:
-    """A handler raised what is no GRPCError; its client saw UNKNOWN, and nobody else anything."""
-
-    method: str
-    error: Exception
-
-
-@attrs.frozen
-class ConnectionEnded:
-    """A connection is over."""
-
-    peer: Peer
-    ending: Ending
-
-
-Report = Callable[[HandlerFailed | ConnectionEnded], None]
 
 
 @attrs.define
@@ -148,21 +67,16 @@ class Connection:
         self._report = report
         self._peer = peer
         self._stopping = stopping
-        self._h2 = _server_half(limits)
+        self._h2 = server_half(limits)
         self._calls: dict[int, _Call] = {}
-        self._out = bytearray()
-        self._writing = False
+        self._writer = Writer(stream, write_timeout=limits.write_timeout, farewell=limits.farewell)
         self._ending: Ending | None = None
         self._shaken = False
-        self._work = trio.Event()
-        #: Where senders wait for windows and for the writer.
-        self._room = trio.lowlevel.ParkingLot()
         self._quiet = trio.CancelScope()
-        self._write_scope = trio.CancelScope()
 
     async def run(self) -> Ending:
         """Serve until the connection ends; closes the stream, and raises nothing of the client's doing."""
-        self._budget = FrameBudget(self._limits.allowances, max_frame_size=_FRAME_SIZE, now=trio.current_time())
+        self._budget = FrameBudget(self._limits.allowances, max_frame_size=FRAME_SIZE, now=trio.current_time())
         self._quiet.deadline = trio.current_time() + self._limits.handshake_timeout
         try:
             async with trio.open_nursery() as nursery:
@@ -186,15 +100,13 @@ class Connection:
         self._ending = ending
         for call in self._calls.values():
             call.scope.cancel()
-        self._write_scope.deadline = trio.current_time() + self._limits.farewell
-        self._work.set()
+        self._writer.close()
 
     async def _close(self) -> None:
-        """Say GOAWAY where the surrounding scope was cancelled, unless a write was cut in the middle of a frame."""
-        if self._ending is None and not self._writing:
+        """Say GOAWAY where the surrounding scope was cancelled, and close the stream whatever happened."""
+        if self._ending is None:
             self._queue_goaway()
-            with trio.move_on_after(self._limits.farewell, shield=True):
-                await self._send(bytes(self._out))
+            await self._writer.last_words()
         await trio.aclose_forcefully(self._stream)
 
     async def _stop_when_told(self) -> None:
@@ -210,50 +122,16 @@ class Connection:
     def _queue_goaway(self) -> None:
         # Written by hand: h2 takes a connection for closed once it has said GOAWAY, and calls in progress must end.
         last = self._h2.highest_inbound_stream_id
-        self._out += GoAwayFrame(0, last_stream_id=last, error_code=ErrorCodes.NO_ERROR).serialize()
-        self._work.set()
-
-    # Writing
+        self._writer.put(GoAwayFrame(0, last_stream_id=last, error_code=ErrorCodes.NO_ERROR).serialize())
 
     def _flush(self) -> None:
-        data = self._h2.data_to_send()
-        if data:
-            self._out += data
-            self._work.set()
+        self._writer.put(self._h2.data_to_send())
 
     async def _write(self) -> None:
-        """The only task that sends; ends the connection's nursery when all is said."""
-        with self._write_scope:
-            while True:
-                await self._work.wait()
-                self._work = trio.Event()
-                while self._out:
-                    data, self._out = bytes(self._out), bytearray()
-                    if not await self._send_in_time(data):
-                        self._nursery.cancel_scope.cancel()
-                        return
-                    self._room.unpark_all()
-                if self._ending is not None:
-                    break
+        ending = await self._writer.run()
+        if ending is not None:
+            self._finish(ending)
         self._nursery.cancel_scope.cancel()
-
-    async def _send_in_time(self, data: bytes) -> bool:
-        with trio.move_on_after(self._limits.write_timeout) as scope:
-            sent = await self._send(data)
-        if scope.cancelled_caught:
-            self._finish(Ending(End.NOT_READING, f"took nothing for {self._limits.write_timeout:g} s"))
-            return False
-        return sent
-
-    async def _send(self, data: bytes) -> bool:
-        self._writing = True
-        try:
-            await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._finish(Ending(End.BROKEN, str(error)))
-            return False
-        self._writing = False
-        return True
 
     # Reading
 
@@ -283,8 +161,9 @@ class Connection:
             self._flush()
             if ending is not None:
                 return self._finish(ending)
-            while len(self._out) > _HIGH_WATER and self._ending is None:
-                await self._room.park()
+            # Answers to a client that does not read must not pile up: read no more before some have left.
+            while self._writer.full and self._ending is None:
+                await self._writer.room.park()
         return None
 
     def _take(self, data: bytes | bytearray) -> Ending | None:
@@ -318,9 +197,9 @@ class Connection:
             case h2.events.RemoteSettingsChanged():
                 self._shaken = True
                 self._extend()
-                self._room.unpark_all()
+                self._writer.room.unpark_all()
             case h2.events.WindowUpdated():
-                self._room.unpark_all()
+                self._writer.room.unpark_all()
             case h2.events.PingReceived() | h2.events.PingAckReceived():
                 self._extend()
             case _:
@@ -346,7 +225,7 @@ class Connection:
         if call is not None:
             call.reset = True
             call.scope.cancel()
-            self._room.unpark_all()
+            self._writer.room.unpark_all()
 
     # Calls
 
@@ -357,9 +236,9 @@ class Connection:
             self._budget.charge(FrameKind.RESET)
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        headers = [(_text(name), _text(value)) for name, value in event.headers]
+        headers = [(header_text(name), header_text(value)) for name, value in event.headers]
         first = dict(headers)
-        refusal = _refusal(first)
+        refusal = refusal_of(first)
         if refusal is not None:
             self.send_headers(stream_id, refusal, end_stream=True)
             return
@@ -461,7 +340,7 @@ class Connection:
         while view:
             try:
                 room = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
-                if room > 0 and len(self._out) <= _HIGH_WATER:
+                if room > 0 and not self._writer.full:
                     self._h2.send_data(stream_id, bytes(view[:room]))
                     self._budget.credit(FrameKind.WINDOW_UPDATE)
                     self._flush()
@@ -469,7 +348,7 @@ class Connection:
                     continue
             except h2.exceptions.ProtocolError as error:
                 raise StreamTerminatedError(str(error)) from error
-            await self._room.park()
+            await self._writer.room.park()
 
     def reset(self, stream_id: int) -> None:
         """Queue RST_STREAM with CANCEL, unless the stream is gone already."""
@@ -485,40 +364,3 @@ class Connection:
         if self._ending is None:
             self._h2.acknowledge_received_data(size, stream_id)
             self._flush()
-
-
-def _server_half(limits: ServerLimits) -> h2.connection.H2Connection:
-    connection = h2.connection.H2Connection(
-        h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
-    )
-    codes = h2.settings.SettingCodes
-    # h2 ends a connection that opens more streams than were ever offered. A client may open some before it has read
-    # our SETTINGS, so h2 is given room above the limit that is told last, and we refuse those above it one by one.
-    connection.local_settings = h2.settings.Settings(
-        client=False,
-        initial_values={
-            codes.MAX_CONCURRENT_STREAMS: 2 * limits.max_streams + 1000,
-            codes.MAX_HEADER_LIST_SIZE: limits.max_header_list,
-        },
-    )
-    connection.decoder.max_header_list_size = limits.max_header_list
-    connection.initiate_connection()
-    connection.update_settings({codes.MAX_CONCURRENT_STREAMS: limits.max_streams})
-    # So that one stream nobody reads does not starve the others of its connection.
-    connection.increment_flow_control_window(1 << 20)
-    return connection
-
-
-def _text(value: bytes | str) -> str:
-    # One character a byte: never fails, and what is no ASCII is refused where it matters.
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _refusal(headers: Mapping[str, str]) -> Headers | None:
-    """The HTTP answer to what is no gRPC request; None for one that is."""
-    if headers.get(":method") != "POST":
-        return [(":status", "405")]
-    content_type = headers.get("content-type", "")
-    if content_type.partition(";")[0].strip() not in ("application/grpc", "application/grpc+proto"):
-        return [(":status", "415")]
-    return None
