@@ -1,0 +1,37 @@
+"""Text from outside made safe to show: on a terminal, in a log line, in JSON (faults 21, 22, 91 and 94)."""
+
+from __future__ import annotations
+
+import re
+
+_SURROGATE = re.compile("[\udc80-\udcff]")
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` with all that does not print as a sign of its own written as an escape.
+
+    That is control characters, line ends, ESC, bidirectional controls, other invisible characters, and the bytes of a
+    file name that is no UTF-8, which become ``\\xNN``.
+    """
+    return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    if code <= 0xFF:
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with the bytes of a file name that is no UTF-8 as ``\\xNN``: every JSON parser takes it (fault 21)."""
+    return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return ``text``, its tail replaced by the number of characters left out if it has more than ``limit``."""
+    return text if len(text) <= limit else f"{text[:limit]}…(+{len(text) - limit})"

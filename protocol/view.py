@@ -1,0 +1,171 @@
+"""What is known of every socket, as changes arrive: the one source of all that people and programs are shown.
+
+Each socket is a :class:`Row`, an immutable tuple that a change replaces. To copy the view is to copy references, so
+that a reader has one moment of it for as long as it needs. A :class:`PluginStatus` is built from a row only when
+somebody looks: a change costs the view about a microsecond.
+"""
+
+from __future__ import annotations
+
+import collections
+from itertools import starmap
+from typing import Any, NamedTuple
+
+import attrs
+
+from plugind.protocol.messages import HistoryEntry, PluginStatus, RootReported, StateChanged
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.status import StateName
+from plugind.protocol.text import encodable, escaped
+
+#: Changes of state that are kept of one socket.
+HISTORY = 32
+#: Sockets that are gone and still told of by ``describe``.
+GONE_KEPT = 100
+DEPRECATED = "the socket lies in a deprecated directory"
+
+
+class Row(NamedTuple):
+    """What is known of one socket at one moment."""
+
+    #: The last change of its state.
+    last: StateChanged
+    #: When that state began; a change of the reason alone leaves it.
+    since: float
+    info: PluginInfo | None
+    registered_in: float | None
+    uid: int | None
+    pid: int | None
+    active: bool | None
+    #: Times, states, reasons and attempts in turn, four items for each entry: flat, because it is most of the memory.
+    history: list[Any]
+
+    @property
+    def type(self) -> str | None:
+        """The plugin's type, once it has said it."""
+        return None if self.info is None else self.info.type
+
+    @property
+    def name(self) -> str | None:
+        """The plugin's name, once it has said it."""
+        return None if self.info is None else self.info.name
+
+    @property
+    def status(self) -> PluginStatus:
+        """The row as a value to show, without its history."""
+        last, info = self.last, self.info
+        registered = last.state is StateName.REGISTERED
+        return PluginStatus(
+            last.socket,
+            last.root,
+            last.generation,
+            last.state,
+            self.since,
+            last.reason,
+            last.attempt,
+            last.next_try,
+            None if info is None else info.type,
+            None if info is None else info.name,
+            None if info is None else info.endpoint,
+            None if info is None else info.versions,
+            self.registered_in if registered else None,
+            # Whoever is registered is active until it is told otherwise.
+            self.active is not False if registered else None,
+            (DEPRECATED,) if last.deprecated else (),
+            self.uid,
+            self.pid,
+        )
+
+    @property
+    def status_with_history(self) -> PluginStatus:
+        """The row as a value to show, with all that is remembered of it."""
+        flat = iter(self.history)
+        # Four kinds of item in turn, which only the one who wrote them knows.
+        entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, strict=True)))
+        return attrs.evolve(self.status, history=entries)
+
+
+class View:
+    """All sockets that are there, the last ones that are gone, the roots and the handlers."""
+
+    def __init__(self, history: int = HISTORY, gone_kept: int = GONE_KEPT) -> None:
+        self.rows: dict[str, Row] = {}
+        self.roots: dict[str, RootReported] = {}
+        self.handlers: tuple[str, ...] = ()
+        self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
+        self._history = history * 4
+
+    def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
+        """Take in ``change``; return the rows before and after, which is None where it is no news.
+
+        No news is what arrives late: of an older generation than is shown, or the end of a socket that is not known.
+        """
+        socket = change.socket
+        before = self.rows.get(socket)
+        if before is None:
+            if change.state is StateName.GONE:
+                return None, None
+            after = self._first(change, [])
+        elif change.generation < before.last.generation:
+            return before, None
+        elif change.generation > before.last.generation:
+            after = self._first(change, before.history)
+        else:
+            after = self._next(before, change)
+        flat = after.history
+        flat += (change.time, change.state, change.reason, change.attempt)
+        if len(flat) > self._history:
+            del flat[:4]
+        if change.state is StateName.GONE:
+            del self.rows[socket]
+            self._gone.append(after)
+        else:
+            self.rows[socket] = after
+        return before, after
+
+    @staticmethod
+    def _first(change: StateChanged, history: list[Any]) -> Row:
+        """Another generation is another plugin until it has said who it is; only the path's history goes on."""
+        return Row(change, change.time, change.info, change.registered_in, change.uid, change.pid, None, history)
+
+    @staticmethod
+    def _next(before: Row, change: StateChanged) -> Row:
+        uid, pid = change.uid, change.pid
+        return Row(
+            change,
+            before.since if change.state is before.last.state else change.time,
+            before.info if change.info is None else change.info,
+            before.registered_in if change.registered_in is None else change.registered_in,
+            before.uid if uid is None else uid,
+            before.pid if pid is None else pid,
+            before.active,
+            before.history,
+        )
+
+    def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
+        """Note that an instance is active or stands by; return its row if that is news (behaviour 37)."""
+        before = self.rows.get(socket)
+        if before is None or before.last.generation != generation or before.active is active:
+            return None
+        after = self.rows[socket] = before._replace(active=active)
+        return after
+
+    def find(self, target: str) -> list[Row]:
+        """Return the rows of the socket path ``target`` or of the plugin name ``target``.
+
+        A path may be given as it is shown, with its odd bytes escaped (fault 21). Sockets that are gone are told of
+        only where none is there; the latest first.
+        """
+        exact = self.rows.get(target)
+        if exact is not None:
+            return [exact]
+        return [row for row in self.rows.values() if _is(row, target)] or [
+            row for row in reversed(self._gone) if row.last.socket == target or _is(row, target)
+        ]
+
+
+def _is(row: Row, target: str) -> bool:
+    if row.info is not None and row.info.name == target:
+        return True
+    socket = row.last.socket
+    return not (socket.isascii() and socket.isprintable()) and target in (encodable(socket), escaped(socket))
