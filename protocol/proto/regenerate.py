@@ -10,6 +10,8 @@ temporary directory and compares, so that they stay fresh.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,9 +35,17 @@ def generate(target: Path) -> list[Path]:
         output.mkdir()
         sources = [str(MODULE_PATH / source.name) for source in sorted(HERE.glob("*.proto"))]
         arguments = [f"--{kind}_out={output}" for kind in ("python", "pyi", "grpclib_python")]
-        subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{scratch}", *arguments, *sources], check=True)
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{scratch}", *arguments, *sources]
+        subprocess.run(command, check=True, env=_environment())
+        # Not rename(): the scratch directory may lie on another file system.
         made = sorted((output / MODULE_PATH).iterdir())
-        return [path.rename(target / path.name) for path in made]
+        return [Path(shutil.move(path, target / path.name)) for path in made]
+
+
+def _environment() -> dict[str, str]:
+    """The compiler looks for grpclib's plugin by PATH, where a virtual environment that is not activated is not."""
+    scripts = str(Path(sys.executable).parent)
+    return {**os.environ, "PATH": os.pathsep.join((scripts, os.environ.get("PATH", os.defpath)))}
 
 
 if __name__ == "__main__":
