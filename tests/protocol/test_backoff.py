@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugind.protocol.backoff import Backoff, RestartIntensity
+
+FAILURES = st.integers(min_value=1, max_value=10**12)
+#: What ``random.Random.random`` draws.
+CHANCE = st.floats(min_value=0.0, max_value=1.0, exclude_max=True)
+
+
+def test_delays_start_at_half_a_second_and_double_up_to_122_s() -> None:
+    """The reference's exponential backoff: 500 ms, doubling, cap 2 min 2 s (behaviour 23)."""
+    backoff = Backoff()
+
+    delays = [backoff.delay(failures) for failures in range(1, 12)]
+
+    assert delays == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 122.0, 122.0, 122.0]
+
+
+@given(failures=FAILURES, chance=CHANCE)
+def test_jitter_never_shortens_a_delay_and_adds_a_tenth_at_most(failures: int, chance: float) -> None:
+    """The reference refuses a try while elapsed ≤ duration: so jitter adds, and never subtracts (behaviour 23)."""
+    rule = Backoff().delay(failures)
+
+    assert rule <= Backoff().delay(failures, chance) <= rule * 1.1
+
+
+@given(failures=FAILURES, chance=CHANCE)
+def test_another_failure_never_shortens_the_rule(failures: int, chance: float) -> None:
+    assert Backoff().delay(failures, chance) <= Backoff().delay(failures + 1, chance)
+
+
+@pytest.mark.parametrize("failures", [1024, 10_000, 10**100])
+def test_a_huge_count_of_failures_waits_the_cap(failures: int) -> None:
+    """A stale socket that is tried for years does not overflow a float (fault 28)."""
+    assert Backoff().delay(failures) == 122.0
+
+
+@pytest.mark.parametrize("failures", [0, -1])
+def test_there_is_no_delay_without_a_failure(failures: int) -> None:
+    with pytest.raises(ValueError, match=f"a delay follows a failure, and there were {failures}"):
+        Backoff().delay(failures)
+
+
+def test_the_numbers_are_the_operators() -> None:
+    backoff = Backoff(initial=0.1, factor=3.0, cap=1.0, jitter=0.0)
+
+    assert [backoff.delay(failures, 0.9) for failures in range(1, 5)] == pytest.approx([0.1, 0.3, 0.9, 1.0])
+
+
+def test_crashes_within_the_intensity_are_mended_and_one_more_is_not() -> None:
+    """Fault 85: restarted within its intensity, else escalated."""
+    intensity = RestartIntensity(restarts=3, period=60.0)
+
+    past: tuple[float, ...] | None = ()
+    admitted = []
+    for now in (0.0, 1.0, 2.0, 3.0):
+        assert past is not None
+        past = intensity.admit(past, now)
+        admitted.append(past)
+
+    assert admitted == [(0.0,), (0.0, 1.0), (0.0, 1.0, 2.0), None]
+
+
+def test_a_crash_counts_until_its_period_is_over() -> None:
+    """Fault 85."""
+    intensity = RestartIntensity(restarts=1, period=60.0)
+
+    assert intensity.admit((0.0,), 59.9) is None
+    assert intensity.admit((0.0,), 60.0) == (60.0,)
+
+
+@given(
+    gaps=st.lists(st.floats(min_value=0.0, max_value=100.0), max_size=50),
+    restarts=st.integers(min_value=1, max_value=5),
+)
+def test_no_window_of_the_period_ever_holds_more_restarts_than_allowed(gaps: list[float], restarts: int) -> None:
+    """Fault 85, over any sequence of crashes."""
+    intensity = RestartIntensity(restarts, period=60.0)
+    past: tuple[float, ...] = ()
+    mended = []
+    for now in itertools.accumulate(gaps):
+        recent = intensity.admit(past, now)
+        if recent is None:
+            break
+        past = recent
+        mended.append(now)
+
+    for time in mended:
+        assert sum(0.0 <= time - other < 60.0 for other in mended) <= restarts

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugind.protocol.proto import regenerate
+
+pytest.importorskip("grpc_tools", reason="the compiler comes with the dev extra")
+
+GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
+
+
+def test_the_generated_files_are_what_the_proto_files_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is stale, none is missing and none is left over; an activated environment is not needed."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    made = regenerate.generate(tmp_path)
+
+    fresh = {path.name: path.read_bytes() for path in made}
+    committed = {path.name: path.read_bytes() for kind in GENERATED for path in regenerate.HERE.glob(kind)}
+    assert sorted(fresh) == sorted(committed)
+    stale = [name for name in fresh if fresh[name] != committed[name]]
+    assert stale == [], "run `python -m plugind.protocol.proto.regenerate`"
+
+
+def test_every_proto_file_gives_its_messages_their_types_and_its_services() -> None:
+    sources = {path.stem for path in regenerate.HERE.glob("*.proto")}
+
+    for kind in GENERATED:
+        assert {path.name.removesuffix(kind[1:]) for path in regenerate.HERE.glob(kind)} == sources
