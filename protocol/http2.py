@@ -153,6 +153,11 @@ class ClientConnection:
         self.budgets = Budgets(limits)
 
     @property
+    def buffered(self) -> int:
+        """Bytes of unfinished frames and header blocks."""
+        return len(self._buffer or b"") + len(self._block or b"")
+
+    @property
     def can_open(self) -> bool:
         """True while the peer takes one more stream."""
         if self.failure or self.goaway or self._next_id > MAX_STREAM_ID:
