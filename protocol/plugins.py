@@ -127,15 +127,27 @@ class Version:
     prerelease: str = ""
 
     @property
-    def key(self) -> tuple[tuple[int, ...], bool, str]:
-        """What versions are ordered by."""
-        return self.numbers, not self.prerelease, self.prerelease
+    def key(self) -> tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...], str]:
+        """What versions are ordered by; pre-releases part by part, as Semantic Versioning 2.0.0 section 11 says."""
+        parts = tuple(_prerelease_key(part) for part in self.prerelease.split("."))
+        # The text itself comes last, so that only equal versions compare as equal ("rc.1" and "rc.01" are not).
+        return self.numbers, not self.prerelease, parts, self.prerelease
+
+    def __str__(self) -> str:
+        release = ".".join(map(str, self.numbers))
+        return f"{release}-{self.prerelease}" if self.prerelease else release
 
     def __lt__(self, other: Version) -> bool:
         return self.key < other.key
 
     def __le__(self, other: Version) -> bool:
         return self.key <= other.key
+
+
+def _prerelease_key(part: str) -> tuple[bool, int, str]:
+    """Numbers come before words, and by size: compared by length first, for a hostile one may be too long for int()."""
+    digits = part.lstrip("0")
+    return (False, len(digits), digits) if part.isdecimal() and part.isascii() else (True, 0, part)
 
 
 def parse_version(text: str) -> Version:
@@ -169,17 +181,27 @@ _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def check_csi_versions(versions: tuple[str, ...]) -> Version:
-    """Return the highest of a CSI driver's ``versions``, if this node can speak with it.
+    """Return the highest of a CSI driver's ``versions`` that this node can speak.
+
+    As in the reference, a driver may name versions beside it that this node cannot speak: 2.x and above, and what is
+    no version number.
 
     Raises:
-      ValidationError: if there is none, one is no version number, or the highest is 2.x or above.
+      ValidationError: if there is none, or none that this node can speak.
     """
-    highest = highest_version(versions)
-    if highest.numbers[0] >= 2:
-        raise ValidationError(
-            f"CSI version {'.'.join(map(str, highest.numbers))} is not supported: versions below 2 are"
-        )
-    return highest
+    if not versions:
+        raise ValidationError("the CSI driver names no supported version")
+    spoken = [version for version in map(_version_or_none, versions) if version is not None and version.numbers[0] < 2]
+    if not spoken:
+        raise ValidationError(f"none of the CSI versions {', '.join(map(repr, versions))} is a version number below 2")
+    return max(spoken, key=lambda version: version.key)
+
+
+def _version_or_none(text: str) -> Version | None:
+    try:
+        return parse_version(text)
+    except ValidationError:
+        return None
 
 
 def check_extended_resource(name: str) -> None:

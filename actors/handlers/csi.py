@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plugind.actors.handlers.instances import Instances
 from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import InstancePolicy, Plugin, check_csi_versions, highest_version
+from plugind.protocol.plugins import InstancePolicy, Plugin, check_csi_versions
 
 
 class CSIHandler:
@@ -30,10 +30,11 @@ class CSIHandler:
         if plugin.found_in_deprecated_dir and version.numbers[0] >= 1:
             raise ValidationError("a CSI driver of version 1.0 or above may not register in a deprecated directory")
         for other in self.drivers.others(plugin):
-            if other.endpoint != plugin.endpoint and version <= highest_version(other.versions):
+            present = check_csi_versions(other.versions)
+            if other.endpoint != plugin.endpoint and version <= present:
                 raise ValidationError(
                     f"another CSI driver named {plugin.name!r} is registered by the socket {other.socket} with "
-                    f"version {max(other.versions)}: bring a higher version, or remove that socket"
+                    f"version {present}: bring a higher version, or remove that socket"
                 )
 
     async def register(self, plugin: Plugin) -> None:
