@@ -86,7 +86,12 @@ async def serve_stream(
     client does raises.
     """
     connection = Connection(
-        _routes(services), stream, limits, report, peer=peer or Peer(), stopping=stopping or trio.Event()
+        _routes(services),
+        stream,
+        limits,
+        report,
+        peer=peer or Peer(),
+        stopping=trio.Event() if stopping is None else stopping,
     )
     return await connection.run()
 
@@ -175,7 +180,7 @@ async def serve_listener(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a listening socket that is bound to ``path``; closes it and removes the path at the end if it is ours."""
-    stopping = stopping or trio.Event()
+    stopping = trio.Event() if stopping is None else stopping
     async with trio.open_nursery() as nursery:
         with owning(listener, path):
             accepting = trio.CancelScope()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Generic, Protocol, TypeVar, cast
+from collections.abc import Collection, Mapping
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 import attrs
 import trio
@@ -299,9 +299,15 @@ class ServerStream(Generic[RecvT, SendT]):
         self._wire.reset(self._stream_id)
         await trio.lowlevel.checkpoint()
 
-    async def __aiter__(self) -> AsyncIterator[RecvT]:
-        while (message := await self.recv_message()) is not None:
-            yield message
+    def __aiter__(self) -> Self:
+        # No generator: a handler may break out of its loop, and nothing is left to be closed.
+        return self
+
+    async def __anext__(self) -> RecvT:
+        message = await self.recv_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
 
     @property
     def owes_message(self) -> bool:

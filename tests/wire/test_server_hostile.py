@@ -1,0 +1,394 @@
+"""Clients that mean ill or are broken, played byte for byte; each ends its own connection, with a typed ending."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import h2.connection
+import h2.events
+import pytest
+import trio
+import trio.testing
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+
+from plugind.actors.io.serving import End, Ending, ServerLimits
+from plugind.tests.wire.server_helpers import HELLO, PREFACE, ByteClient, frame, in_memory, message, served
+
+OK = {"grpc-status": "0"}
+FLOODS = [
+    pytest.param(frame(6, b"8 bytes."), "more PING frames than the budget allows", id="fault-54-ping"),
+    pytest.param(frame(4), "more SETTINGS frames than the budget allows", id="fault-55-settings"),
+    pytest.param(frame(0, stream=1), "more empty DATA frames than the budget allows", id="fault-56-empty-data"),
+    pytest.param(frame(8, b"\0\0\0\1"), "more WINDOW_UPDATE frames than the budget allows", id="fault-58-window"),
+    pytest.param(
+        frame(2, b"\0\0\0\0\1", stream=3), "more PRIORITY frames than the budget allows", id="fault-58-priority"
+    ),
+    pytest.param(frame(0x77, b"?"), "more unknown frames than the budget allows", id="fault-58-unknown"),
+    pytest.param(frame(3, b"\0\0\0\0", stream=1), "more RST_STREAM frames than the budget allows", id="fault-60-reset"),
+]
+BROKEN = [
+    pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="fault-66-http1"),
+    pytest.param(b"\x00" * 100, id="zeros"),
+    pytest.param(HELLO + frame(1, b"\xff\xff\xff\xff\xff", flags=4, stream=1), id="fault-61-bad-hpack"),
+    pytest.param(HELLO + frame(9, b"", flags=4, stream=1), id="naked-continuation"),
+    pytest.param(HELLO + frame(0, b"data", stream=1), id="data-before-headers"),
+    pytest.param(HELLO + frame(1, b"", stream=1) + frame(9, b"", stream=1) * 100, id="fault-53-continuations"),
+    pytest.param(HELLO + frame(5, b"\0\0\0\2", flags=4, stream=1), id="fault-59-push-promise"),
+    pytest.param(HELLO + frame(1, b"\x82", flags=4, stream=2), id="even-stream"),
+    pytest.param(HELLO + frame(8, b"\0\0\0\0"), id="window-update-of-nothing"),
+    pytest.param(HELLO + frame(4, b"x"), id="settings-of-one-byte"),
+    pytest.param(HELLO + frame(6, b"short"), id="ping-of-five-bytes"),
+    pytest.param(PREFACE + frame(6, b"8 bytes."), id="no-settings-but-alive"),
+]
+
+
+@pytest.mark.parametrize(("flood", "detail"), FLOODS)
+async def test_a_flood_of_frames_ends_its_connection_and_no_more(
+    flood: bytes, detail: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        stream_id = server.client.open_call("hang", end=False)
+        assert stream_id == 1
+        await server.client.flush()
+        await server.client.stream.send_all(flood * 2000)
+        assert await server.ending() == Ending(End.FLOOD, detail)
+        server.client.events.clear()
+        await server.client.read_until(h2.events.ConnectionTerminated)
+        (goaway,) = [e for e in server.client.events if isinstance(e, h2.events.ConnectionTerminated)]
+        assert goaway.error_code == ErrorCodes.ENHANCE_YOUR_CALM
+
+
+async def test_rapid_reset_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 60: calls opened and reset at once cost handlers, so resets have a budget although each frame is right."""
+    async with in_memory() as server:
+        await server.client.hello()
+        # The server closes before all have come.
+        with contextlib.suppress(trio.BrokenResourceError):
+            for _ in range(60):
+                for _ in range(10):
+                    stream_id = server.client.open_call("hang")
+                    server.client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+                await server.client.flush()
+        assert await server.ending() == Ending(End.FLOOD, "more RST_STREAM frames than the budget allows")
+
+
+@pytest.mark.parametrize("sent", BROKEN[:-1])
+async def test_what_is_no_http2_ends_as_a_protocol_error(sent: bytes, autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.stream.send_all(sent)
+        assert (await server.ending()).end is End.PROTOCOL
+        assert server.reports.failures == []
+
+
+async def test_a_frame_that_announces_megabytes_is_refused_at_its_header(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """fault 50: no byte of its content was sent, and none is waited for."""
+    async with in_memory() as server:
+        await server.client.stream.send_all(HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01")
+        assert await server.ending() == Ending(End.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
+
+
+async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 52."""
+    async with in_memory(ServerLimits(max_header_list=2000)) as server:
+        await server.client.hello()
+        server.client.open_call("unary", big="x" * 3000)
+        await server.client.flush()
+        assert (await server.ending()).end is End.PROTOCOL
+
+
+async def test_a_bomb_of_indexed_headers_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 61: a kilobyte that would unpack to megabytes."""
+    entry = b"\x40\x01a" + b"\x7f\x81\x1e" + b"b" * 4000
+    async with in_memory() as server:
+        await server.client.stream.send_all(HELLO + frame(1, entry + b"\xbe" * 1000, flags=4, stream=1))
+        assert (await server.ending()).end is End.PROTOCOL
+
+
+async def test_a_client_that_never_greets_is_dropped(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 32, from the server's side."""
+    began = trio.current_time()
+    async with in_memory() as server:
+        assert await server.ending() == Ending(End.HANDSHAKE)
+        assert trio.current_time() - began == 10.0
+
+
+async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 63."""
+    began = trio.current_time()
+    async with in_memory() as server, trio.open_nursery() as nursery:
+
+        async def dribble() -> None:
+            for byte in HELLO:
+                await server.client.stream.send_all(bytes([byte]))
+                await trio.sleep(1)
+
+        nursery.start_soon(dribble)
+        assert await server.ending() == Ending(End.HANDSHAKE)
+        assert trio.current_time() - began == 10.0
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_byte_a_second_does_not_stretch_a_request(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 63: the message has 30 s in total; the connection goes on."""
+    async with in_memory() as server:
+        await server.client.hello()
+        began = trio.current_time()
+        stream_id = server.client.open_call("unary", end=False)
+        await server.client.flush()
+        for byte in message(b"x" * 25):
+            server.client.h2.send_data(stream_id, bytes([byte]))
+            await server.client.flush()
+            await trio.sleep(1)
+        await server.client.read_until(h2.events.StreamEnded)
+        assert server.client.trailers(stream_id)["grpc-status"] == "4"
+        assert server.client.trailers(stream_id)["grpc-message"] == "the request took longer than 30 s"
+        assert trio.current_time() - began <= 32
+        server.client.events.clear()
+        assert await server.client.call("unary", message(b"next")) == OK
+
+
+async def test_a_client_without_calls_is_dropped_after_the_idle_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(ServerLimits(idle_timeout=60)) as server:
+        await server.client.hello()
+        await trio.sleep(50)
+        assert await server.client.call("unary", message(b"x")) == OK
+        ended = trio.current_time()
+        assert await server.ending() == Ending(End.IDLE)
+        assert trio.current_time() - ended == 60.0
+
+
+async def test_a_client_that_pings_is_not_idle(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(ServerLimits(idle_timeout=60)) as server:
+        await server.client.hello()
+        for _ in range(100):
+            await trio.sleep(50)
+            server.client.h2.ping(b"8 bytes.")
+            await server.client.flush()
+        assert server.reports.endings == []
+        assert await server.client.call("unary", message(b"x")) == OK
+
+
+async def test_a_window_that_stays_shut_ends_the_call_at_its_send_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """fault 62."""
+    async with in_memory(ServerLimits(send_timeout=7)) as server:
+        await server.client.hello()
+        # The client reads all, and gives nothing back to its windows, which hold less than this reply.
+        server.client.open_call("make", body=b"\0\0\0\0\4\x08\x80\x80\x08")
+        await server.client.flush()
+        began = trio.current_time()
+        await server.client.read_until(h2.events.StreamReset)
+        (reset,) = [e for e in server.client.events if isinstance(e, h2.events.StreamReset)]
+        assert (reset.error_code, trio.current_time() - began) == (ErrorCodes.CANCEL, 7.0)
+        assert server.reports.failures == []
+
+
+async def test_a_client_that_reads_nothing_is_dropped(tmp_path: Path) -> None:
+    """fault 62 below HTTP/2: its socket is full."""
+    async with served(tmp_path / "s", ServerLimits(write_timeout=0.2)) as server:
+        stream = await trio.open_unix_socket(server.path)
+        async with stream:
+            client = ByteClient(stream)
+            await client.hello()
+            client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**31 - 1})
+            client.h2.increment_flow_control_window(2**30)
+            for _ in range(3):
+                client.open_call("make", body=b"\0\0\0\0\5\x08\x80\x80\x80\x01")
+            await client.flush()
+            while not server.reports.endings:  # noqa: ASYNC110 -- a report is a call, not an event
+                await trio.sleep(0.01)
+            assert server.reports.endings == [Ending(End.NOT_READING, "took nothing for 0.2 s")]
+
+
+async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(ServerLimits(max_streams=3)) as server:
+        # All in one flight, before the client can have read what we allow.
+        server.client.h2.initiate_connection()
+        ids = [server.client.open_call("hang") for _ in range(5)]
+        await server.client.flush()
+        await server.client.read_until(h2.events.StreamReset)
+        refused = [e for e in server.client.events if isinstance(e, h2.events.StreamReset)]
+        assert [(e.stream_id, e.error_code) for e in refused] == [(i, ErrorCodes.REFUSED_STREAM) for i in ids[3:]]
+        assert server.reports.endings == []
+
+
+async def test_a_client_that_closes_its_sending_side_cancels_its_calls(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """fault 37."""
+    async with in_memory() as server:
+        await server.client.hello()
+        server.client.open_call("hang")
+        await server.client.flush()
+        await server.echo.hanging.wait()
+        assert isinstance(server.client.stream, trio.StapledStream)
+        await server.client.stream.send_eof()
+        assert await server.ending() == Ending(End.PEER_CLOSED)
+        assert server.echo.cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        pytest.param(b"\1\0\0\0\0", "12", "compressed messages are not taken", id="fault-68-compressed"),
+        pytest.param(b"\7\0\0\0\0", "13", "the compression flag of a message is 7", id="bad-flag"),
+        pytest.param(b"\0\0\0\0\5abc", "13", "the request ends within a message", id="fault-69-truncated"),
+        pytest.param(b"", "13", "a unary request has no message", id="none"),
+        pytest.param(message(b"a") * 2, "13", "a unary request has more than one message", id="fault-70-two"),
+        pytest.param(b"\0\0\0\0\2\x0a\x7f", "13", "a request message cannot be parsed", id="fault-72-bad-wire"),
+        pytest.param(
+            b"\0\xff\xff\xff\xff", "8", "a message of 4294967295 bytes is over the limit of 4194304", id="fault-50-huge"
+        ),
+    ],
+)
+async def test_a_bad_message_ends_its_call_with_a_reason(
+    body: bytes, status: str, text: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        trailers = await server.client.call("unary", body)
+        assert (trailers["grpc-status"], trailers["grpc-message"]) == (status, text)
+        server.client.events.clear()
+        assert await server.client.call("unary", message(b"next")) == OK
+        assert server.reports.failures == []
+
+
+@pytest.mark.parametrize("timeout", ["", "1", "S", "-1S", "123456789S", "1x", "\u0661S".encode().decode("latin-1")])
+async def test_a_malformed_timeout_ends_the_call(timeout: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        trailers = await server.client.call("unary", message(b"x"), grpc_timeout=timeout)
+        assert trailers["grpc-status"] == "13"
+        assert server.reports.failures == []
+
+
+async def test_a_deadline_is_trios_and_cancels_the_handler(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        began = trio.current_time()
+        assert await server.client.call("unary", message(b"x"), grpc_timeout="90S") == OK
+        assert server.echo.deadlines == [began + 90]
+        server.client.events.clear()
+        trailers = await server.client.call("hang", message(b"x"), grpc_timeout="2S")
+        assert trailers["grpc-status"] == "4"
+        assert server.echo.cancelled.is_set()
+        assert trio.current_time() - began == 2.0
+
+
+async def test_a_handler_that_forgets_its_reply_is_reported(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        trailers = await server.client.call("silent", message(b"x"))
+        assert (trailers["grpc-status"], trailers["grpc-message"]) == ("2", "Internal Server Error")
+        assert [failed.method for failed in server.reports.failures] == ["/test.Echo/silent"]
+
+
+@pytest.mark.parametrize(("header", "status"), [({":method": "GET"}, "405"), ({"content-type": "text/html"}, "415")])
+async def test_what_is_no_grpc_is_answered_in_http(
+    header: dict[str, str], status: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    base = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/a/b",
+        ":authority": "x",
+        "content-type": "application/grpc",
+    }
+    async with in_memory() as server:
+        await server.client.hello()
+        server.client.h2.send_headers(1, list((base | header).items()), end_stream=True)
+        await server.client.flush()
+        await server.client.read_until(h2.events.StreamEnded)
+        assert server.client.trailers(1) == {":status": status}
+
+
+async def test_stopping_lets_calls_in_progress_end(autojump_clock: trio.testing.MockClock) -> None:
+    """fault 87, of the server: GOAWAY first, then what is in progress, then the end; new calls are refused."""
+    async with in_memory() as server:
+        await server.client.hello()
+        stream_id = server.client.open_call("unary", end=False)
+        await server.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        server.stopping.set()
+        await trio.testing.wait_all_tasks_blocked()
+        await server.client.stream.send_all(frame(0, message(b"last"), flags=1, stream=stream_id))
+        received = bytearray()
+        while data := await server.client.stream.receive_some(65536):
+            received += data
+        assert await server.ending() == Ending(End.STOPPED)
+        assert frame(7, b"\0\0\0\1\0\0\0\0") in received
+        assert message(b"last") in received
+        assert received.index(frame(7, b"\0\0\0\1\0\0\0\0")) < received.index(message(b"last"))
+
+
+async def test_stopping_cancels_what_outlives_the_grace(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(ServerLimits(grace=3)) as server:
+        await server.client.hello()
+        server.client.open_call("hang")
+        await server.client.flush()
+        await server.echo.hanging.wait()
+        began = trio.current_time()
+        server.stopping.set()
+        assert await server.ending() == Ending(End.STOPPED, "1 calls outlived the grace")
+        assert trio.current_time() - began == 3.0
+        assert server.echo.cancelled.is_set()
+
+
+async def test_cancellation_says_goaway_and_stops_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        await trio.testing.wait_all_tasks_blocked()
+        client = server.client
+    await client.read_until(h2.events.ConnectionTerminated)
+    assert [e.error_code for e in client.events if isinstance(e, h2.events.ConnectionTerminated)] == [0]
+
+
+async def test_a_hostile_client_does_not_disturb_another(tmp_path: Path) -> None:
+    async with served(tmp_path / "s") as server:
+        good = ByteClient(await trio.open_unix_socket(server.path))
+        await good.hello()
+        for flood in [HELLO + frame(6, b"8 bytes.") * 5000, b"garbage" * 1000, PREFACE, HELLO + frame(4) * 1000]:
+            bad = await trio.open_unix_socket(server.path)
+            # The server may be faster at closing than we at sending.
+            with contextlib.suppress(trio.BrokenResourceError):
+                await bad.send_all(flood)
+            good.events.clear()
+            assert await good.call("unary", message(b"still here")) == OK
+            await trio.aclose_forcefully(bad)
+        await trio.aclose_forcefully(good.stream)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_clock: trio.testing.MockClock) -> None:
+    """Whatever bytes come, the connection ends by itself and nothing but an Ending comes out of it."""
+    chance = random.Random(seed)
+    for _ in range(40):
+        script = _script(chance)
+        for _ in range(chance.randrange(1, 6)):
+            script[chance.randrange(24, len(script))] = chance.randrange(256)
+        async with in_memory(ServerLimits(idle_timeout=5, receive_timeout=5, send_timeout=5)) as server:
+            await server.client.stream.send_all(bytes(script))
+            assert isinstance(server.client.stream, trio.StapledStream)
+            await server.client.stream.send_eof()
+            ending = await server.ending()
+            assert ending.end in (End.PROTOCOL, End.PEER_CLOSED, End.FLOOD)
+            assert server.reports.failures == []
+
+
+def _script(chance: random.Random) -> bytearray:
+    """A right conversation of a few calls, as bytes."""
+    client = ByteClient.__new__(ByteClient)
+    client.h2 = h2.connection.H2Connection()
+    client.h2.initiate_connection()
+    for _ in range(chance.randrange(1, 6)):
+        method = chance.choice(["unary", "count", "hang", "status", "both"])
+        client.open_call(method, body=message(b"x" * chance.randrange(200)))
+        client.h2.ping(b"8 bytes.")
+    return bytearray(client.h2.data_to_send())
