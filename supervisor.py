@@ -30,7 +30,9 @@ from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.dra import DRAHandler
 from plugind.actors.io.dialling import dial
 from plugind.actors.io.directory import Directory, RealDirectory
+from plugind.actors.io.limits import most_connections
 from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.actors.places import Places
 from plugind.actors.registration import Dialler, RegistrationConfig
 from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
 from plugind.protocol import messages as m
@@ -120,6 +122,7 @@ class Supervisor:
         self._children: Children
         self._crashes: Crashes
         self._registrations: trio.Nursery
+        self._places = Places(most_open=most_connections())
         self._registration_config = RegistrationConfig(
             self._ports.dial,
             self.config.timeouts,
@@ -128,6 +131,7 @@ class Supervisor:
             self._rng,
             self._to_reconciler,
             self._to_status,
+            self._places,
         )
 
     # --- the block ---
@@ -170,6 +174,7 @@ class Supervisor:
         self._children.start(ChildSpec("status", self._run_status))
         for plugin_type, handler in self._first_handlers.items():
             self._start_handler(plugin_type, handler)
+        self._children.start(ChildSpec("places", self._places.run))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
 
     async def _stop(self) -> None:

@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.channel import Channel
 from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.actors.places import Place, Places
 from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
@@ -58,6 +59,7 @@ class RegistrationConfig:
     rng: random.Random
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
+    places: Places
 
 
 async def run(
@@ -113,6 +115,7 @@ class _Registration:
         "_info",
         "_path",
         "_peer",
+        "_place",
         "_shown",
         "_stub",
         "_ticket",
@@ -126,6 +129,7 @@ class _Registration:
         self._appeared = appeared
         self._path = appeared.path
         self._channel: Channel | None = None
+        self._place: Place | None = None
         self._stub: RegistrationStub | None = None
         #: Where the plugin that was admitted is handled.
         self.handler: m.Address[m.HandlerMessage] | None = None
@@ -259,6 +263,9 @@ class _Registration:
         channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
             channel.close()
+        if self._place is not None:
+            self._place.give_back()
+            self._place = None
 
     # --- calls to the plugin ---
 
@@ -286,6 +293,7 @@ class _Registration:
     async def _dial(self, *, patient: bool) -> states.Event:
         timeouts = self._config.timeouts
         grace = timeouts.refused_grace if patient else 0.0
+        self._place = await self._config.places.take()
         try:
             self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
         except DialError as error:

@@ -1,0 +1,21 @@
+"""How many descriptors this process may have."""
+
+from __future__ import annotations
+
+import resource
+
+#: Kept for the status socket's clients, inotify, logs and what a handler opens.
+RESERVE = 256
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one, and return it: a daemon needs a descriptor per plugin in conversation."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def most_connections() -> int:
+    """Return how many connections to plugins may be open at once under the present limit."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, soft - RESERVE)
