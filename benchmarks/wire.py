@@ -101,7 +101,9 @@ class Bench:
         if done.returncode == 3:
             raise ClientFailed(f"the module {json.loads(done.stdout)['missing']} is not installed", missing=True)
         if done.returncode:
-            raise ClientFailed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+            # The frame that a printed ExceptionGroup draws around its last line says nothing.
+            lines = [line.strip(" |+-") for line in done.stderr.splitlines()]
+            raise ClientFailed(next(filter(None, reversed(lines)), f"exit code {done.returncode}"))
         figures: dict[str, float] = json.loads(done.stdout)
         return figures
 
