@@ -84,13 +84,6 @@ class Watches:
         del self._paths[descriptor]
         return None if descriptor == self._parent else descriptor
 
-    def clear(self) -> None:
-        """All watches are gone, the whole instance of inotify with them; marks are kept."""
-        self._parent = None
-        self._descriptors.clear()
-        self._paths.clear()
-        self._trusted.clear()
-
     def note(self, notice: Notice) -> None:
         """Keep what one event tells. Events of descriptors that were dropped tell nothing."""
         descriptor, mask, name = notice

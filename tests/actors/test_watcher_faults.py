@@ -1,0 +1,420 @@
+"""What goes wrong below a watcher, faults 1 to 27, on a directory in memory and a clock that jumps."""
+
+from __future__ import annotations
+
+import errno
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.watcher import WatcherConfig
+from plugind.protocol.discovery import Found
+from plugind.tests.actors.watching import ROOT, Stage, staged
+
+
+def with_socket(directory: MemoryDirectory) -> None:
+    directory.mkdir(ROOT)
+    directory.bind(f"{ROOT}/a.sock")
+
+
+def states(stage: Stage) -> list[tuple[float, str, str | None]]:
+    """How the root fared, each state once."""
+    seen: list[tuple[float, str, str | None]] = []
+    for report in stage.reports:
+        if not seen or seen[-1][1:] != (report.watching, report.reason):
+            seen.append((round(report.time, 3), report.watching, report.reason))
+    return seen
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_root_that_cannot_be_made_is_tried_again_with_doubling_delays(autojump_clock: MockClock) -> None:
+    """Behaviour 2, faults 1 and 4: a failed start is visible, and retried."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.look_errors[ROOT] = errno.EACCES
+
+    async with staged(prepare=prepare) as stage:
+        await trio.sleep(100)
+        assert [report.time for report in stage.reports] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5, 91.5]
+        assert states(stage) == [(0, "unavailable", f"cannot have {ROOT}: Permission denied")]
+        assert not stage.reports[-1].ready
+        assert await stage.told() == []
+        stage.directory.look_errors.clear()
+        await trio.sleep(22)
+        assert await stage.timeline() == [(121.5, "first scan completed of []")]
+        assert stage.reports[-1].ready
+
+
+async def test_a_removed_root_is_made_again_and_watched_again(autojump_clock: MockClock) -> None:
+    """Behaviour 10, fault 14."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.told()
+        await trio.sleep(1)
+        stage.directory.remove_tree(ROOT)
+        await trio.sleep(1)
+        assert await stage.timeline() == [(1.0, "a.sock vanished #1"), (1.5, "scan completed")]
+        assert states(stage) == [
+            (0.0, "events", None),
+            (1.0, "unavailable", f"{ROOT} was removed"),
+            (1.5, "events", None),
+        ]
+        stage.directory.bind(f"{ROOT}/b.sock")
+        assert await stage.told() == ["b.sock appeared #2"]
+
+
+async def test_a_root_that_somebody_else_makes_again_is_found_at_once(autojump_clock: MockClock) -> None:
+    """Behaviour 11: the watch on the parent."""
+    async with staged(prepare=with_socket) as stage:
+        stage.directory.remove_tree(ROOT)
+        await trio.sleep(0.1)
+        stage.directory.mkdir(ROOT)
+        stage.directory.bind(f"{ROOT}/b.sock")
+        await trio.sleep(0.1)
+        assert (await stage.timeline())[2:] == [
+            (0.0, "a.sock vanished #1"),
+            (0.1, "b.sock appeared #2"),
+            (0.1, "scan completed"),
+        ]
+
+
+async def test_the_parent_tells_of_a_removed_root_where_the_kernel_withholds_it(autojump_clock: MockClock) -> None:
+    """Behaviour 11, fault 14: somebody still listens in the removed directory."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        stage.directory.withhold_self_events = True
+        stage.directory.remove_tree(ROOT)
+        stage.directory.mkdir(ROOT)
+        stage.directory.bind(f"{ROOT}/b.sock")
+        assert (await stage.told())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(autojump_clock: MockClock, deaf: bool) -> None:
+    """Fault 15; where no event tells of it, the next rescan compares the root's identity."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        stage.directory.deaf = deaf
+        stage.directory.rename(ROOT, f"{ROOT}.old")
+        stage.directory.mkdir(ROOT)
+        stage.directory.bind(f"{ROOT}/b.sock")
+        stage.directory.deaf = False
+        await trio.sleep(10)
+        time = 10.0 if deaf else 1.0
+        assert (await stage.timeline())[2:4] == [(time, "a.sock vanished #1"), (time, "b.sock appeared #2")]
+        stage.directory.bind(f"{ROOT}/c.sock")
+        stage.directory.bind(f"{ROOT}.old/d.sock")
+        assert await stage.told() == ["c.sock appeared #3"]
+
+
+async def test_a_mount_over_the_root_is_seen_by_the_next_rescan(autojump_clock: MockClock) -> None:
+    """Fault 16: no event tells of it."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        stage.directory.mount(ROOT)
+        await trio.sleep(10)
+        stage.directory.bind(f"{ROOT}/b.sock")
+        assert (await stage.told())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
+        stage.directory.unmount(ROOT)
+        await trio.sleep(10)
+        assert await stage.told() == ["b.sock vanished #2", "a.sock appeared #3"]
+
+
+async def test_a_root_that_cannot_be_read_keeps_its_sockets(autojump_clock: MockClock) -> None:
+    """Faults 4 and 26: a failed scan is never a mass deregistration; a chmod of the root is noticed at once."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        stage.directory.scan_errors[ROOT] = errno.EACCES
+        stage.directory.unlink(f"{ROOT}/a.sock")
+        stage.directory.bind(f"{ROOT}/a.sock")
+        await trio.sleep(10)
+        assert (await stage.told())[2:] == ["a.sock appeared #2"]
+        assert states(stage)[1:] == [(10.0, "unavailable", f"cannot read {ROOT}: Permission denied")]
+        del stage.directory.scan_errors[ROOT]
+        stage.directory.chmod(ROOT)
+        await wait_all_tasks_blocked()
+        assert states(stage)[2:] == [(11.0, "events", None)]
+        assert await stage.told() == []
+
+
+async def test_a_root_that_is_a_file_is_unavailable_and_never_touched(autojump_clock: MockClock) -> None:
+    """Fault 2, at run time."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir("/run")
+        directory.write(ROOT)
+
+    async with staged(prepare=prepare) as stage:
+        assert states(stage) == [(0.0, "unavailable", f"{ROOT} is not a directory")]
+
+
+# --- scans ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+async def test_a_directory_that_cannot_be_read_keeps_its_sockets(autojump_clock: MockClock, error: int) -> None:
+    """Fault 26."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(f"{ROOT}/x")
+        directory.bind(f"{ROOT}/x/a.sock")
+        directory.bind(f"{ROOT}/b.sock")
+
+    async with staged(prepare=prepare) as stage:
+        await stage.told()
+        stage.directory.scan_errors[f"{ROOT}/x"] = error
+        stage.directory.overflow()
+        await trio.sleep(35)
+        assert await stage.told() == []
+        assert stage.reports[-1].scan_failures == 4
+        assert stage.reports[-1].watching == "events"
+        assert stage.reports[-1].reason is not None
+        assert stage.reports[-1].reason.startswith(f"cannot read {ROOT}/x: ")
+
+
+async def test_an_incomplete_first_scan_claims_nothing_of_what_it_did_not_see(autojump_clock: MockClock) -> None:
+    """Fault 26, after a restart of the watcher: the whole set of paths is told once all could be read."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(f"{ROOT}/x")
+        directory.bind(f"{ROOT}/x/a.sock")
+        directory.scan_errors[f"{ROOT}/x"] = errno.EIO
+
+    async with staged(prepare=prepare) as stage:
+        assert await stage.told() == ["first scan completed"]
+        assert stage.reports[-1].ready
+        stage.directory.scan_errors.clear()
+        await trio.sleep(10)
+        assert await stage.told() == ["x/a.sock appeared #1 (first scan)", "scan completed of ['x/a.sock']"]
+
+
+async def test_a_name_that_cannot_be_looked_at_is_kept_and_told_of(autojump_clock: MockClock) -> None:
+    """Faults 4 and 26, for one name."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.told()
+        stage.directory.look_errors[f"{ROOT}/a.sock"] = errno.EACCES
+        stage.directory.chmod(f"{ROOT}/a.sock")
+        stage.directory.overflow()
+        await trio.sleep(1)
+        assert await stage.told() == []
+        assert stage.reports[-1].reason == f"cannot look at {ROOT}/a.sock: Permission denied"
+
+
+async def test_a_name_that_is_gone_before_it_is_looked_at_is_no_news(autojump_clock: MockClock) -> None:
+    """Fault 25."""
+    async with staged() as stage:
+        stage.directory.hold()
+        stage.directory.bind(f"{ROOT}/a.sock")
+        stage.directory.mkdir(f"{ROOT}/x")
+        stage.directory.unlink(f"{ROOT}/a.sock")
+        stage.directory.remove_tree(f"{ROOT}/x")
+        stage.directory.release()
+        assert await stage.told() == ["first scan completed of []"]
+
+
+async def test_a_scan_of_a_hundred_thousand_files_lets_others_run(autojump_clock: MockClock) -> None:
+    """Fault 27."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        for number in range(100_000):
+            directory.write(f"{ROOT}/{number}.sock")
+
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while not stage.reports:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with staged(prepare=prepare) as stage:
+        stage.reports.clear()
+        stage.directory.overflow()
+        await count_turns()
+        assert turns > 100_000 / 256
+        assert await stage.told() == ["first scan completed of []"]
+
+
+async def test_entries_beyond_the_limit_are_not_taken_and_that_is_said(autojump_clock: MockClock) -> None:
+    """Fault 48: what goes makes room for what waits."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        for number in range(5):
+            directory.bind(f"{ROOT}/{number}.sock")
+
+    async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=3)) as stage:
+        assert sorted(stage.known) == [f"{ROOT}/{number}.sock" for number in range(3)]
+        assert stage.reports[-1].reason == "2 entries beyond the limit of 3 are not taken"
+        stage.directory.unlink(f"{ROOT}/0.sock")
+        stage.directory.unlink(f"{ROOT}/1.sock")
+        await trio.sleep(11)
+        assert sorted(stage.known) == [f"{ROOT}/{number}.sock" for number in (2, 3, 4)]
+        assert stage.reports[-1].reason is None
+
+
+# --- inotify ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_overflow_scans_everything_at_once(autojump_clock: MockClock) -> None:
+    """Fault 19, behaviour 14: three thousand sockets through a queue that holds sixteen events."""
+    async with staged() as stage:
+        await stage.told()
+        stage.directory.queue_size = 16
+        await trio.sleep(1)
+        for number in range(3000):
+            stage.directory.bind(f"{ROOT}/{number}.sock")
+        timeline = await stage.timeline()
+        assert len(timeline) == 3001
+        assert {time for time, _ in timeline} == {1.0}
+        assert stage.reports[-1].overflows == 1
+        assert stage.reports[-1].sockets == 3000
+
+
+async def test_after_an_overflow_another_change_time_is_a_new_generation(autojump_clock: MockClock) -> None:
+    """Behaviour 13: the event of the removal was lost, the inode is the same, and only the change time tells."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.told()
+        await trio.sleep(1)
+        stage.directory.deaf = True
+        stage.directory.replace(f"{ROOT}/a.sock")
+        stage.directory.deaf = False
+        stage.directory.overflow()
+        assert await stage.told() == ["a.sock appeared #2"]
+
+
+async def test_a_flood_of_overflows_does_not_starve_the_node(autojump_clock: MockClock) -> None:
+    """Fault 19."""
+    async with staged() as stage:
+        for _ in range(100):
+            stage.directory.overflow()
+            await trio.sleep(0.01)
+        assert 10 <= stage.reports[-1].scans <= 12
+
+
+@pytest.mark.parametrize("exhausted", ["watches_left", "instances_left"])
+async def test_without_inotify_polling_works_alone_until_there_is_some_again(
+    autojump_clock: MockClock, exhausted: str
+) -> None:
+    """Behaviour 2, faults 17, 18 and 24: degraded, and said so."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        setattr(directory, exhausted, 0)
+
+    async with staged(prepare=prepare) as stage:
+        assert stage.reports[-1].watching == "polling"
+        assert stage.reports[-1].ready
+        assert "inotify" in (stage.reports[-1].reason or "")
+        await trio.sleep(20)
+        stage.directory.bind(f"{ROOT}/a.sock")
+        await trio.sleep(10)
+        assert [(time, line) for time, line in await stage.timeline() if line != "scan completed"] == [
+            (0.0, "first scan completed of []"),
+            (25.5, "a.sock appeared #1"),
+        ]
+        assert [report.time for report in stage.reports] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5]
+        setattr(stage.directory, exhausted, None)
+        await trio.sleep(10)
+        assert stage.reports[-1].watching == "events"
+        stage.directory.bind(f"{ROOT}/b.sock")
+        assert await stage.told() == ["b.sock appeared #2"]
+
+
+async def test_polling_alone_tells_a_socket_that_was_made_again(autojump_clock: MockClock) -> None:
+    """Faults 24 and 11: the change time tells, where inotify does not."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        with_socket(directory)
+        directory.instances_left = 0
+
+    async with staged(prepare=prepare) as stage:
+        await trio.sleep(1)
+        stage.directory.replace(f"{ROOT}/a.sock")
+        await trio.sleep(10)
+        assert (await stage.told())[2:] == ["a.sock appeared #2"]
+        stage.directory.rename(f"{ROOT}/a.sock", f"{ROOT}/b.sock")
+        await trio.sleep(10)
+        assert await stage.told() == ["a.sock vanished #2", "b.sock appeared #3"]
+
+
+async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockClock) -> None:
+    """Fault 20."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(f"{ROOT}/x")
+        directory.bind(f"{ROOT}/x/a.sock")
+
+    async with staged(prepare=prepare) as stage:
+        await stage.told()
+        stage.directory.lose_watch(ROOT)
+        stage.directory.lose_watch(f"{ROOT}/x")
+        assert await stage.told() == []
+        stage.directory.bind(f"{ROOT}/b.sock")
+        stage.directory.bind(f"{ROOT}/x/c.sock")
+        assert sorted(await stage.told()) == ["b.sock appeared #2", "x/c.sock appeared #3"]
+
+
+async def test_what_events_never_told_of_is_found_by_the_rescan(autojump_clock: MockClock) -> None:
+    """Behaviour 14: the watcher that idles for ever before a valid socket."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.told()
+        stage.directory.deaf = True
+        stage.directory.mkdir(f"{ROOT}/x")
+        stage.directory.bind(f"{ROOT}/x/b.sock")
+        stage.directory.unlink(f"{ROOT}/a.sock")
+        await trio.sleep(11)
+        assert await stage.timeline() == [
+            (10.0, "a.sock vanished #1"),
+            (10.0, "x/b.sock appeared #2"),
+            (10.0, "scan completed"),
+        ]
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["\udcff\udcfe.sock", "a\n\x1b[31m\u202e.sock", "x" * 200])
+async def test_odd_names_are_told_as_they_are(autojump_clock: MockClock, name: str) -> None:
+    """Faults 21 to 23: the watcher passes names on; whoever shows or dials them escapes or refuses them."""
+    async with staged() as stage:
+        stage.directory.bind(f"{ROOT}/{name}")
+        assert (await stage.told())[1:] == [f"{name} appeared #1"]
+
+
+# --- itself -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_watcher_does_nothing_but_its_rescans(autojump_clock: MockClock) -> None:
+    """Idle cost: one scan of each directory a period, and known sockets are not looked at."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(10.5)
+        before = attrs.astuple(stage.reports[-1])[5], stage.directory.scans, stage.directory.looks
+        await trio.sleep(30)
+        after = attrs.astuple(stage.reports[-1])[5], stage.directory.scans, stage.directory.looks
+        assert [b - a for a, b in zip(before, after, strict=True)] == [3, 3, 6]
+
+
+async def test_errors_of_ours_end_the_watcher(autojump_clock: MockClock) -> None:
+    """Fault 85: the supervisor restarts it; nothing is swallowed, and nothing is left open."""
+
+    class Broken(MemoryDirectory):
+        def follow(self, path: str, root: str) -> Found | None:
+            raise ZeroDivisionError
+
+    directory = Broken()
+
+    async def play() -> None:
+        async with staged(directory, config=WatcherConfig(ROOT, follow_symlinks_inside_root=True)):
+            directory.symlink("a.sock", f"{ROOT}/b.sock")
+            await trio.sleep(1)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await play()
+    assert caught.group_contains(ZeroDivisionError)
+    assert directory.instances == []

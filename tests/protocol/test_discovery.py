@@ -1,0 +1,232 @@
+"""The rules of what is new, each as a table of looks and what follows from them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind
+from plugind.protocol.messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
+
+ROOT = "/r"
+A, B = "/r/a.sock", "/r/b.sock"
+
+
+def found(inode: int, changed: int = 0, kind: Kind = Kind.SOCKET, device: int = 1) -> Found:
+    return Found(kind, Identity(device, inode, changed))
+
+
+def directory(inode: int) -> Found:
+    return found(inode, kind=Kind.DIRECTORY)
+
+
+def discovery(max_depth: int = 8, max_entries: int = 100) -> Discovery:
+    made = Discovery(ROOT, itertools.count(1), max_depth=max_depth, max_entries=max_entries)
+    made.observe(ROOT, directory(1), time=0.0)
+    assert made.take().enter == [ROOT]
+    return made
+
+
+def appeared(path: str, generation: int, seen: Found, time: float = 0.0, first: bool = False) -> SocketAppeared:
+    return SocketAppeared(path, generation, seen.identity, ROOT, time, first_scan=first)
+
+
+NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
+
+
+@pytest.mark.parametrize(
+    ("after", "marks", "trusted", "expected"),
+    [
+        (found(7, 5), 0, True, NOTHING),
+        (found(7, 5), LOOK, True, NOTHING),  # behaviour 9: an event for what a scan has seen
+        (found(7, 5), 0, False, NOTHING),
+        (found(7, 5), LOOK | REMOVED, True, NEW),  # behaviour 13: inode and time used again
+        (found(7, 5), LOOK | REMOVED | ATTRIBUTES, True, NEW),
+        (found(7, 6), LOOK | REMOVED, True, NEW),
+        (found(8, 5), LOOK, True, NEW),  # fault 10: renamed over
+        (found(8, 5), 0, False, NEW),
+        (found(7, 5, device=2), 0, True, NEW),
+        (found(7, 5), LOOK | ATTRIBUTES, True, TOUCHED),  # a chmod within one tick
+        (found(7, 6), LOOK | ATTRIBUTES, True, TOUCHED),  # behaviour 3
+        (found(7, 6), 0, True, TOUCHED),  # a hard link was made
+        (found(7, 6), 0, False, NEW),  # polling alone, or after an overflow
+        (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may be one of a socket made again
+    ],
+)
+def test_a_known_socket_that_is_looked_at_again(after: Found, marks: int, trusted: bool, expected: str) -> None:
+    """Behaviours 3, 9 and 13, faults 10 and 11."""
+    known = discovery()
+    before = found(7, 5)
+    known.observe(A, before, time=1.0)
+    assert known.take().messages == [appeared(A, 1, before, 1.0)]
+    known.observe(A, after, marks, time=2.0, trusted=trusted)
+    follows = {NEW: [appeared(A, 2, after, 2.0)], TOUCHED: [SocketTouched(A, 1)], NOTHING: []}
+    assert known.take().messages == follows[expected]
+    assert known.sockets == 1
+    known.observe(A, after, time=3.0)
+    assert known.take().messages == []
+
+
+def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -> None:
+    """Behaviour 9: DELETE, a look that finds the new socket already, then its CREATE."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    known.observe(A, found(7), LOOK | REMOVED, time=0.0)
+    known.observe(A, found(7), LOOK, time=0.0)
+    assert known.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
+
+
+def test_only_what_is_known_can_vanish() -> None:
+    """Behaviour 8."""
+    known = discovery()
+    known.observe(A, None, LOOK | REMOVED, time=0.0)
+    known.observe(B, found(3, kind=Kind.OTHER), LOOK | REMOVED, time=0.0)
+    assert known.take().messages == []
+    known.observe(A, found(7), time=0.0)
+    known.observe(A, None, LOOK | REMOVED, time=0.0)
+    known.observe(A, None, LOOK | REMOVED, time=0.0)
+    assert known.take().messages == [appeared(A, 1, found(7)), SocketVanished(A, 1)]
+    assert known.paths() == frozenset()
+
+
+def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
+    """Behaviour 5."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    known.take()
+    known.observe(A, found(8, kind=Kind.OTHER), LOOK, time=0.0)
+    assert known.take().messages == [SocketVanished(A, 1)]
+
+
+def test_the_first_scan_marks_what_it_finds_but_not_what_was_seen_to_be_made_again() -> None:
+    """A restarted watcher: an identity that is known is no news, unless a removal was seen."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0, first=True)
+    known.observe(B, found(8), REMOVED, time=0.0, first=True)
+    assert known.take().messages == [appeared(A, 1, found(7), first=True), appeared(B, 2, found(8))]
+
+
+@pytest.mark.parametrize("other", [directory(9), found(9, kind=Kind.SYMLINK)])
+def test_a_socket_that_is_replaced_by_something_else_vanishes_first(other: Found) -> None:
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    known.take()
+    known.observe(A, other, LOOK, time=0.0)
+    changes = known.take()
+    assert changes.messages[0] == SocketVanished(A, 1)
+    assert known.sockets == 0
+    if other.kind is Kind.DIRECTORY:
+        assert changes.messages[1:] == []
+        assert changes.enter == [A]
+        known.observe(A, found(7), LOOK, time=0.0)
+        changes = known.take()
+        assert changes.leave == [A]
+        assert changes.messages == [appeared(A, 2, found(7))]
+    else:
+        reason = "a symbolic link, and links are not followed"
+        assert changes.messages[1:] == [EntryRefused(A, 2, ROOT, reason, 0.0)]
+        known.observe(A, found(7), LOOK, time=0.0)
+        assert known.take().messages == [SocketVanished(A, 2), appeared(A, 3, found(7))]
+    assert known.sockets == 1
+
+
+def test_a_hard_link_is_refused_and_takes_over_when_the_first_name_goes() -> None:
+    """Fault 8."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    assert known.rival(A, found(7)) is None
+    assert known.rival(B, found(7)) == A
+    known.observe(B, found(7), time=0.0)
+    assert known.take().messages[1:] == [EntryRefused(B, 2, ROOT, f"a hard link of {A}", 0.0)]
+    known.observe(B, found(7), time=0.0)
+    assert known.take().messages == []
+    known.observe(A, None, time=0.0)
+    changes = known.take()
+    assert (changes.messages, changes.again) == ([SocketVanished(A, 1)], [B])
+    known.observe(B, found(7), time=0.0)
+    assert known.take().messages == [SocketVanished(B, 2), appeared(B, 3, found(7))]
+
+
+def test_the_first_name_of_a_socket_that_is_bound_anew_frees_its_other_name() -> None:
+    """Faults 8 and 10."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    known.observe(B, found(7), time=0.0)
+    known.take()
+    known.observe(A, found(8), LOOK | REMOVED, time=0.0)
+    assert known.take().again == [B]
+    known.observe(B, found(7), time=0.0)
+    assert known.take().messages == [SocketVanished(B, 2), appeared(B, 4, found(7))]
+    assert known.sockets == 2
+
+
+def test_a_directory_that_goes_takes_all_beneath_it_along() -> None:
+    """Behaviour 10, for any directory."""
+    known = discovery()
+    for path, seen in {
+        "/r/x": directory(2),
+        "/r/x/y": directory(3),
+        "/r/x/y/b.sock": found(8),
+        "/r/x/a.sock": found(7),
+        "/r/xa.sock": found(9),
+    }.items():
+        known.observe(path, seen, time=0.0)
+    assert known.take().enter == ["/r/x", "/r/x/y"]
+    assert known.subdirectories(ROOT) == ["/r/x"]
+    known.observe("/r/x", None, LOOK | REMOVED, time=0.0)
+    changes = known.take()
+    assert changes.messages == [SocketVanished("/r/x/a.sock", 2), SocketVanished("/r/x/y/b.sock", 1)]
+    assert changes.leave == ["/r/x", "/r/x/y"]
+    assert known.paths() == {"/r/xa.sock"}
+
+
+@pytest.mark.parametrize(("inode", "marks"), [(2, LOOK | REMOVED), (5, 0)])
+def test_a_directory_that_is_another_one_is_entered_anew(inode: int, marks: int) -> None:
+    """Faults 14 to 16, for any directory: what is in it now is new, whatever its identity."""
+    known = discovery()
+    known.observe("/r/x", directory(2), time=0.0)
+    known.observe("/r/x/a.sock", found(7), time=0.0)
+    known.take()
+    known.observe("/r/x", directory(inode), marks, time=0.0)
+    changes = known.take()
+    assert (changes.leave, changes.messages, changes.enter) == (["/r/x"], [SocketVanished("/r/x/a.sock", 1)], ["/r/x"])
+    known.observe("/r/x/a.sock", found(7), time=0.0)
+    assert known.take().messages == [appeared("/r/x/a.sock", 2, found(7))]
+
+
+def test_a_directory_that_is_looked_at_again_stays() -> None:
+    """Behaviour 9, for directories."""
+    known = discovery()
+    known.observe("/r/x", directory(2), time=0.0)
+    known.take()
+    known.observe("/r/x", found(2, 99, Kind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
+    changes = known.take()
+    assert (changes.messages, changes.enter, changes.leave) == ([], [], [])
+
+
+def test_missing_are_the_known_names_that_a_listing_does_not_have() -> None:
+    """Behaviour 14."""
+    known = discovery()
+    known.observe(A, found(7), time=0.0)
+    known.observe(B, found(8), time=0.0)
+    known.observe("/r/x", directory(2), time=0.0)
+    assert known.missing(ROOT, {"b.sock", "new.sock"}) == [A, "/r/x"]
+    assert known.children(ROOT) == {"a.sock": 7, "b.sock": 8, "x": 0}
+    assert known.missing("/r/unknown", {"a"}) == []
+
+
+def test_what_is_beyond_the_depth_or_the_limit_is_not_taken() -> None:
+    """Faults 13 and 48."""
+    known = discovery(max_depth=1, max_entries=2)
+    known.observe("/r/x", directory(2), time=0.0)
+    known.observe("/r/x/y", directory(3), time=0.0)
+    reason = "a directory more than 1 levels below the root"
+    assert known.take().messages == [EntryRefused("/r/x/y", 1, ROOT, reason, 0.0)]
+    known.observe(A, found(7), time=0.0)
+    known.observe("/r/z", directory(4), time=0.0)
+    assert known.take().messages == []
+    assert known.untaken == 2
+    known.observe("/r/x/y", None, time=0.0)
+    known.observe(A, found(7), time=0.0)
+    assert known.take().messages == [SocketVanished("/r/x/y", 1), appeared(A, 2, found(7))]

@@ -1,0 +1,126 @@
+"""Which path an event is about, and what is remembered of it."""
+
+from __future__ import annotations
+
+import inotify_simple
+import pytest
+
+from plugind.protocol import watches as mask
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED
+from plugind.protocol.watches import Watches
+
+
+def watched() -> Watches:
+    watches = Watches("/p/r")
+    watches.add_parent(1)
+    watches.add("/p/r", 2)
+    watches.add("/p/r/x", 3)
+    watches.trust("/p/r")
+    watches.trust("/p/r/x")
+    return watches
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ATTRIB",
+        "MOVED_FROM",
+        "MOVED_TO",
+        "CREATE",
+        "DELETE",
+        "DELETE_SELF",
+        "MOVE_SELF",
+        "UNMOUNT",
+        "Q_OVERFLOW",
+        "IGNORED",
+        "ISDIR",
+    ],
+)
+def test_the_constants_are_those_of_the_kernel(name: str) -> None:
+    assert getattr(mask, name) == int(inotify_simple.flags[name])
+
+
+@pytest.mark.parametrize(
+    ("notice", "marks"),
+    [
+        ((2, mask.CREATE, "a.sock"), {"/p/r/a.sock": LOOK}),
+        ((2, mask.MOVED_TO, "a.sock"), {"/p/r/a.sock": LOOK}),
+        ((3, mask.DELETE, "a.sock"), {"/p/r/x/a.sock": LOOK | REMOVED}),
+        ((3, mask.MOVED_FROM, "a.sock"), {"/p/r/x/a.sock": LOOK | REMOVED}),
+        ((2, mask.ATTRIB, "a.sock"), {"/p/r/a.sock": LOOK | ATTRIBUTES}),
+        ((2, mask.CREATE, ".a.sock"), {}),
+        ((3, mask.DELETE_SELF, ""), {"/p/r/x": LOOK | REMOVED}),
+        ((3, mask.MOVE_SELF, ""), {"/p/r/x": LOOK}),
+        ((2, mask.UNMOUNT, ""), {"/p/r": LOOK}),
+        ((1, mask.DELETE | mask.ISDIR, "r"), {"/p/r": LOOK | REMOVED}),
+        ((1, mask.CREATE, "other"), {}),
+        ((9, mask.CREATE, "a.sock"), {}),
+    ],
+)
+def test_an_event_marks_the_path_that_it_is_about(notice: mask.Notice, marks: dict[str, int]) -> None:
+    """Behaviours 3, 6 and 11."""
+    watches = watched()
+    watches.note(notice)
+    assert watches.take() == marks
+    assert watches.take() == {}
+
+
+def test_marks_add_up_until_they_are_taken() -> None:
+    watches = watched()
+    for bits in (mask.DELETE, mask.CREATE, mask.ATTRIB):
+        watches.note((2, bits, "a.sock"))
+    taken = watches.take()
+    watches.note((2, mask.CREATE, "b.sock"))
+    watches.put_back(taken)
+    assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES, "/p/r/b.sock": LOOK}
+
+
+def test_an_overflow_ends_all_trust() -> None:
+    """Fault 19."""
+    watches = watched()
+    watches.note((-1, mask.Q_OVERFLOW, ""))
+    assert watches.overflowed
+    assert not watches.trusts("/p/r")
+    watches.trust("/p/r")
+    assert not watches.trusts("/p/r")
+    watches.overflowed = False
+    watches.trust("/p/r")
+    assert watches.trusts("/p/r")
+
+
+def test_a_watch_that_the_kernel_ended_asks_for_a_look() -> None:
+    """Fault 20."""
+    watches = watched()
+    watches.note((3, mask.IGNORED, ""))
+    assert not watches.has("/p/r/x")
+    assert not watches.trusts("/p/r/x")
+    assert watches.take() == {"/p/r/x": LOOK}
+    watches.note((1, mask.IGNORED, ""))
+    assert watches.take() == {"/p/r": LOOK}
+
+
+def test_only_a_watched_directory_can_be_trusted() -> None:
+    """Fault 24."""
+    watches = watched()
+    watches.trust("/p/r/unwatched")
+    assert not watches.trusts("/p/r/unwatched")
+
+
+def test_one_descriptor_may_stand_for_several_paths() -> None:
+    """Fault 15: a directory that was moved has its old descriptor, under both paths, until the old one is left."""
+    watches = watched()
+    watches.add("/p/r/y", 3)
+    watches.note((3, mask.CREATE, "a.sock"))
+    assert watches.take() == {"/p/r/x/a.sock": LOOK, "/p/r/y/a.sock": LOOK}
+    assert watches.drop("/p/r/x") is None
+    assert watches.drop("/p/r/y") == 3
+    assert watches.drop("/p/r/y") is None
+    watches.note((3, mask.CREATE, "a.sock"))
+    assert watches.take() == {}
+
+
+def test_the_watch_of_the_parent_is_not_removed_with_a_path_that_shares_it() -> None:
+    """A root that is bind-mounted on its own parent shares the descriptor."""
+    watches = watched()
+    watches.add("/p/r/up", 1)
+    assert watches.drop("/p/r/up") is None
