@@ -65,7 +65,7 @@ def not_http2(start: bytes) -> WireError:
         return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
     if start[:2] in (b"\x15\x03", b"\x16\x03"):
         return WireError(WireProblem.NOT_HTTP2, "the peer speaks TLS, not plain HTTP/2")
-    return WireError(WireProblem.NOT_HTTP2, f"the peer does not speak HTTP/2: it began with {shown(start)!r}")
+    return WireError(WireProblem.NOT_HTTP2, f'the peer does not speak HTTP/2: it began with "{shown(start)}"')
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:

@@ -279,7 +279,7 @@ class ClientConnection:
             self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection: {self.goaway}"))
         elif not self.settled:
             rest = bytes(self._buffer or b"")
-            said = f" after {shown(rest)!r}" if rest else " without a byte"
+            said = f' after "{shown(rest)}"' if rest else " without a byte"
             self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
         else:
             self.fail(WireError(WireProblem.CLOSED, "the peer closed the connection"))

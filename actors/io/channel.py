@@ -179,17 +179,21 @@ class Channel:
 
     def _broken(self, error: OSError | trio.BrokenResourceError) -> None:
         """The peer takes no more bytes; what it said last may tell why."""
-        data = None
         try:
             while data := self._transport.receive_now():
                 self._feed(data)
         except OSError as later:
             error = later
-        if data == b"":
-            self._connection.receive_end()
-        self._connection.fail(WireError(WireProblem.CLOSED, f"the connection broke: {error}"))
+        self._lost(error)
         self._connection.outgoing.clear()
         self._wake()
+
+    def _lost(self, error: OSError | trio.BrokenResourceError) -> None:
+        """The connection is no more. A reset is the end of a peer that left bytes of ours unread."""
+        if isinstance(error, BrokenPipeError | ConnectionResetError | trio.BrokenResourceError):
+            self._connection.receive_end()
+        else:
+            self._connection.fail(WireError(WireProblem.CLOSED, f"the connection broke: {error}"))
 
     # Waiting.
 
@@ -230,7 +234,7 @@ class Channel:
                 return
             data = await self._transport.receive(unsent=bool(self._connection.outgoing))
         except (OSError, trio.BrokenResourceError) as error:
-            self._connection.fail(WireError(WireProblem.CLOSED, f"the connection broke: {error}"))
+            self._lost(error)
             data = None
         finally:
             self._leading = False

@@ -1,0 +1,151 @@
+"""A peer that says exactly the bytes it is told, on a real unix socket."""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import hpack
+import pytest
+import trio
+from grpclib.exceptions import GRPCError
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.io.dialling import dial
+from plugind.protocol.frames import CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, SETTINGS, frame
+from plugind.protocol.limits import DEFAULT_LIMITS, Limits
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo
+from plugind.protocol.wire_errors import WireError, WireProblem
+
+Peer = Callable[[trio.SocketStream], Awaitable[None]]
+
+HELLO = frame(SETTINGS, 0, 0)
+INFO = PluginInfo(type="CSIPlugin", name="a.example.com", supported_versions=["1.0.0"])
+
+
+def fields(*pairs: tuple[str, str]) -> bytes:
+    """A header block that uses no dynamic table, so that blocks may be sent in any order."""
+    return bytes(hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*pair) for pair in pairs]))
+
+
+RESPONSE = fields((":status", "200"), ("content-type", "application/grpc"))
+OK = fields(("grpc-status", "0"))
+
+
+def headers(stream: int, block: bytes = RESPONSE, *, end: bool = False) -> bytes:
+    return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+
+
+def continued(stream: int, blocks: list[bytes]) -> bytes:
+    """A header block in several frames."""
+    rest = b"".join(frame(CONTINUATION, END_HEADERS if part is blocks[-1] else 0, stream, part) for part in blocks[1:])
+    return frame(HEADERS, 0, stream, blocks[0]) + rest
+
+
+def message(data: bytes, *, compressed: int = 0) -> bytes:
+    return struct.pack(">BI", compressed, len(data)) + data
+
+
+def data(stream: int, body: bytes, *, end: bool = False) -> bytes:
+    return frame(DATA, END_STREAM if end else 0, stream, body)
+
+
+def trailers(stream: int, block: bytes = OK) -> bytes:
+    return headers(stream, block, end=True)
+
+
+def answer(stream: int, body: bytes | None = None) -> bytes:
+    """A whole good response."""
+    return (
+        headers(stream) + data(stream, message(INFO.SerializeToString() if body is None else body)) + trailers(stream)
+    )
+
+
+def goaway(last: int, code: int, said: bytes = b"") -> bytes:
+    return frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + said)
+
+
+def says(*parts: bytes) -> Peer:
+    """A peer that hears the request, says the parts and waits for us to close."""
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        try:
+            for part in parts:
+                await stream.send_all(part)
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            return
+
+    return peer
+
+
+def says_and_closes(*parts: bytes) -> Peer:
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        for part in parts:
+            await stream.send_all(part)
+
+    return peer
+
+
+def says_for_ever(first: bytes, again: bytes) -> Peer:
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        try:
+            await stream.send_all(first)
+            while True:
+                await stream.send_all(again)
+        except trio.BrokenResourceError:
+            return
+
+    return peer
+
+
+@asynccontextmanager
+async def served(path: Path, peer: Peer) -> AsyncIterator[str]:
+    """A listener whose connections `peer` handles, within ten seconds."""
+    with trio.fail_after(10):
+        name = str(path / "peer.sock")
+        listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+        with listener:
+            await listener.bind(name)
+            listener.listen()
+
+            async def serve(stream: trio.SocketStream) -> None:
+                async with stream:
+                    await peer(stream)
+
+            async with trio.open_nursery() as nursery:
+
+                async def accept() -> None:
+                    while True:
+                        connection, _ = await listener.accept()
+                        nursery.start_soon(serve, trio.SocketStream(connection))
+
+                nursery.start_soon(accept)
+                yield name
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(path: Path, peer: Peer, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
+    async with served(path, peer) as name, await dial(name, timeout=5, limits=limits) as channel:
+        yield channel
+
+
+async def get_info(channel: Channel, timeout: float | None = 5) -> PluginInfo:
+    return await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=timeout)
+
+
+async def refused(
+    path: Path, peer: Peer, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 5
+) -> tuple[str, WireProblem | None, str | None]:
+    """How GetInfo fails against the peer: status, problem and reason."""
+    async with connected(path, peer, limits) as channel:
+        with pytest.raises(GRPCError) as caught:
+            await get_info(channel, timeout)
+    cause = caught.value.__cause__
+    return caught.value.status.name, cause.problem if isinstance(cause, WireError) else None, caught.value.message

@@ -1,0 +1,197 @@
+"""Connections to unix sockets, and every way in which none comes about."""
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from plugind.actors.io.dialling import dial
+from plugind.protocol.wire_errors import DialError, DialFailure, Peer
+
+
+def listener(path: str, backlog: int = 16) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(path)
+    server.listen(backlog)
+    return server
+
+
+async def failure(path: str, *, timeout: float = 5.0, refused_grace: float = 0.0) -> DialError:
+    with trio.fail_after(10), pytest.raises(DialError) as caught:
+        await dial(path, timeout=timeout, refused_grace=refused_grace)
+    assert caught.value.path == path
+    return caught.value
+
+
+@contextmanager
+def powerless() -> Iterator[None]:
+    """Without root's power to open what it may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+async def test_the_listeners_credentials_are_handed_on(tmp_path: Path) -> None:
+    """Fault 40: SO_PEERCRED is known before any call."""
+    path = str(tmp_path / "a.sock")
+    with listener(path):
+        async with await dial(path, timeout=1) as channel:
+            assert channel.peer == Peer(os.getpid(), os.getuid(), os.getgid())
+
+
+async def test_a_socket_that_begins_to_listen_within_the_grace_is_reached(tmp_path: Path) -> None:
+    """Behaviour 12: bind comes before listen, and connect is refused between them."""
+    path = str(tmp_path / "a.sock")
+    with trio.fail_after(10), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path)
+
+        async def listen_later() -> None:
+            await trio.sleep(0.05)
+            server.listen()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen_later)
+            channel = await dial(path, timeout=9, refused_grace=9)
+            channel.close()
+
+
+async def test_a_stale_socket_is_refused_after_the_grace(tmp_path: Path) -> None:
+    """Fault 28: nobody listens and nobody will; the file stays."""
+    path = str(tmp_path / "a.sock")
+    listener(path).close()
+    error = await failure(path, refused_grace=0.01)
+    assert (error.kind, str(error)) == (DialFailure.REFUSED, f"nobody listens on {path!r}")
+    assert os.listdir(tmp_path) == ["a.sock"]
+
+
+async def test_a_forbidden_socket_is_denied(tmp_path: Path) -> None:
+    """Fault 29."""
+    path = str(tmp_path / "a.sock")
+    with listener(path):
+        os.chmod(path, 0)
+        with powerless():
+            error = await failure(path)
+    assert (error.kind, str(error)) == (DialFailure.DENIED, f"cannot connect to {path!r}: Permission denied")
+
+
+async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> None:
+    """Fault 30: EAGAIN means full, never connected."""
+    path = str(tmp_path / "a.sock")
+    with listener(path, backlog=0), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+        first.connect(path)
+        error = await failure(path, timeout=0.05)
+    assert (error.kind, str(error)) == (DialFailure.TIMED_OUT, f"the backlog of {path!r} was full for 0.05 s")
+
+
+async def test_a_backlog_that_empties_lets_the_next_in(tmp_path: Path) -> None:
+    """Fault 30: whoever waits for room gets it."""
+    path = str(tmp_path / "a.sock")
+    with trio.fail_after(10), listener(path, backlog=0) as server, socket.socket(socket.AF_UNIX) as first:
+        first.connect(path)
+
+        async def accept_later() -> None:
+            await trio.sleep(0.02)
+            server.accept()[0].close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept_later)
+            channel = await dial(path, timeout=9)
+        server.setblocking(False)
+        accepted, _ = server.accept()
+        accepted.close()
+        channel.close()
+
+
+async def test_a_datagram_socket_is_no_stream(tmp_path: Path) -> None:
+    """Fault 31: terminal for this generation, so it has a kind of its own."""
+    path = str(tmp_path / "a.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(path)
+        error = await failure(path)
+    assert error.kind is DialFailure.NOT_A_STREAM
+
+
+async def test_a_socket_that_is_gone_is_gone(tmp_path: Path) -> None:
+    error = await failure(str(tmp_path / "a.sock"))
+    assert error.kind is DialFailure.GONE
+
+
+async def test_a_socket_that_goes_while_it_refuses_is_gone(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.sock")
+    listener(path).close()
+    errors: list[DialError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def dial_it() -> None:
+            errors.append(await failure(path, refused_grace=9, timeout=9))
+
+        nursery.start_soon(dial_it)
+        await trio.testing.wait_all_tasks_blocked()
+        os.unlink(path)
+    assert [error.kind for error in errors] == [DialFailure.GONE]
+
+
+@pytest.mark.parametrize("name", ["n" * 60 + ".sock", "n" * 250 + ".sock"])
+async def test_a_path_over_107_bytes_is_dialled(tmp_path: Path, name: str) -> None:
+    """Fault 23: through a descriptor of its directory, or of the socket where its name alone is too long."""
+    directory = tmp_path / ("d" * 100)
+    directory.mkdir()
+    path = str(directory / name)
+    descriptor = os.open(directory, os.O_PATH)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(f"/proc/self/fd/{descriptor}/s")
+        os.rename("s", name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+        os.close(descriptor)
+        server.listen()
+        before = os.listdir("/proc/self/fd")
+        channel = await dial(path, timeout=1)
+        channel.close()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+async def test_a_long_path_to_nothing_is_gone(tmp_path: Path) -> None:
+    """Fault 23."""
+    for path in (str(tmp_path / ("d" * 120) / "a.sock"), str(tmp_path / ("n" * 200))):
+        assert (await failure(path)).kind is DialFailure.GONE
+
+
+@pytest.mark.parametrize("path", ["", "\0abstract", "a\0b", "@abstract", "x" * 5000])
+async def test_a_path_that_names_no_socket_is_rejected(path: str) -> None:
+    """Fault 42: the abstract name space, an empty path, a NUL; and what no file system holds."""
+    assert (await failure(path)).kind is DialFailure.BAD_PATH
+
+
+async def test_no_descriptor_left_is_said_so(tmp_path: Path) -> None:
+    """Fault 46."""
+    path = str(tmp_path / "a.sock")
+    with listener(path):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(DialError) as caught:
+                await dial(path, timeout=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.kind is DialFailure.EXHAUSTED
+
+
+async def test_a_dial_that_fails_or_is_cancelled_leaves_no_descriptor(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.sock")
+    listener(path).close()
+    before = os.listdir("/proc/self/fd")
+    await failure(path)
+    with trio.move_on_after(0.01) as scope:
+        await dial(path, timeout=9, refused_grace=9)
+    assert scope.cancelled_caught
+    assert len(os.listdir("/proc/self/fd")) == len(before)
