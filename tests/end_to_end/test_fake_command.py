@@ -1,0 +1,195 @@
+"""The fake and the example plugin as processes of their own: their lines, their sockets, their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.io.dialling import dial
+from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
+from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
+from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as ExampleRequestV1Beta2
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+
+FAKE = [
+    sys.executable,
+    "-c",
+    "import argparse, sys; from plugind.actors import fake_plugin as f; p = argparse.ArgumentParser();"
+    "f.add_arguments(p); sys.exit(f.main(p.parse_args()))",
+]
+EXAMPLE = [sys.executable, str(Path(__file__).parents[2] / "examples" / "example_plugin.py")]
+ARGUMENTS = ["--type", "CSIPlugin", "--name", "a.example.com"]
+
+
+async def read_line(stream: trio.abc.ReceiveStream) -> str:
+    """One line, byte by byte, so that nothing behind it is lost."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = await stream.receive_some(1)
+        assert byte, f"the output ended within a line: {line!r}"
+        line += byte
+    return line.decode().rstrip("\n")
+
+
+@asynccontextmanager
+async def process(command: list[str], *, ready: str) -> AsyncIterator[trio.Process]:
+    """A process whose first line on ``ready`` (stdout or stderr) has come; killed at exit where it still runs."""
+    with trio.fail_after(30):
+        started = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert started.stdout is not None
+        assert started.stderr is not None
+        try:
+            line = await read_line(started.stderr if ready == "stderr" else started.stdout)
+            assert "listening at" in line
+            yield started
+        finally:
+            if started.returncode is None:
+                started.kill()
+            with trio.CancelScope(shield=True):
+                await started.wait()
+                await started.stdout.aclose()
+                await started.stderr.aclose()
+
+
+async def notify(channel: Channel, *, registered: bool, error: str = "") -> None:
+    stub = channel.stub(RegistrationStub)
+    await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=registered, error=error), timeout=5)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.sock")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
+            assert fake.stdout is not None
+            async with await dial(path, timeout=5) as channel:
+                info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+                assert info == PluginInfo(type="CSIPlugin", name="a.example.com", supported_versions=["1.0.0"])
+                first = json.loads(await read_line(fake.stdout))
+                await notify(channel, registered=True)
+                second = json.loads(await read_line(fake.stdout))
+            assert first.pop("time") <= second.pop("time")
+            common = {"socket": path, "peer_pid": os.getpid(), "outcome": "answered"}
+            assert first == {"call": "GetInfo", **common}
+            assert second == {"call": "NotifyRegistrationStatus", "plugin_registered": True, "error": "", **common}
+            fake.send_signal(number)
+            assert await fake.wait() == 0
+            assert names(tmp_path) == []
+
+
+async def test_the_fake_goes_on_when_nobody_reads_its_lines(tmp_path: Path) -> None:
+    """fault 95."""
+    path = str(tmp_path / "a.sock")
+    async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
+        assert fake.stdout is not None
+        assert fake.stderr is not None
+        await fake.stdout.aclose()
+        async with await dial(path, timeout=5) as channel:
+            await notify(channel, registered=True)
+            await notify(channel, registered=True)
+        assert await read_line(fake.stderr) == "plugind fake: calls are no longer written: Broken pipe"
+        fake.terminate()
+        assert await fake.wait() == 0
+
+
+async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Path) -> None:
+    """fault 88, from the plugin's side."""
+    path = str(tmp_path / "a.sock")
+    async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
+        fake.kill()
+        await fake.wait()
+    assert names(tmp_path) == ["a.sock"]
+    async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr"), await dial(path, timeout=5) as channel:
+        await notify(channel, registered=True)
+
+
+async def test_a_socket_that_cannot_be_had_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    """fault 23, among others."""
+    (tmp_path / "file").touch()
+    reasons = {
+        str(tmp_path / ("x" * 108)): "a unix socket path holds at most 107 bytes",
+        str(tmp_path / "no" / "a.sock"): "No such file or directory",
+        str(tmp_path / "file"): "something that is no socket is in the way",
+    }
+    for path, reason in reasons.items():
+        with trio.fail_after(20):
+            done = await trio.run_process(
+                [*FAKE, "--socket", path, *ARGUMENTS], check=False, capture_stdout=True, capture_stderr=True
+            )
+        expected = f"plugind fake: cannot listen at {json.dumps(path)}: {reason}\n"
+        assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
+
+
+async def call_both(channel: Channel) -> list[str]:
+    first = channel.stub(ExampleStubV1Beta1).GetExampleInfo
+    second = channel.stub(ExampleStubV1Beta2).GetExampleInfo
+    return [
+        (await first(ExampleRequestV1Beta1(request="one", v1beta1_field="old"), timeout=5)).error,
+        (await second(ExampleRequestV1Beta2(request="two", v1beta2_field="new"), timeout=5)).error,
+    ]
+
+
+async def test_the_example_plugin_serves_both_versions_on_its_registration_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "e.sock")
+    command = [*EXAMPLE, "--socket", path, "--name", "e.example.com"]
+    async with process(command, ready="stdout") as plugin, await dial(path, timeout=5) as channel:
+        assert plugin.stdout is not None
+        info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+        assert info == PluginInfo(type="ExamplePlugin", name="e.example.com", supported_versions=["v1beta1", "v1beta2"])
+        assert await call_both(channel) == ["", ""]
+        await notify(channel, registered=True)
+        lines = [await read_line(plugin.stdout) for _ in range(3)]
+        assert lines == ["v1beta1 asked: 'one' 'old'", "v1beta2 asked: 'two' 'new'", "registered"]
+        plugin.terminate()
+        assert await plugin.wait() == 0
+        assert names(tmp_path) == []
+
+
+async def test_the_example_plugin_serves_them_on_an_endpoint_of_its_own(tmp_path: Path) -> None:
+    path, endpoint = str(tmp_path / "e.sock"), str(tmp_path / "service.sock")
+    command = [*EXAMPLE, "--socket", path, "--name", "e.example.com", "--endpoint", endpoint]
+    async with process(command, ready="stdout") as plugin:
+        async with await dial(path, timeout=5) as channel:
+            info = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=5)
+            assert info.endpoint == endpoint
+        async with await dial(info.endpoint, timeout=5) as channel:
+            assert await call_both(channel) == ["", ""]
+        plugin.send_signal(signal.SIGINT)
+        assert await plugin.wait() == 0
+        assert names(tmp_path) == []
+
+
+async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> None:
+    """fault 77: real registrars do so, and the notification is answered before."""
+    path = str(tmp_path / "e.sock")
+    async with process([*EXAMPLE, "--socket", path, "--name", "e.example.com"], ready="stdout") as plugin:
+        assert plugin.stderr is not None
+        async with await dial(path, timeout=5) as channel:
+            await notify(channel, registered=False, error="no handler")
+        assert await plugin.wait() == 1
+        assert await read_line(plugin.stderr) == "example plugin: not registered: no handler"
+        assert names(tmp_path) == []
+
+
+async def test_the_example_plugin_says_in_one_line_why_it_cannot_listen(tmp_path: Path) -> None:
+    path = str(tmp_path / "no" / "e.sock")
+    with trio.fail_after(20):
+        done = await trio.run_process(
+            [*EXAMPLE, "--socket", path, "--name", "n"], check=False, capture_stdout=True, capture_stderr=True
+        )
+    expected = f"example plugin: [Errno 2] No such file or directory: {path!r}\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", expected)
