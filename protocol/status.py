@@ -79,7 +79,7 @@ def _seconds(seconds: float | None) -> float | None:
 
 
 def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return what programs are told of one socket; times become seconds before or after ``now``, what is absent null."""
+    """Return what programs are told of one socket; times become seconds before or after ``now``."""
     return {
         "socket": encodable(plugin.socket),
         "root": encodable(plugin.root),

@@ -28,7 +28,7 @@ def _escape(character: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with the bytes of a file name that is no UTF-8 as ``\\xNN``: every JSON parser takes it (fault 21)."""
+    """Return ``text`` with the bytes of a name that is no UTF-8 as ``\\xNN``: every JSON parser takes it (fault 21)."""
     return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 

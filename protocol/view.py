@@ -51,6 +51,11 @@ class Row(NamedTuple):
         return None if self.info is None else self.info.name
 
     @property
+    def refused(self) -> bool:
+        """Whether what is at the path was never taken for a plugin: no attempt was made, and none will be."""
+        return self.last.state is StateName.PARKED and self.last.attempt == 0
+
+    @property
     def status(self) -> PluginStatus:
         """The row as a value to show, without its history."""
         last, info = self.last, self.info

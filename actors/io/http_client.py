@@ -1,0 +1,136 @@
+"""The asking side of the status socket: one HTTP/1.1 request on a connection of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+
+import attrs
+import h11
+import trio
+
+from plugind.actors.io.unix_listener import MAX_PATH
+
+#: Bytes of a whole answer that is kept in memory.
+MAX_ANSWER = 256 * 1024 * 1024
+
+
+class UnreachableError(Exception):
+    """Nobody answers at the status socket; ``code`` is the errno, None where the answer was no HTTP."""
+
+    def __init__(self, path: str, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.path = path
+        self.reason = reason
+        self.code = code
+
+
+@attrs.define
+class Reply:
+    """An answer whose body is still to be read."""
+
+    status: int
+    _stream: trio.SocketStream
+    _connection: h11.Connection
+    _path: str
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+          UnreachableError: if the daemon leaves in the middle.
+        """
+        while True:
+            event = await _next_event(self._stream, self._connection, self._path)
+            if not isinstance(event, h11.Data):
+                return
+            yield bytes(event.data)
+
+    async def body(self) -> bytes:
+        """Return the whole body."""
+        whole = bytearray()
+        async for piece in self.pieces():
+            whole += piece
+            if len(whole) > MAX_ANSWER:
+                raise UnreachableError(self._path, f"the answer is over {MAX_ANSWER} bytes")
+        return bytes(whole)
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the body line by line, without the line ends."""
+        rest = b""
+        async for piece in self.pieces():
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line
+
+
+@contextlib.asynccontextmanager
+async def ask(path: str, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
+    """Ask the daemon whose status socket is at ``path``; the deadline is the caller's.
+
+    Raises:
+      UnreachableError: if nobody answers, or something that speaks no HTTP.
+    """
+    stream = trio.SocketStream(await _connect(path))
+    try:
+        connection = h11.Connection(h11.CLIENT)
+        headers = [("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))]
+        asked = connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
+        asked += connection.send(h11.Data(data=body)) or b""
+        asked += connection.send(h11.EndOfMessage()) or b""
+        # A server that refuses early may have left before it took all; its answer is there all the same.
+        with contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(asked)
+        head = await _next_event(stream, connection, path)
+        if not isinstance(head, h11.Response):
+            raise UnreachableError(path, "the answer is not HTTP")
+        yield Reply(head.status_code, stream, connection, path)
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def _connect(path: str) -> trio.socket.SocketType:
+    bare = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bare.settimeout(0)
+        while (code := _try_connect(bare, path)) == errno.EAGAIN:  # noqa: ASYNC110
+            # The backlog is full; the kernel tells nobody when it no longer is, so there is no event to wait for.
+            await trio.sleep(0.02)
+        if code:
+            raise UnreachableError(path, os.strerror(code), code)
+        return trio.socket.from_stdlib_socket(bare)
+    except BaseException:
+        bare.close()
+        raise
+
+
+def _try_connect(bare: socket.socket, path: str) -> int:
+    if len(os.fsencode(path)) <= MAX_PATH:
+        return bare.connect_ex(path)
+    directory, name = os.path.split(path)
+    try:
+        at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        return error.errno or errno.EINVAL
+    try:
+        return bare.connect_ex(f"/proc/self/fd/{at}/{name}")
+    finally:
+        os.close(at)
+
+
+async def _next_event(
+    stream: trio.SocketStream, connection: h11.Connection, path: str
+) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    try:
+        while True:
+            event = connection.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            connection.receive_data(await stream.receive_some(65536))
+    except trio.BrokenResourceError as error:
+        raise UnreachableError(path, "the daemon left", errno.ECONNRESET) from error
+    except h11.RemoteProtocolError as error:
+        raise UnreachableError(path, f"the answer is not whole or not HTTP: {error}") from error

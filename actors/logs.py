@@ -1,0 +1,149 @@
+"""The log: lines on standard error, written by a task that alone waits for it.
+
+An event is formed and queued in microseconds. Whatever happens to standard error (a reader that stops, a full disk, a
+closed pipe), no actor waits for it and none fails; what could not be written is counted and told of (fault 95).
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from plugind.protocol.logs import Field, Format, Level, json_line, text_line
+
+#: Characters that wait to be written at most: some thousand lines.
+MAX_QUEUED: Final = 1024 * 1024
+#: Bytes to a write: as many as a pipe that is writable takes without blocking (PIPE_BUF).
+PIECE: Final = 4096
+#: Seconds that the last lines have to be written in when the log stops.
+GRACE: Final = 0.5
+
+
+class Log:
+    """A :class:`~plugind.protocol.logs.Logger` on a descriptor that stays the caller's.
+
+    While :meth:`run` does not run, before the nursery and after it, lines are written at once.
+    """
+
+    def __init__(
+        self,
+        level: Level = Level.INFO,
+        form: Format = Format.TEXT,
+        *,
+        descriptor: int = 2,
+        wall: Callable[[], float] = time.time,
+        max_queued: int = MAX_QUEUED,
+    ) -> None:
+        self._level = level
+        self._line = json_line if form is Format.JSON else text_line
+        self._descriptor = descriptor
+        self._wall = wall
+        self._lines: collections.deque[str] = collections.deque()
+        self._max_queued = max_queued
+        self._queued = 0
+        self._running = False
+        self._parked = trio.lowlevel.ParkingLot()
+        #: Taken from the queue and not yet written, and how many lines that are.
+        self._pending = b""
+        self._pending_lines = 0
+        #: A write failed, perhaps in the middle of a line.
+        self._broken_line = False
+        #: Lines that could not be written and are still to be told of.
+        self.dropped = 0
+
+    def enabled(self, level: Level) -> bool:
+        """Whether events of ``level`` are written."""
+        return level >= self._level
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``; never waits, never fails."""
+        if level < self._level:
+            return
+        line = self._line(self._wall(), level, message, fields)
+        if not self._running:
+            self._write_at_once(line)
+        elif self._queued + len(line) > self._max_queued:
+            self.dropped += 1
+        else:
+            self._queued += len(line)
+            self._lines.append(line)
+            self._parked.unpark()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Write what is logged until cancelled; then write the rest, if that takes no more than a moment."""
+        self._running = True
+        task_status.started()
+        try:
+            while True:
+                while self._lines or self._pending:
+                    await self._write_some()
+                await self._parked.park()
+        finally:
+            with trio.move_on_after(GRACE, shield=True):
+                while self._lines or self._pending:
+                    await self._write_some()
+            self._running = False
+
+    async def _write_some(self) -> None:
+        """Write what is pending, or else the next lines; what is pending outlives a cancellation."""
+        if not self._pending:
+            self._take_lines()
+        try:
+            while self._pending:
+                await self._wait_writable()
+                try:
+                    written = os.write(self._descriptor, self._pending[:PIECE])
+                except BlockingIOError:
+                    continue
+                self._pending = self._pending[written:]
+        except OSError:
+            # Nobody reads, or the disk is full: no reason to stop (fault 95). The lines after these say how many were
+            # lost, if there ever is somebody to read them.
+            self.dropped += self._pending_lines
+            self._pending = b""
+            self._broken_line = True
+
+    def _take_lines(self) -> None:
+        batch = ["\n"] if self._broken_line else []
+        self._broken_line = False
+        size = 0
+        self._pending_lines = 0
+        while self._lines and size < PIECE:
+            size += len(self._lines[0])
+            batch.append(self._lines.popleft())
+            self._pending_lines += 1
+        self._queued -= size
+        if self.dropped and not self._lines:
+            batch.append(self._line(self._wall(), Level.WARNING, "log lines dropped", {"dropped": self.dropped}))
+            self._pending_lines += self.dropped
+            self.dropped = 0
+        self._pending = _encoded("".join(batch))
+
+    async def _wait_writable(self) -> None:
+        if stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            await trio.lowlevel.checkpoint()
+            return
+        try:
+            await trio.lowlevel.wait_writable(self._descriptor)
+        except PermissionError as error:
+            # What cannot be polled, /dev/null say, never blocks.
+            if error.errno != errno.EPERM:
+                raise
+            await trio.lowlevel.checkpoint()
+
+    def _write_at_once(self, line: str) -> None:
+        try:
+            os.write(self._descriptor, _encoded(line))
+        except OSError:
+            self.dropped += 1
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

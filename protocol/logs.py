@@ -1,0 +1,94 @@
+"""The form of a log line: a constant message and variable fields, one line an event, whatever the fields hold."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Protocol
+
+from plugind.protocol.text import cut, encodable, escaped
+
+#: Characters of one value (fault 94).
+MAX_VALUE = 1024
+
+Field = str | int | float | bool | None
+"""What a field of a log line can hold; None leaves the field out."""
+
+
+class Level(enum.IntEnum):
+    """How much an event matters."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+class Format(enum.StrEnum):
+    """How a line looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Logger(Protocol):
+    """What an actor logs to: it costs microseconds and never blocks."""
+
+    def enabled(self, level: Level) -> bool:
+        """Whether events of ``level`` are written: who would compute fields can ask first."""
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Log the constant ``message`` with its variable ``fields``."""
+
+
+_NAMES = {level: level.name.lower() for level in Level}
+
+
+def text_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
+    """Return one line of ``key=value`` pairs; ``time`` is unix time in seconds."""
+    parts = [f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted(message)}"]
+    parts += [f"{key}={_value(value)}" for key, value in fields.items() if value is not None]
+    return " ".join(parts) + "\n"
+
+
+def json_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
+    """Return one line that is a JSON object."""
+    line: dict[str, Field] = {"time": timestamp(time), "level": _NAMES[level], "msg": message}
+    for key, value in fields.items():
+        if value is not None:
+            line[key] = encodable(cut(value, MAX_VALUE)) if isinstance(value, str) else value
+    return json.dumps(line) + "\n"
+
+
+def timestamp(time: float) -> str:
+    """Return unix ``time`` as RFC 3339 in UTC, to the millisecond."""
+    whole = int(time)
+    return f"{_second(whole)}.{int((time - whole) * 1000):03d}Z"
+
+
+@functools.lru_cache(maxsize=2)
+def _second(unix: int) -> str:
+    """Most lines are of the same second as the line before."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _value(value: Field) -> str:
+    if isinstance(value, str):
+        return _quoted(cut(value, MAX_VALUE))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """Quote what would not read as one word; escape what is no sign of its own (faults 22 and 91)."""
+    if text and text.isprintable() and not _ODD.intersection(text):
+        return text
+    # Backslashes first, so that an escape is not mistaken for one that the outside wrote.
+    return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+_ODD = frozenset(' "=\\')

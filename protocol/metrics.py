@@ -1,0 +1,152 @@
+"""Counters and histograms as values: what is counted, under which labels, and never under more than a few hundred.
+
+No label comes from outside unbounded (fault 92): a plugin's type is one of the built-in ones or of those that have had
+a handler, else ``other``; ``unknown`` as long as a socket has not said what it is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+
+import attrs
+
+from plugind.protocol.messages import RootReported, StateChanged
+from plugind.protocol.plugins import BUILT_IN_TYPES
+from plugind.protocol.status import Operation, Outcome, StateName
+from plugind.protocol.view import Row
+
+#: Upper bounds in seconds. A local call takes fractions of a millisecond; the longest deadline is two minutes.
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+#: How many plugin types are told apart.
+MAX_TYPES = 32
+UNKNOWN = "unknown"
+OTHER = "other"
+
+
+@attrs.define
+class Histogram:
+    """How many observations fell into each bucket, and their sum."""
+
+    counts: list[int] = attrs.field(factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count ``value`` in."""
+        self.counts[bisect.bisect_left(BUCKETS, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return the upper bounds and how many observations are at or under each, the last bound being ``+Inf``."""
+        result: list[tuple[str, float]] = []
+        below = 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
+            below += count
+            result.append((bound, float(below)))
+        return result
+
+
+@attrs.define
+class RootCounters:
+    """What one root's watchers counted in the life of the daemon; a restarted watcher counts from zero again."""
+
+    scans: int = 0
+    failures: int = 0
+    overflows: int = 0
+
+
+#: Operations before whose end a socket may not have said what it is.
+_BEFORE_INFO = (Operation.DIAL, Operation.GET_INFO)
+
+
+def _zeros() -> dict[tuple[Operation, str, Outcome], int]:
+    """Every series that there can be from the start is there from the start, at zero: rates need a first value."""
+    return {
+        (operation, plugin_type, outcome): 0
+        for operation in Operation
+        for plugin_type in (*BUILT_IN_TYPES, *((UNKNOWN,) if operation in _BEFORE_INFO else ()))
+        for outcome in Outcome
+    }
+
+
+@attrs.define
+class Metrics:
+    """All that is counted in the life of the daemon."""
+
+    operations: dict[tuple[Operation, str, Outcome], int] = attrs.field(factory=_zeros)
+    durations: dict[tuple[Operation, str], Histogram] = attrs.field(factory=dict)
+    registration: Histogram = attrs.field(factory=Histogram)
+    restarts: dict[str, int] = attrs.field(factory=dict)
+    roots: RootCounters = attrs.field(factory=RootCounters)
+    _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
+    _reports: dict[str, RootReported] = attrs.field(factory=dict)
+
+    def label(self, plugin_type: str | None) -> str:
+        """Return the label of a plugin type, one of a bounded number."""
+        if plugin_type is None:
+            return UNKNOWN
+        return plugin_type if plugin_type in self._types else OTHER
+
+    def learn_types(self, types: Iterable[str]) -> None:
+        """Tell these types apart from here on, up to :data:`MAX_TYPES` of them."""
+        for plugin_type in types:
+            if len(self._types) < MAX_TYPES:
+                self._types.add(plugin_type)
+
+    def count(self, change: StateChanged, row: Row | None) -> None:
+        """Count the operation whose end ``change`` is, and the registration that it may complete.
+
+        ``row`` is what was known of the socket, for its type.
+        """
+        finished = change.finished
+        if finished is not None:
+            info = change.info or (None if row is None else row.info)
+            label = self.label(None if info is None else info.type)
+            key = (finished.operation, label, finished.outcome)
+            self.operations[key] = self.operations.get(key, 0) + 1
+            duration = self.durations.get((finished.operation, label))
+            if duration is None:
+                duration = self.durations[finished.operation, label] = Histogram()
+            duration.observe(finished.seconds)
+        if change.registered_in is not None and change.state is StateName.REGISTERED:
+            self.registration.observe(change.registered_in)
+
+    def count_root(self, report: RootReported) -> None:
+        """Add what a watcher counted since its last report."""
+        before = self._reports.get(report.root)
+        if before is None or report.scans < before.scans:
+            before = RootReported(report.root, report.watching, report.time)
+        self.roots.scans += report.scans - before.scans
+        self.roots.failures += max(0, report.scan_failures - before.scan_failures)
+        self.roots.overflows += max(0, report.overflows - before.overflows)
+        self._reports[report.root] = report
+
+    def count_restart(self, actor: str) -> str:
+        """Count a crash of ``actor``; return its kind, the word before what tells it from others of its kind."""
+        kind = actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
+        self.restarts[kind] = self.restarts.get(kind, 0) + 1
+        return kind
+
+    def plugins(self, rows: Iterable[Row]) -> dict[tuple[StateName, str], int]:
+        """Return how many of ``rows`` are in each state, by type; every state of the built-in types is there."""
+        counts: dict[tuple[StateName, str], int] = {
+            (state, label): 0 for state in StateName if state is not StateName.GONE for label in BUILT_IN_TYPES
+        }
+        for row in rows:
+            key = row.last.state, self.label(row.type)
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+
+ACTUAL = frozenset({StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED})
+ACTUAL_STATE = "actual_state_of_world"
+DESIRED_STATE = "desired_state_of_world"
+
+
+def worlds(rows: Iterable[Row]) -> Iterable[tuple[str, str]]:
+    """Yield each socket path with each world of the reference that it is in (behaviour 39)."""
+    for row in rows:
+        if row.last.state is not StateName.LEAVING and not row.refused:
+            yield row.last.socket, DESIRED_STATE
+        if row.last.state in ACTUAL:
+            yield row.last.socket, ACTUAL_STATE
