@@ -1,15 +1,30 @@
-"""Our client against grpcio's server."""
+"""Our client against grpcio's server, an implementation that we did not write."""
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import pytest
 import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
+from plugind.actors.io.channel import Channel
 from plugind.actors.io.dialling import dial
+from plugind.protocol.limits import Limits
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
+from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus, RegistrationStatusResponse
 from plugind.protocol.wire_errors import Peer
 from plugind.tests.wire.grpcio_server import INFO, grpcio_server
+
+LARGE = Limits(message_bytes=8 * 1024 * 1024)
+SIZES = [0, 1, *(k * 1024 + d for k in (16, 64, 256) for d in (-1, 0, 1)), 4 * 1024 * 1024]
 
 
 async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path) -> None:
@@ -18,8 +33,245 @@ async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path)
     with grpcio_server(path), trio.fail_after(10):
         async with await dial(path, timeout=1) as channel:
             stub = channel.stub(RegistrationStub)
-            info = await stub.GetInfo(InfoRequest(), timeout=1)
+            info = await stub.GetInfo(InfoRequest(), timeout=5)
             reply = await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=5)
     assert info == INFO
     assert reply == RegistrationStatusResponse()
     assert channel.peer == Peer(os.getpid(), os.getuid(), os.getgid())
+
+
+async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:
+    """Sizes around those of frames and windows, up to 4 MiB, one after another on one connection."""
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path), trio.fail_after(30):
+        async with await dial(path, timeout=1, limits=LARGE) as channel:
+            stub = channel.stub(ExampleStub)
+            for size in SIZES:
+                text = "x" * size
+                assert (await stub.GetExampleInfo(ExampleRequest(request=text))).error == text
+
+
+async def test_many_large_calls_go_at_once(tmp_path: Path) -> None:
+    """Uploads and downloads of more than a socket holds, interleaved on one connection."""
+    path = str(tmp_path / "a.sock")
+    texts = [chr(97 + number) * (number * 50_000) for number in range(20)]
+    answers: dict[int, str] = {}
+    with grpcio_server(path), trio.fail_after(30):
+        async with await dial(path, timeout=1) as channel, trio.open_nursery() as nursery:
+            stub = channel.stub(ExampleStub)
+
+            async def call(number: int) -> None:
+                answers[number] = (await stub.GetExampleInfo(ExampleRequest(request=texts[number]))).error
+
+            for number in range(len(texts)):
+                nursery.start_soon(call, number)
+    assert [answers[number] for number in range(len(texts))] == texts
+
+
+async def test_hundreds_of_calls_go_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.sock")
+    seen: list[str] = []
+    with grpcio_server(path), trio.fail_after(30):
+        async with await dial(path, timeout=1) as channel, trio.open_nursery() as nursery:
+            stub = channel.stub(ExampleStub)
+
+            async def call(text: str) -> None:
+                seen.append((await stub.GetExampleInfo(ExampleRequest(request=text), timeout=20)).error)
+
+            for number in range(300):
+                nursery.start_soon(call, str(number))
+    assert sorted(map(int, seen)) == list(range(300))
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+async def test_every_status_arrives_with_its_message(tmp_path: Path, status: Status) -> None:
+    """Trailers-only errors, the message percent-encoded on the way."""
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.value)
+    said = "für %41 ✓\nsecond line"
+
+    def fail(request: object, context: grpc.ServicerContext) -> ExampleResponse:
+        context.abort(code, said)
+        raise AssertionError
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, example_info=fail), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            with pytest.raises(GRPCError) as caught:
+                await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest())
+    assert (caught.value.status, caught.value.message, caught.value.__cause__) == (status, said, None)
+
+
+async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
+    """Fault 71."""
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            with pytest.raises(GRPCError) as caught:
+                await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty())
+    assert caught.value.status is Status.UNIMPLEMENTED
+
+
+async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
+    """Text and binary (`-bin`), in the request, the response headers and the trailers."""
+    heard: list[tuple[str, str | bytes]] = []
+
+    def answer(request: object, context: grpc.ServicerContext) -> ExampleResponse:
+        heard.extend((item.key, item.value) for item in context.invocation_metadata() if item.key.startswith("x-"))
+        context.send_initial_metadata([("x-first", "a b"), ("x-raw-bin", b"\x00\xff")])
+        context.set_trailing_metadata([("x-last", "z"), ("x-last", "y"), ("x-end-bin", b"12345")])
+        return ExampleResponse()
+
+    path = str(tmp_path / "a.sock")
+    sent: list[tuple[str, str | bytes]] = [("x-who", "plugind"), ("x-token-bin", b"\x01\x02\x03\x04")]
+    with grpcio_server(path, example_info=answer), trio.fail_after(10):
+        channel = await dial(path, timeout=1)
+        async with channel, channel.stub(ExampleStub).GetExampleInfo.open(metadata=sent) as stream:
+            await stream.send_message(ExampleRequest(), end=True)
+            await stream.recv_message()
+            await stream.recv_trailing_metadata()
+    assert heard == sent
+    assert stream.initial_metadata is not None
+    assert stream.trailing_metadata is not None
+    assert list(stream.initial_metadata.items()) == [("x-first", "a b"), ("x-raw-bin", b"\x00\xff")]
+    assert list(stream.trailing_metadata.items()) == [("x-last", "z"), ("x-last", "y"), ("x-end-bin", b"12345")]
+
+
+async def test_the_deadline_is_told_to_the_plugin(tmp_path: Path) -> None:
+    """grpc-timeout."""
+    remaining: list[float | None] = []
+
+    def answer(request: object, context: grpc.ServicerContext) -> ExampleResponse:
+        remaining.append(context.time_remaining())
+        return ExampleResponse()
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, example_info=answer), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            stub = channel.stub(ExampleStub)
+            for timeout in (100.0, 100_000.0, None):
+                await stub.GetExampleInfo(ExampleRequest(), timeout=timeout)
+    assert remaining[0] is not None
+    assert remaining[1] is not None
+    assert 50 < remaining[0] <= 100
+    assert 99_000 < remaining[1] <= 100_060
+    assert remaining[2] is None or remaining[2] > 1e6
+
+
+async def test_a_call_past_its_deadline_ends_and_the_connection_goes_on(tmp_path: Path) -> None:
+    """Fault 32, with the connection usable afterwards."""
+    go = threading.Event()
+
+    def wait(request: ExampleRequest, context: grpc.ServicerContext) -> ExampleResponse:
+        if request.request == "wait":
+            go.wait(10)
+        return ExampleResponse(error=request.request)
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, example_info=wait), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            stub = channel.stub(ExampleStub)
+            with pytest.raises(GRPCError) as caught:
+                await stub.GetExampleInfo(ExampleRequest(request="wait"), timeout=0.05)
+            after = await stub.GetExampleInfo(ExampleRequest(request="after"))
+        go.set()
+    assert caught.value.status is Status.DEADLINE_EXCEEDED
+    assert after.error == "after"
+
+
+async def test_cancelling_the_task_cancels_the_call_at_the_plugin(tmp_path: Path) -> None:
+    """Trio's cancellation becomes RST_STREAM, and the connection stays usable."""
+    cancelled, started = threading.Event(), threading.Event()
+
+    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
+        context.add_callback(cancelled.set)
+        started.set()
+        yield ListAndWatchResponse()
+        cancelled.wait(10)
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, watch=watch), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            with trio.CancelScope() as scope:
+                async with channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
+                    await stream.send_message(Empty(), end=True)
+                    await stream.recv_message()
+                    scope.cancel()
+                    await stream.recv_message()
+            assert scope.cancelled_caught
+            assert await trio.to_thread.run_sync(cancelled.wait, 5)
+            assert await channel.stub(RegistrationStub).GetInfo(InfoRequest()) == INFO
+
+
+async def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
+    """Server streaming, through iteration and through a call of the method."""
+    sent = [ListAndWatchResponse(devices=[Device(ID=str(number) * 100)] * 20) for number in range(300)]
+
+    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
+        yield from sent
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, watch=watch), trio.fail_after(10):
+        async with await dial(path, timeout=1) as channel:
+            stub = channel.stub(DevicePluginStub)
+            assert await stub.ListAndWatch(Empty()) == sent
+            async with stub.ListAndWatch.open() as stream:
+                await stream.send_message(Empty(), end=True)
+                assert [message async for message in stream] == sent
+
+
+async def test_a_slow_reader_holds_its_plugin_up_and_no_other_call(tmp_path: Path) -> None:
+    """Fault 65: flow control of one stream; what the plugin sends waits at the plugin."""
+    produced = 0
+
+    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
+        nonlocal produced
+        for _ in range(200):
+            produced += 1
+            yield ListAndWatchResponse(devices=[Device(ID="x" * 50_000)])
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, watch=watch), trio.fail_after(20):
+        channel = await dial(path, timeout=1)
+        async with channel, channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
+            await stream.send_message(Empty(), end=True)
+            await stream.recv_message()
+            for number in range(100):
+                text = str(number)
+                assert (await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request=text))).error == text
+            held_up = produced
+            rest = [message async for message in stream]
+    assert held_up < 100
+    assert len(rest) == 199
+
+
+async def status_of_get_info(channel: Channel) -> Status:
+    try:
+        await channel.stub(RegistrationStub).GetInfo(InfoRequest())
+    except GRPCError as error:
+        return error.status
+    return Status.OK
+
+
+async def test_a_server_that_stops_gracefully_refuses_new_calls_and_ends_old_ones(tmp_path: Path) -> None:
+    """GOAWAY in the middle: the stream that is open goes on to its end."""
+    go = threading.Event()
+
+    def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
+        yield ListAndWatchResponse()
+        go.wait(10)
+        yield ListAndWatchResponse(devices=[Device(ID="last")])
+
+    path = str(tmp_path / "a.sock")
+    with grpcio_server(path, watch=watch) as server, trio.fail_after(10):
+        channel = await dial(path, timeout=1)
+        async with channel, channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
+            await stream.send_message(Empty(), end=True)
+            await stream.recv_message()
+            stopped = server.stop(10)
+            # grpcio cancels what reaches it between its decision and its GOAWAY.
+            while await status_of_get_info(channel) is not Status.UNAVAILABLE:
+                pass
+            go.set()
+            last = await stream.recv_message()
+        await trio.to_thread.run_sync(stopped.wait)
+    assert last == ListAndWatchResponse(devices=[Device(ID="last")])
