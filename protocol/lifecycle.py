@@ -136,7 +136,7 @@ def interrupts(state: State, message: RegistrationMessage) -> bool:
         case SocketAppeared() | SocketVanished() | StopForced():
             return True
         case StopAsked():
-            return not isinstance(state, Notifying)
+            return message.deregister or not isinstance(state, Notifying)
         case HandlerWithdrawn():
             owed = owed_by(state)
             return owed is not None and owed.type == message.type and not isinstance(state, Refusing)
@@ -148,6 +148,8 @@ def _go(state: State, then: Then, reason: str) -> Step:
     """Leave off whatever ``state`` is about, settle what it owes, and go on to ``then``."""
     if isinstance(state, Gone):
         raise IllegalStepError(f"nothing follows {state}")
+    if _stops(state):
+        then = ThenEnd(stopped=True)
     if isinstance(state, Leaving):
         return attrs.evolve(state, then=then), ()
     owed = owed_by(state)
@@ -161,6 +163,17 @@ def _go(state: State, then: Then, reason: str) -> Step:
         settle += (Release(state.generation),)
     after, commands = _enter(then, state.generation, _info_of(state))
     return after, settle + commands
+
+
+def _stops(state: State) -> bool:
+    """Whether a stop was asked: whatever else happens then, nothing begins anew."""
+    match state:
+        case Registering() | Notifying():
+            return state.stopping
+        case Refusing() | Leaving():
+            return isinstance(state.then, ThenEnd) and state.then.stopped
+        case _:
+            return False
 
 
 def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
@@ -186,11 +199,11 @@ def _info_of(state: State) -> PluginInfo | None:
 
 def _stop(state: State, event: StopAsked | StopForced) -> Step:
     """Behaviour 42: what is in flight ends, what is registered stays so unless asked otherwise (fault 87)."""
-    if isinstance(event, StopAsked):
-        if isinstance(state, Registering | Notifying):
-            return attrs.evolve(state, stopping=True), ()
-        if isinstance(state, Registered) and not event.deregister:
-            return Gone(state.generation, stopped=True), ()
+    deregister = isinstance(event, StopAsked) and event.deregister
+    if isinstance(state, Registered) and not deregister:
+        return Gone(state.generation, stopped=True), ()
+    if isinstance(state, Registering | Notifying) and event == StopAsked():
+        return attrs.evolve(state, stopping=True), ()
     return _go(state, ThenEnd(stopped=True), "plugind stops")
 
 
@@ -218,8 +231,11 @@ def _nudged(state: State, event: SocketTouched | NameFreed | TryNow | HandlerAva
             return _again(state.generation, 1)
         case Refusing(then=ThenPark(until_type=until_type)) if _unparks(until_type, event):
             return attrs.evolve(state, then=ThenDial(state.generation)), ()
-        case Refusing(then=ThenWait()) if isinstance(event, TryNow | NameFreed):
-            return attrs.evolve(state, then=ThenDial(state.generation, state.attempt + 1)), ()
+        case Refusing(then=ThenWait() as wait) | Leaving(then=ThenWait() as wait) if isinstance(
+            event, TryNow | NameFreed
+        ):
+            attempt = 1 if isinstance(event, TryNow) else wait.attempt + 1
+            return attrs.evolve(state, then=ThenDial(state.generation, attempt)), ()
         case Gone():
             raise IllegalStepError(f"nothing follows {state}")
         case _:
@@ -315,7 +331,8 @@ def _failed_before_info(generation: int, attempt: int, failure: Failed) -> Step:
 def _refuse(
     state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then | None = None
 ) -> Step:
-    settle: tuple[Command, ...] = () if isinstance(state, AskingInfo) else (Release(state.generation),)
+    # Only who is validated holds a claim: one that was turned away or refused is settled by that.
+    settle: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
     refusing = Refusing(state.generation, state.attempt, info, error, then or ThenWait(error, state.attempt))
     return refusing, (*settle, Notify(error))
 
