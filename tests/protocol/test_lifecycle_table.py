@@ -1,0 +1,498 @@
+"""Every state and every event: what follows is written here, pair by pair, or the pair is illegal."""
+
+from __future__ import annotations
+
+import pytest
+
+from plugind.protocol import lifecycle
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.protocol.states import Failed, Retry
+from plugind.tests.protocol.playbook import (
+    ADMITTED,
+    CLAIM_REFUSED,
+    EVENT_TYPES,
+    INFO,
+    NO_HANDLER,
+    STATE_TYPES,
+    TOUCHED,
+    appeared,
+    decisions,
+    script,
+    vanished,
+)
+
+EVENTS: tuple[s.Event, ...] = (
+    appeared(2),
+    vanished(1),
+    TOUCHED,
+    m.TryNow(),
+    m.NameFreed(),
+    m.HandlerAvailable("T"),
+    m.HandlerAvailable("U"),
+    m.HandlerWithdrawn("T"),
+    m.HandlerWithdrawn("U"),
+    m.StopAsked(),
+    m.StopAsked(deregister=True),
+    m.StopForced(),
+    ADMITTED,
+    NO_HANDLER,
+    CLAIM_REFUSED,
+    s.Dialed(),
+    s.InfoReceived(INFO),
+    s.InfoRejected("bad"),
+    s.HandlerAccepted(),
+    s.Notified(),
+    s.TimerElapsed(),
+    Failed("no"),
+    Failed("no", Retry.STALE),
+    Failed("no", Retry.NEVER),
+)
+
+STATES: dict[str, s.State] = {
+    "dialing": s.Dialing(1, 2),
+    "dialing to notify": s.Dialing(1, 2, INFO, 2),
+    "dialing to notify for the last time": s.Dialing(1, 2, INFO, 5),
+    "asking info": s.AskingInfo(1, 2),
+    "claiming": s.Claiming(1, 2, INFO),
+    "validating": s.Validating(1, 2, INFO),
+    "registering": s.Registering(1, 2, INFO),
+    "registering before a stop": s.Registering(1, 2, INFO, stopping=True),
+    "notifying": s.Notifying(1, 2, INFO),
+    "notifying for the second time": s.Notifying(1, 2, INFO, 2),
+    "notifying for the last time": s.Notifying(1, 2, INFO, 5),
+    "notifying before a stop": s.Notifying(1, 2, INFO, stopping=True),
+    "refusing": s.Refusing(1, 2, INFO, "e", s.ThenWait("e", 2)),
+    "refusing before it dials": s.Refusing(1, 2, INFO, "e", s.ThenDial(1, 3)),
+    "refusing without info": s.Refusing(1, 2, None, "e", s.ThenWait("e", 2)),
+    "refusing an orphan": s.Refusing(1, 2, INFO, "e", s.ThenPark("e", 2, "T")),
+    "refusing after register": s.Refusing(1, 2, INFO, "e", s.ThenWait("e", 2), INFO),
+    "refusing after register before a stop": s.Refusing(1, 2, INFO, "e", s.ThenEnd(stopped=True), INFO),
+    "waiting": s.Waiting(1, 2, "no", INFO),
+    "waiting to notify": s.Waiting(1, 2, "no", INFO, INFO, 2),
+    "stale": s.Stale(1, 2, "no"),
+    "parked": s.Parked(1, 2, "no"),
+    "parked orphan": s.Parked(1, 2, "no", INFO, "T"),
+    "registered": s.Registered(1, 2, INFO),
+    "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
+    "leaving to dial": s.Leaving(1, INFO, "no", s.ThenDial(2)),
+    "leaving to end": s.Leaving(1, INFO, "no", s.ThenEnd()),
+    "leaving to stop": s.Leaving(1, INFO, "no", s.ThenEnd(stopped=True)),
+    "gone": s.Gone(1),
+}
+
+TABLE: dict[str, str] = {
+    "dialing": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Dialed → AskingInfo(g1 #2) | AskInfo
+        Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
+        Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
+        Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+    """,
+    "dialing to notify": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Dialed → Notifying(g1 #2 a notify_try=2) | Notify(None)
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+    """,
+    "dialing to notify for the last time": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Dialed → Notifying(g1 #2 a notify_try=5) | Notify(None)
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+    """,
+    "asking info": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        InfoReceived(a) → Claiming(g1 #2 a) | Claim(a)
+        InfoRejected('bad') → Refusing(g1 #2 None '…validation failed with err: bad' then=ThenWait(#2))
+            | Notify('…validation failed with err: bad')
+        Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
+        Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
+        Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, HandlerAccepted, Notified,
+            TimerElapsed
+    """,
+    "claiming": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp, Release(g1)
+        HandlerWithdrawn('T') → Dialing(g1 #1) | HangUp, Release(g1), Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp, Release(g1)
+        Admitted → Validating(g1 #2 a) | AskValidate(a)
+        NoHandler('no handler for T') → Refusing(g1 #2 a 'no handler for T' then=ThenPark(#2 until_type='T'))
+            | Notify('no handler for T')
+        ClaimRefused('taken') → Refusing(g1 #2 a '…validation failed with err: taken' then=ThenWait(#2))
+            | Notify('…validation failed with err: taken')
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'no' a) | HangUp, Release(g1), StartTimer(2)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Dialed, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+    """,
+    "validating": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp, Release(g1)
+        HandlerWithdrawn('T') → Dialing(g1 #1) | HangUp, Release(g1), Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp, Release(g1)
+        HandlerAccepted → Registering(g1 #2 a) | AskRegister(a)
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Refusing(g1 #2 a '…validation failed with err: no' then=ThenWait(#2))
+            | Release(g1), Notify('…validation failed with err: no')
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "registering": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked → Registering(g1 #2 a stopping)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        HandlerAccepted → Notifying(g1 #2 a) | Announce, Notify(None)
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenWait(#2) owed=a)
+            | Notify('…registration failed with err: no')
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "registering before a stop": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        HandlerAccepted → Notifying(g1 #2 a stopping) | Announce, Notify(None)
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenEnd(stopped) owed=a)
+            | Notify('…registration failed with err: no')
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U'), StopAsked
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "notifying": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked → Notifying(g1 #2 a stopping)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified → Registered(g1 #2 a) | HangUp
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Dialing(g1 #2 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "notifying for the second time": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked → Notifying(g1 #2 a notify_try=2 stopping)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified → Registered(g1 #2 a) | HangUp
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "notifying for the last time": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked → Notifying(g1 #2 a notify_try=5 stopping)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified → Registered(g1 #2 a) | HangUp
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "notifying before a stop": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified → Gone(g1 stopped) | HangUp
+        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Leaving(g1 a 'no' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U'), StopAsked
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1))
+        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3))
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'e' a) | HangUp, StartTimer(2)
+        unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing before it dials": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Dialing(g1 #3) | HangUp, Dial(patient=False)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing without info": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        TryNow → Refusing(g1 #2 None 'e' then=ThenDial(g1 #1))
+        NameFreed → Refusing(g1 #2 None 'e' then=ThenDial(g1 #3))
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Waiting(g1 #2 'e') | HangUp, StartTimer(2)
+        unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing an orphan": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        TryNow, HandlerAvailable('T') → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1))
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Parked(g1 #2 'e' a until_type='T') | HangUp
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing after register": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1) owed=a)
+        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3) owed=a)
+        StopAsked, StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Leaving(g1 a 'e' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "refusing after register before a stop": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Leaving(g1 a 'e' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+    """,
+    "waiting": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        SocketTouched(g1), NameFreed, TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+    """,
+    "waiting to notify": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        SocketTouched(g1), TimerElapsed → Dialing(g1 #2 owed=a notify_try=3) | Dial(patient=False)
+        TryNow → Dialing(g1 #2 owed=a notify_try=1) | Dial(patient=False)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopAsked(deregister), StopForced
+            → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+    """,
+    "stale": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        SocketTouched(g1), TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+    """,
+    "parked": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        SocketTouched(g1), TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER)
+    """,
+    "parked orphan": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        TryNow, HandlerAvailable('T') → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER)
+    """,
+    "registered": """
+        SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
+        HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopForced → Gone(g1 stopped)
+        StopAsked(deregister) → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER)
+    """,
+    "leaving to wait": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
+        NameFreed → Leaving(g1 a 'no' then=ThenDial(g1 #3))
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
+        unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to dial": """
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Dialing(g2 #1) | Release(g1), Dial(patient)
+        unchanged: SocketAppeared(g2), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
+            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to end": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1) | Release(g1)
+        unchanged: SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
+            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to stop": """
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1 stopped) | Release(g1)
+        unchanged: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
+            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), StopAsked,
+            StopAsked(deregister), StopForced
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "gone": """
+        illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
+            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), StopAsked,
+            StopAsked(deregister), StopForced, Admitted, NoHandler('no handler for T'), ClaimRefused('taken'),
+            Dialed, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'),
+            Failed('no' STALE), Failed('no' NEVER)
+    """,
+}
+
+
+def test_the_table_has_every_state_and_every_event() -> None:
+    """A state or an event that is added fails here until it is decided."""
+    assert {type(state) for state in STATES.values()} == STATE_TYPES
+    assert {type(event) for event in EVENTS} == EVENT_TYPES
+    assert list(TABLE) == list(STATES)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_follows_each_event_is_decided(name: str) -> None:
+    assert decisions(STATES[name], EVENTS) == script(TABLE[name])
+
+
+IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
+
+
+@pytest.mark.parametrize("name", [name for name, state in STATES.items() if isinstance(state, IN_LINE)])
+def test_a_message_that_ends_a_call_leads_away_from_it(name: str) -> None:
+    """Else the actor would make the same call twice; and what leads away from it does not wait until it is over."""
+    state = STATES[name]
+    for message in EVENTS[:12]:
+        assert isinstance(message, m.RegistrationMessage)
+        after, commands = lifecycle.step(state, message)
+        leads_away = bool(commands) or isinstance(after, s.Gone)
+        assert lifecycle.interrupts(state, message) == leads_away, message
