@@ -14,7 +14,7 @@ import trio
 
 from plugind.actors.io import http, unix_listener
 from plugind.actors.status_api import Api, Memory, Restart, StatusConfig
-from plugind.protocol.logs import Level, Logger
+from plugind.protocol.logs import SILENT, Level, Logger
 from plugind.protocol.messages import (
     ActorRestarted,
     Address,
@@ -47,7 +47,7 @@ async def run(
     *,
     inbox: trio.MemoryReceiveChannel[StatusMessage],
     reconciler: Address[ReconcilerMessage],
-    log: Logger,
+    log: Logger = SILENT,
     memory: Memory | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -207,10 +207,19 @@ class _Status:
         )
 
     def _note_restart(self, message: ActorRestarted) -> None:
+        # The error may be a whole traceback, whose last line says what it was.
+        error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
         kind = self.memory.metrics.count_restart(message.name)
         count = self.memory.metrics.restarts[kind]
-        self.memory.restarts[kind] = Restart(trio.current_time(), message.error, count)
-        self._log.event(Level.WARNING, "actor crashed and was restarted", actor=message.name, error=message.error)
+        self.memory.restarts[kind] = Restart(trio.current_time(), error, count)
+        self._log.event(
+            Level.WARNING,
+            "actor crashed and was restarted",
+            actor=message.name,
+            error=error,
+            # The end of it says where; the log cuts a value at its own limit.
+            traceback=message.error[-1000:] if "\n" in message.error else None,
+        )
 
 
 _LEVELS = {

@@ -177,23 +177,22 @@ class Api:
         target = _retry_target(request.body)
         if target is None:
             return problem(400, 'the body is to be {"target": NAME or SOCKET}')
-        if target not in self.memory.view.rows:
-            # A path may be given as it is shown.
-            rows = self.memory.view.find(target)
-            if len(rows) == 1 and rows[0].name != target:
-                target = rows[0].last.socket
-        writer, reader = trio.open_memory_channel[RetryAnswered](1)
+        # By path: the view knows the names of sockets that wait and have no claim to their name yet, and paths as shown.
+        rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
+        asked = [row.last.socket for row in rows] or [target]
+        writer, reader = trio.open_memory_channel[RetryAnswered](len(asked))
         try:
-            self.reconciler.send_nowait(RetryAsked(target, writer))
+            for socket in asked:
+                self.reconciler.send_nowait(RetryAsked(socket, writer))
         except trio.WouldBlock:
             return problem(503, "the node is busy; ask again", (("Retry-After", "1"),))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return problem(503, "the node is about to stop")
         with reader, trio.move_on_after(self.config.retry):
-            sockets = (await reader.receive()).sockets
-            if not sockets:
+            told = [encodable(socket) for _ in asked for socket in (await reader.receive()).sockets]
+            if not told:
                 return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
-            return json_response(200, {"sockets": [encodable(socket) for socket in sockets]})
+            return json_response(200, {"sockets": told})
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     def _metrics(self, _: Request) -> Response:

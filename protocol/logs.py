@@ -44,6 +44,18 @@ class Logger(Protocol):
         """Log the constant ``message`` with its variable ``fields``."""
 
 
+class Silent:
+    """A logger for programs that embed a node and want to hear nothing."""
+
+    def enabled(self, level: Level) -> bool:  # noqa: ARG002
+        """Nothing is written."""
+        return False
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Write nothing."""
+
+
+SILENT = Silent()
 _NAMES = {level: level.name.lower() for level in Level}
 
 
