@@ -8,10 +8,13 @@ node as a whole lets go of its plugins and starts again from the file system (fa
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
+import os
 import random
 import secrets
+import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,7 +25,8 @@ from typing import Self
 import attrs
 import trio
 
-from plugind.actors import reconciler, registration, status, watcher
+from plugind.actors import commands, daemon, reconciler, registration, status, watcher
+from plugind.actors.console_client import default_status_path
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.handlers.actor import Handler, policy_of
 from plugind.actors.handlers.csi import CSIHandler
@@ -31,14 +35,17 @@ from plugind.actors.handlers.dra import DRAHandler
 from plugind.actors.io.dialling import dial
 from plugind.actors.io.directory import Directory, RealDirectory
 from plugind.actors.io.limits import most_connections
+from plugind.actors.io.roots import held
 from plugind.actors.mailbox import RegistrationInbox, report
 from plugind.actors.places import Places
 from plugind.actors.registration import Dialler, RegistrationConfig
-from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
+from plugind.actors.status import StatusConfig
+from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
 from plugind.protocol import messages as m
 from plugind.protocol import world
 from plugind.protocol.config import Config, Root
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.logs import Field, Level, Logger
 from plugind.protocol.plugins import CSI, DEVICE, DRA
 from plugind.protocol.status import StateName
 
@@ -46,6 +53,8 @@ from plugind.protocol.status import StateName
 INBOX_SIZE = 4096
 #: Changes that may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
+#: Seconds for the status actor to end: its watchers are told, its answers are sent.
+STATUS_GRACE = 2.0
 
 
 @attrs.frozen
@@ -78,6 +87,17 @@ def installed_handlers() -> dict[str, Handler]:
     return found
 
 
+class NoLog:
+    """The log of a node that is embedded: its program asks for the stream of changes instead."""
+
+    def enabled(self, level: Level) -> bool:  # noqa: ARG002 - a Logger
+        """Nothing is written."""
+        return False
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Nothing is written."""
+
+
 class LaggedError(Exception):
     """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that nobody waits for it."""
 
@@ -91,7 +111,8 @@ class Supervisor:
             plugin = await node.wait_for("red.example.com", type="Colour")
 
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
-    back. ``handlers`` are added to the built-in ones, and replace those of the same type.
+    back. ``handlers`` are added to the built-in ones, and replace those of the same type. With a ``status_config`` that
+    names a socket the node serves it; what it has to say goes to ``log``, by default nowhere.
 
     Raises, from the block:
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
@@ -103,10 +124,20 @@ class Supervisor:
         *,
         handlers: Mapping[str, Handler] | None = None,
         ports: Ports | None = None,
+        status_config: StatusConfig | None = None,
+        log: Logger | None = None,
     ) -> None:
         self.config = config or Config()
         _check_roots(self.config.roots)
         self._ports = ports or Ports()
+        self._log = log or NoLog()
+        self._status_config = attrs.evolve(
+            status_config or StatusConfig(),
+            roots=tuple(root.path for root in self.config.roots),
+            expected=self.config.expected,
+        )
+        #: What the status actor knows survives its crash, so that nobody who reads a stream is cut off.
+        self._memory = status.Memory()
         self._first_handlers = {**built_in_handlers(), **(handlers or {})}
         self._policies = {plugin_type: policy_of(handler) for plugin_type, handler in self._first_handlers.items()}
         self._rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
@@ -163,15 +194,18 @@ class Supervisor:
                 await self._stop()
         except BaseExceptionGroup as group:
             # Whoever embeds a node is not to meet the nursery in it: one error comes out as it went in.
-            if len(group.exceptions) == 1 and (group.exceptions[0] is failure or _is_ours(group.exceptions[0])):
-                raise group.exceptions[0] from group.exceptions[0].__cause__
+            errors = list(leaves(group))
+            if failure is not None and all(error in list(leaves(failure)) for error in errors):
+                raise failure from failure.__cause__
+            if len(errors) == 1 and isinstance(errors[0], GaveUpError | ConfigError):
+                raise errors[0] from errors[0].__cause__
             raise
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._crashes = Crashes(self.config.intensity, self._tell_of_crash)
         self._children = Children(nursery, self._crashes)
-        self._children.start(ChildSpec("status", self._run_status))
+        self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for plugin_type, handler in self._first_handlers.items():
             self._start_handler(plugin_type, handler)
         self._children.start(ChildSpec("places", self._places.run))
@@ -186,12 +220,23 @@ class Supervisor:
                 await self._children.wait("node")
             if not scope.cancelled_caught:
                 break
+        await self._children.stop_all(but="status")
+        # The status actor ends by itself when it has taken in what the others told last.
+        self._to_status.close()
+        with trio.move_on_after(STATUS_GRACE):
+            await self._children.wait("status")
         await self._children.stop_all()
 
     # --- children ---
 
     async def _run_status(self) -> None:
-        await status.run(self._status_config, inbox=self._status_inbox, reconciler=self._to_reconciler)
+        await status.run(
+            self._status_config,
+            inbox=self._status_inbox,
+            reconciler=self._to_reconciler,
+            log=self._log,
+            memory=self._memory,
+        )
 
     def _start_handler(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
         policy = policy_of(handler)
@@ -380,10 +425,6 @@ async def _unlagged(
         yield message
 
 
-def _is_ours(error: BaseException) -> bool:
-    return isinstance(error, GaveUpError | ConfigError)
-
-
 def _check_roots(roots: tuple[Root, ...]) -> None:
     if not roots:
         raise ConfigError("there is no root to discover plugins in: name one with --root")
@@ -393,3 +434,25 @@ def _check_roots(roots: tuple[Root, ...]) -> None:
         for other in roots:
             if other is not root and (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
                 raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")
+
+
+async def _run_daemon(args: argparse.Namespace) -> None:
+    config = daemon.config_from(args, os.environ)
+    log = daemon.log_from(args)
+    with held((root.path for root in config.roots), allow_insecure=args.insecure_root):
+        node = Supervisor(
+            config,
+            handlers=installed_handlers(),
+            status_config=StatusConfig(socket=args.status or default_status_path()),
+            log=log,
+        )
+        await daemon.serve(node, log, config)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command ``plugind``: return its exit code."""
+    return commands.main(arguments, _run_daemon, Supervisor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,16 +6,17 @@ import argparse
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from plugind.actors.console_client import add_status_argument
+from plugind.actors.io.limits import raise_descriptor_limit
+from plugind.actors.logs import Log
 from plugind.protocol.config import DEFAULT_ROOT, Config, Root
 from plugind.protocol.errors import ConfigError
-
-#: Makes a node of the configuration; entered, it runs.
-MakeNode = Callable[[Config], AbstractAsyncContextManager[object]]
+from plugind.protocol.logs import Format, Level
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
     )
+    parser.add_argument(
+        "--log-format", choices=[form.value for form in Format], default="text", help="how lines look (text)"
+    )
+    parser.add_argument(
+        "--log-level", choices=[level.name.lower() for level in Level], default="info", help="what is logged (info)"
+    )
+    add_status_argument(parser)
 
 
 def _seconds(text: str) -> float:
@@ -81,22 +89,34 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
-async def serve(node: AbstractAsyncContextManager[object]) -> None:
+def log_from(args: argparse.Namespace) -> Log:
+    """Return the log on standard error that the command line asks for."""
+    return Log(Level[args.log_level.upper()], Format(args.log_format))
+
+
+async def serve(node: AbstractAsyncContextManager[object], log: Log, config: Config) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
+    raise_descriptor_limit()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
+            await nursery.start(log.run)
             stop = trio.Event()
 
             async def listen() -> None:
-                await anext(signals)
+                number = await anext(signals)
+                log.event(Level.INFO, "stopping", signal=signal.Signals(number).name)
                 tell_service_manager("STOPPING=1")
                 stop.set()
                 await anext(signals)
+                log.event(Level.WARNING, "stopping at once")
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(listen)
             async with node:
+                log.event(Level.INFO, "started", roots=", ".join(root.path for root in config.roots), pid=os.getpid())
+                tell_service_manager("READY=1")
                 await stop.wait()
+            log.event(Level.INFO, "stopped")
             nursery.cancel_scope.cancel()
 
 

@@ -30,9 +30,8 @@ async def run(
     handlers: Sequence[m.HandlerAdded] = (),
 ) -> None:
     """Reconcile until a stop was asked and the last registration actor ended; ``handlers`` are there from the start."""
-    reconciler = _Reconciler(status, spawn, retire)
-    for handler in handlers:
-        await reconciler.take(handler)
+    reconciler = _Reconciler(world.World(handlers), status, spawn, retire)
+    await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         await reconciler.take(await inbox.receive())
         for _ in range(BATCH):
@@ -46,12 +45,13 @@ async def run(
 class _Reconciler:
     def __init__(
         self,
+        mind: world.World,
         status: trio.MemorySendChannel[m.StatusMessage],
         spawn: Spawn,
         retire: Callable[[world.HandlerRetired], None],
     ) -> None:
         self.finished = False
-        self._world = world.World()
+        self._world = mind
         self._status = status
         self._spawn = spawn
         self._retire = retire

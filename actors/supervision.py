@@ -7,12 +7,13 @@ again, as its spec says, unless crashes come too often: then :class:`GaveUpError
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import attrs
 import trio
 
 from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.errors import ConfigError
 
 
 class GaveUpError(Exception):
@@ -98,10 +99,11 @@ class Children:
             child.scope.cancel()
             await child.done.wait()
 
-    async def stop_all(self) -> None:
-        """Stop all children, the last started first."""
+    async def stop_all(self, *, but: str | None = None) -> None:
+        """Stop all children, the last started first, except the one named ``but``."""
         for name in reversed(list(self._children)):
-            await self.stop(name)
+            if name != but:
+                await self.stop(name)
 
     async def _keep(self, child: _Child) -> None:
         spec = child.spec
@@ -110,7 +112,8 @@ class Children:
                 while True:
                     try:
                         await spec.run()
-                    except GaveUpError:
+                    except (GaveUpError, ConfigError):
+                        # No restart mends these.
                         raise
                     except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
                         self._crashes.count(spec.name, error)
@@ -122,3 +125,12 @@ class Children:
         finally:
             del self._children[spec.name]
             child.done.set()
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors that ``error`` consists of: the leaves of a group, or itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 import attrs
@@ -141,13 +141,14 @@ class _Handler:
 class World:
     """Desired and actual, owned by the reconciler alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, handlers: Iterable[m.HandlerAdded] = ()) -> None:
+        """Begin with these ``handlers`` and no socket known."""
         self._desired: dict[str, m.SocketAppeared] = {}
         self._refused: dict[str, m.EntryRefused] = {}
         self._actors: dict[str, _Actor] = {}
         self._claims: dict[str, Claim] = {}
         self._names: dict[tuple[str, str], _Name] = {}
-        self._handlers: dict[str, _Handler] = {}
+        self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
         self._stopping: m.StopAsked | None = None
         self._effects: list[Effect] = []
