@@ -17,7 +17,7 @@ import secrets
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Self
@@ -98,6 +98,10 @@ class NoLog:
         """Nothing is written."""
 
 
+class NodeEndedError(Exception):
+    """The node ended while somebody waited for it."""
+
+
 class LaggedError(Exception):
     """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that nobody waits for it."""
 
@@ -146,8 +150,11 @@ class Supervisor:
         self._to_status, self._status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._handlers: dict[str, m.HandlerAdded] = {}
         self._addresses: dict[str, RegistrationInbox] = {}
+        self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
         self._inboxes: dict[int, trio.MemorySendChannel[m.HandlerMessage]] = {}
         self._retired: dict[str, trio.Event] = {}
+        #: Streams of changes that are open; they end with the node.
+        self._streams: set[trio.MemorySendChannel[m.ViewMessage]] = set()
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
@@ -200,6 +207,9 @@ class Supervisor:
             if len(errors) == 1 and isinstance(errors[0], GaveUpError | ConfigError):
                 raise errors[0] from errors[0].__cause__
             raise
+        finally:
+            for stream in self._streams:
+                stream.close()
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -226,6 +236,8 @@ class Supervisor:
         with trio.move_on_after(STATUS_GRACE):
             await self._children.wait("status")
         await self._children.stop_all()
+        for subscriber in self._subscribers:
+            subscriber.close()
 
     # --- children ---
 
@@ -370,27 +382,37 @@ class Supervisor:
     async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
         """Open a stream: first one :class:`Snapshot` of what is, then a :class:`PluginChanged` for each change.
 
+        It ends when the node does.
+
         ::
 
             async with node.changes() as changes:
                 async for change in changes: ...
 
+        It ends when the node does.
+
         Raises, from the iteration:
           LaggedError: if the reader is so slow that thousands of changes wait for it.
         """
         subscriber, stream = trio.open_memory_channel[m.ViewMessage](SUBSCRIBER_SIZE)
+        self._subscribers.add(subscriber)
         await report(self._to_status, m.Subscribed(subscriber))
-        with stream:
-            try:
+        try:
+            with stream:
                 yield _unlagged(stream)
-            finally:
-                with trio.CancelScope(shield=True), trio.move_on_after(1):
-                    await report(self._to_status, m.Unsubscribed(subscriber))
+        finally:
+            self._subscribers.discard(subscriber)
+            # The status actor may be gone before its readers: then nobody is to be told.
+            with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
+                await report(self._to_status, m.Unsubscribed(subscriber))
 
     async def wait_for(self, name: str, *, type: str | None = None) -> m.PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
 
         It waits as long as it takes; put it under ``trio.fail_after`` for a deadline.
+
+        Raises:
+          NodeEndedError: if the node ends before that.
         """
         async with self.changes() as changes:
             async for change in changes:
@@ -398,7 +420,7 @@ class Supervisor:
                 for plugin in plugins:
                     if plugin.name == name and type in (None, plugin.type) and plugin.state is StateName.REGISTERED:
                         return plugin
-        raise AssertionError("the stream of changes ends with the node")
+        raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
     async def retry(self, target: str) -> Sequence[str]:
         """Try now, with a fresh backoff, and return the sockets that were told to; empty if ``target`` is not known.

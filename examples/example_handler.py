@@ -22,6 +22,7 @@ import trio
 from plugind.actors.io.dialling import dial
 from plugind.protocol.config import Config, Root
 from plugind.protocol.errors import PluginError, ValidationError
+from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
@@ -91,7 +92,7 @@ async def main(root: str) -> None:
     config = Config(roots=(Root(root),))
     async with Supervisor(config, handlers={"ExamplePlugin": ExampleHandler()}) as node, node.changes() as changes:
         async for change in changes:
-            plugins = getattr(change, "plugins", None) or [change.plugin]
+            plugins = change.plugins if isinstance(change, Snapshot) else (change.plugin,)
             for plugin in plugins:
                 print(plugin.socket, plugin.name or "?", plugin.state, plugin.reason or "", flush=True)
 
