@@ -1,0 +1,260 @@
+"""What holds of every life of a socket, whatever comes in whatever order."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugind.protocol import lifecycle
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.tests.protocol.playbook import (
+    ADMITTED,
+    CLAIM_REFUSED,
+    INFO,
+    NO_HANDLER,
+    TOUCHED,
+    WAITING_COMMANDS,
+    appeared,
+    vanished,
+)
+
+FAILURES = st.sampled_from([s.Failed("no", retry) for retry in s.Retry])
+#: What may come of each command that is waited for.
+OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
+    s.Dial: st.just(s.Dialed()) | FAILURES,
+    s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES,
+    s.Claim: st.sampled_from([ADMITTED, NO_HANDLER, CLAIM_REFUSED, s.Failed("no answer")]),
+    s.AskValidate: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
+    s.AskRegister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
+    s.AskDeregister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
+    s.Notify: st.sampled_from([s.Notified(), s.Failed("no")]),
+    s.StartTimer: st.just(s.TimerElapsed()),
+}
+MESSAGES: st.SearchStrategy[s.Event] = st.sampled_from(
+    [
+        vanished(),
+        TOUCHED,
+        m.TryNow(),
+        m.NameFreed(),
+        m.HandlerAvailable("T"),
+        m.HandlerAvailable("U"),
+        m.HandlerWithdrawn("T"),
+        m.HandlerWithdrawn("U"),
+        m.StopAsked(),
+        m.StopAsked(deregister=True),
+        m.StopForced(),
+    ]
+)
+GOOD: dict[type[s.Command], s.Event] = {
+    s.Dial: s.Dialed(),
+    s.AskInfo: s.InfoReceived(INFO),
+    s.Claim: ADMITTED,
+    s.AskValidate: s.HandlerAccepted(),
+    s.AskRegister: s.HandlerAccepted(),
+    s.AskDeregister: s.HandlerAccepted(),
+    s.Notify: s.Notified(),
+    s.StartTimer: s.TimerElapsed(),
+}
+
+
+def test_the_model_knows_every_command_that_is_waited_for() -> None:
+    assert set(OUTCOMES) == set(GOOD) == set(WAITING_COMMANDS)
+
+
+@attrs.define
+class Life:
+    """One actor's life, as far as its commands show it; checks at each step what must hold of all."""
+
+    state: s.State
+    #: The command whose outcome is waited for.
+    waiting: s.Command | None = None
+    generation: int = 1
+    connected: bool = False
+    #: Register was asked, Deregister not yet.
+    registered: bool = False
+    claimed: bool = False
+    asked_to_stop: bool = False
+    registers: int = 0
+    deregisters: int = 0
+
+    def take(self, event: s.Event) -> None:
+        if isinstance(event, m.Admission):
+            self.claimed = isinstance(event, m.Admitted)
+        self.asked_to_stop |= isinstance(event, m.StopAsked | m.StopForced)
+        before = self.state
+        step = lifecycle.step(before, event)
+        if step != (before, ()):
+            self.enter(step, over=bool(step[1]) or isinstance(event, s.Outcome | m.Admission))
+        self.check_attempts(before, event)
+
+    def enter(self, step: s.Step, *, over: bool = True) -> None:
+        self.state, commands = step
+        if over:
+            self.waiting = None
+        assert sum(isinstance(command, WAITING_COMMANDS) for command in commands) <= 1
+        for command in commands:
+            assert self.waiting is None, f"{command} follows a command that is waited for"
+            self.perform(command)
+        self.check_rest()
+
+    def perform(self, command: s.Command) -> None:
+        match command:
+            case s.Dial():
+                assert not self.connected, "hang up before you dial"
+                assert not self.asked_to_stop, "nothing begins anew once a stop was asked"
+                self.connected = True  # Or not: it is closed all the same before the next.
+            case s.HangUp():
+                self.connected = False
+            case s.AskInfo() | s.Notify():
+                assert self.connected, "there is nobody to call"
+                assert not isinstance(command, s.Notify) or (command.error is None) == isinstance(
+                    self.state, s.Notifying
+                )
+            case s.Claim():
+                assert not self.claimed
+                self.claimed = True
+            case s.AskValidate():
+                assert self.claimed
+                assert not self.registered
+            case s.AskRegister():
+                assert self.claimed
+                assert not self.registered, "never two Registers without a Deregister between"
+                self.registered = True
+                self.registers += 1
+            case s.Announce():
+                assert self.registered
+            case s.AskDeregister():
+                assert self.registered, "exactly one Deregister for each Register"
+                assert self.claimed
+                self.registered = False
+                self.deregisters += 1
+            case s.Release():
+                assert self.claimed, "a claim is released once"
+                assert not self.registered, "what is registered is not given back"
+                self.claimed = False
+            case s.StartTimer():
+                assert command.failures >= 1
+        if isinstance(command, WAITING_COMMANDS):
+            self.waiting = command
+
+    def check_rest(self) -> None:
+        assert (s.owed_by(self.state) is not None) == (self.registered and not isinstance(self.state, s.Gone))
+        match self.state:
+            case s.Registered() | s.Waiting() | s.Stale() | s.Parked() | s.Gone():
+                assert not self.connected, f"{self.state} holds a connection"
+            case _:
+                assert self.waiting is not None, f"{self.state} waits for nothing"
+        match self.state:
+            case s.Gone(stopped=True):
+                pass  # What is registered stays so, unless asked otherwise.
+            case s.Gone():
+                assert (self.registered, self.claimed) == (False, False), "the end owes nothing"
+            case s.Dialing(owed=None) | s.AskingInfo() | s.Waiting(owed=None) | s.Stale() | s.Parked():
+                assert not self.claimed, f"{self.state} holds a claim"
+            case _:
+                pass
+
+    def check_attempts(self, before: s.State, event: s.Event) -> None:
+        assert self.registers - self.deregisters == self.registered
+        if isinstance(before, s.Leaving) or isinstance(self.state, s.Leaving | s.Gone):
+            return
+        if isinstance(event, m.SocketAppeared):
+            assert (self.state.generation, self.state.attempt) == (event.generation, 1)
+        else:
+            assert self.state.attempt in (1, before_attempt(before), before_attempt(before) + 1)
+
+
+def before_attempt(state: s.State) -> int:
+    return 0 if isinstance(state, s.Leaving | s.Gone) else state.attempt
+
+
+def live(data: st.DataObject) -> Life:
+    """Draw a life: at each step an outcome of what is waited for, or any message at all."""
+    life = Life(s.Gone(0))
+    life.enter(lifecycle.start(appeared(1)))
+    for _ in range(data.draw(st.integers(1, 30))):
+        if isinstance(life.state, s.Gone):
+            break
+        outcome = life.waiting is not None and data.draw(st.integers(0, 3)) > 0
+        if outcome and life.waiting is not None:
+            # Success is drawn often, so that the far states are reached often.
+            life.take(data.draw(st.just(GOOD[type(life.waiting)]) | OUTCOMES[type(life.waiting)]))
+        elif data.draw(st.integers(0, 3)) == 0:
+            life.generation += 1
+            life.take(appeared(life.generation))
+        else:
+            life.take(data.draw(MESSAGES))
+    return life
+
+
+@given(st.data())
+def test_whatever_comes_the_rules_hold_at_every_step(data: st.DataObject) -> None:
+    """Behaviours 19, 20, 24, 33, 34, 36 and 42, as :class:`Life` writes them down."""
+    live(data)
+
+
+@given(st.data())
+def test_a_socket_that_goes_ends_in_finitely_many_steps_and_owes_nothing(data: st.DataObject) -> None:
+    """Behaviour 36, faults 36, 38 and 84."""
+    life = live(data)
+    if isinstance(life.state, s.Gone):
+        return
+
+    life.take(vanished(life.generation))
+    while life.waiting is not None and not isinstance(life.state, s.Gone):
+        assert isinstance(life.waiting, s.AskDeregister)
+        life.take(data.draw(OUTCOMES[s.AskDeregister]))
+
+    assert isinstance(life.state, s.Gone)
+    assert life.registers == life.deregisters
+
+
+@given(st.data(), st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
+def test_a_stop_ends_every_life(data: st.DataObject, stop: s.Event) -> None:
+    """Behaviour 42, fault 87: only what StopAsked leaves registered is not deregistered."""
+    life = live(data)
+    if isinstance(life.state, s.Gone):
+        return
+
+    was = life.state
+    life.take(stop)
+    for newer in data.draw(st.lists(st.booleans(), max_size=2)):
+        if not isinstance(life.state, s.Gone):
+            life.take(appeared(life.generation + 1) if newer else data.draw(MESSAGES))
+    for _ in range(5):
+        if life.waiting is not None and not isinstance(life.state, s.Gone):
+            life.take(data.draw(OUTCOMES[type(life.waiting)]))
+
+    assert isinstance(life.state, s.Gone)
+    if stop == m.StopAsked(deregister=True) or not isinstance(was, s.Registered | s.Registering | s.Notifying):
+        assert not life.registered
+
+
+@given(st.data())
+def test_a_good_plugin_is_registered_in_the_end_whatever_came_before(data: st.DataObject) -> None:
+    """The level decides, not the history."""
+    life = live(data)
+    if isinstance(life.state, s.Gone) or life.asked_to_stop:
+        return
+
+    life.generation += 1
+    life.take(appeared(life.generation))
+    for _ in range(8):
+        if not isinstance(life.state, s.Registered):
+            assert life.waiting is not None
+            life.take(GOOD[type(life.waiting)])
+
+    assert life.state == s.Registered(life.generation, 1, INFO)
+
+
+@given(st.data())
+def test_only_what_the_actor_can_be_doing_is_interrupted(data: st.DataObject) -> None:
+    """A message that ends a call leads away from it: else the same call would be made twice."""
+    life = live(data)
+    message = data.draw(MESSAGES)
+    assert isinstance(message, m.RegistrationMessage)
+    if isinstance(life.waiting, s.Dial | s.AskInfo | s.Notify) and lifecycle.interrupts(life.state, message):
+        after, commands = lifecycle.step(life.state, message)
+        assert commands or isinstance(after, s.Gone)
