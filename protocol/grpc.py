@@ -170,6 +170,8 @@ class Call(Stream):
         """Response headers, trailers, or both in one (trailers-only)."""
         if self.head is None:
             self.head = block
+            if block.plain and not end:
+                return
             if end:
                 self.trailers = block
                 self._decide(_head_problem(block, trailers_only=True) or _status(block))

@@ -44,6 +44,8 @@ class ResponseBlock:
     grpc_status: str | None
     grpc_message: str | None
     """As sent, percent-encoded."""
+    plain: bool
+    """True for the response headers that nearly every gRPC server sends, in which there is nothing to look for."""
 
 
 def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
@@ -51,9 +53,9 @@ def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
     fields = tuple((n.decode("utf-8", "replace"), v.decode("utf-8", "replace")) for n, v in raw)
     known = dict(reversed(fields))
     malformed, status = _check(fields)
-    return ResponseBlock(
-        fields, size, status, malformed, known.get("content-type"), known.get("grpc-status"), known.get("grpc-message")
-    )
+    kind, grpc_status = known.get("content-type"), known.get("grpc-status")
+    plain = not malformed and status == 200 and kind == "application/grpc" and grpc_status is None
+    return ResponseBlock(fields, size, status, malformed, kind, grpc_status, known.get("grpc-message"), plain)
 
 
 def _check(fields: Iterable[tuple[str, str]]) -> tuple[str, int | None]:

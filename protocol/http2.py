@@ -290,26 +290,35 @@ class ClientConnection:
         while size - position >= 9:
             high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
             length = high << 8 | low
-            if not self.settled and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
-                raise not_http2(data[position : position + 9])
-            if length > MAX_FRAME:
-                raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
-            end = position + 9 + length
+            start, end = position + 9, position + 9 + length
+            if not self.settled or length > MAX_FRAME:
+                self._check_frame(data[position:start], kind, flags, length)
             if end > size:
                 self._wanted = 9 + length
                 break
             if self._block is not None and (kind != CONTINUATION or stream_id & MAX_STREAM_ID != self._block_stream):
                 raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
-            handler = _HANDLERS.get(kind)
-            if handler is None:
-                self.budgets.spend(UNKNOWN_FRAMES)
+            if kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
+                # Nearly all header blocks come so: whole, and without padding or priority.
+                self._on_block(stream_id & MAX_STREAM_ID, data[start:end], end=flags & END_STREAM != 0)
             else:
-                handler(self, flags, stream_id & MAX_STREAM_ID, data[position + 9 : end])
+                handler = _HANDLERS.get(kind)
+                if handler is None:
+                    self.budgets.spend(UNKNOWN_FRAMES)
+                else:
+                    handler(self, flags, stream_id & MAX_STREAM_ID, data[start:end])
             position = end
         else:
             self._wanted = 9
         if position < size:
             self._buffer = bytearray(data[position:] if position else data)
+
+    def _check_frame(self, head: bytes, kind: int, flags: int, length: int) -> None:
+        """Refuse a frame that is too large, or a first frame that no HTTP/2 server sends (section 3.4)."""
+        if not self.settled and (kind != SETTINGS or flags & ACK or length > MAX_FRAME):
+            raise not_http2(head)
+        if length > MAX_FRAME:
+            raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
 
     def _stream(self, stream_id: int, kind: str) -> Stream | None:
         """The stream that a frame belongs to; None if it is over."""
@@ -353,7 +362,6 @@ class ClientConnection:
                 self._remote_end(stream)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._stream(stream_id, "HEADERS")
         if flags & PADDED:
             payload = unpadded(payload, "HEADERS")
         if flags & WITH_PRIORITY:
@@ -381,16 +389,20 @@ class ClientConnection:
             self._on_block(stream_id, block, end=self._block_end)
 
     def _on_block(self, stream_id: int, data: bytes, *, end: bool) -> None:
+        stream = self.streams.get(stream_id) or self._stream(stream_id, "HEADERS")
         block = self._headers.read(data)
-        stream = self.streams.get(stream_id)
         if stream is None or not stream.remote_open:
-            self._late()
+            self.budgets.spend(LATE_FRAMES)
             return
-        problem = block.malformed or _misplaced(stream, block, end=end)
-        if problem:
+        if block.malformed or stream.head_done is not (block.http_status is None) or (stream.head_done and not end):
+            problem = block.malformed or _misplaced(stream, block)
             self._break_stream(stream, WireError(WireProblem.PROTOCOL, f"malformed response headers: {problem}"))
             return
         if block.http_status is not None and block.http_status < 200:
+            if end:
+                error = WireError(WireProblem.PROTOCOL, "an informational response ended the stream")
+                self._break_stream(stream, error)
+                return
             self.budgets.spend(INFORMATIONAL)
             return
         stream.head_done = True
@@ -524,14 +536,8 @@ class ClientConnection:
 _HANDLERS: Final = ClientConnection.HANDLERS
 
 
-def _misplaced(stream: Stream, block: ResponseBlock, *, end: bool) -> str:
+def _misplaced(stream: Stream, block: ResponseBlock) -> str:
     """Which rule of section 8.1 a header block breaks by its place in the response."""
-    if stream.head_done:
-        if block.http_status is not None:
-            return ":status in trailers"
-        return "" if end else "trailers that do not end the stream"
-    if block.http_status is None:
+    if not stream.head_done:
         return "no :status"
-    if block.http_status < 200 and end:
-        return "an informational response that ends the stream"
-    return ""
+    return ":status in trailers" if block.http_status is not None else "trailers that do not end the stream"

@@ -17,8 +17,15 @@ _GIVE_UP_SENDING: Final = 5.0
 class Transport(Protocol):
     """Bytes to a peer and back. Errors of the operating system and of Trio's streams pass through."""
 
-    async def send(self, data: bytearray) -> int:
+    @property
+    def buffers(self) -> bool:
+        """True if what `send` takes is under way only after `drain`."""
+
+    def send(self, data: bytearray) -> int:
         """Send from the start of `data` what goes without waiting. Returns how many bytes that was."""
+
+    async def drain(self) -> None:
+        """Bring what `send` took on its way."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """Wait for bytes, or with `unsent` for room to send. b"" at the end, None when only room or a nudge came."""
@@ -38,17 +45,22 @@ class SocketTransport:
 
     __slots__ = ("_closed", "_socket", "_waits_on")
 
+    buffers = False
+
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._waits_on = -1
         self._closed = False
 
-    async def send(self, data: bytearray) -> int:
+    def send(self, data: bytearray) -> int:
         """See `Transport`."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
             return 0
+
+    async def drain(self) -> None:
+        """See `Transport`: there is nothing to do."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See `Transport`."""
@@ -56,24 +68,24 @@ class SocketTransport:
             # An epoll descriptor is readable when what it watches is ready: one wait for both directions.
             with select.epoll(1) as either:
                 either.register(self._socket, select.EPOLLIN | select.EPOLLOUT)
-                readable = await self._wait(either.fileno())
-        else:
-            readable = await self._wait(self._socket.fileno())
-        return self.receive_now() if readable else None
+                return await self._receive(either.fileno())
+        return await self._receive(self._socket.fileno())
 
-    async def _wait(self, descriptor: int) -> bool:
-        """Wait for the descriptor; False after a nudge."""
+    async def _receive(self, descriptor: int) -> bytes | None:
+        """Wait for the descriptor, then read."""
         self._waits_on = descriptor
         try:
             await trio.lowlevel.wait_readable(descriptor)
+            return self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
         except trio.ClosedResourceError:
             # That is how a nudge arrives; the socket is still open then.
             if self._closed:
                 raise
-            return False
+            return None
         finally:
             self._waits_on = -1
-        return True
 
     def receive_now(self) -> bytes | None:
         """See `Transport`."""
@@ -98,12 +110,14 @@ class SocketTransport:
 class StreamTransport:
     """A Trio stream that takes what it is given, as memory streams do.
 
-    `send` is not interrupted half-way, so that cancelling a call never cuts a frame; on a stream that blocks for
+    `drain` is not interrupted half-way, so that cancelling a call never cuts a frame; on a stream that blocks for
     seconds it gives up and the connection is broken. The stream, or both halves of a `trio.StapledStream`, need a
     `close` that does not wait, as memory streams have; TypeError otherwise.
     """
 
     __slots__ = ("_closed", "_halves", "_queue", "_receiving", "_sending", "_stream")
+
+    buffers = True
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._halves = _halves(stream)
@@ -113,12 +127,15 @@ class StreamTransport:
         self._closed = False
         self._receiving: trio.CancelScope | None = None
 
-    async def send(self, data: bytearray) -> int:
-        """See `Transport`. Whoever sends also sends what others add meanwhile."""
+    def send(self, data: bytearray) -> int:
+        """See `Transport`."""
         self._queue += data
-        size = len(data)
+        return len(data)
+
+    async def drain(self) -> None:
+        """See `Transport`. Whoever drains also brings on its way what others add meanwhile."""
         if self._sending:
-            return size
+            return
         self._sending = True
         try:
             with trio.move_on_after(_GIVE_UP_SENDING, shield=True) as scope:
@@ -129,11 +146,10 @@ class StreamTransport:
                 raise trio.BrokenResourceError("the peer takes no bytes")
         finally:
             self._sending = False
-        return size
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See `Transport`."""
-        del unsent  # `send` leaves nothing behind.
+        del unsent  # `send` takes everything.
         scope = self._receiving = trio.CancelScope()
         with scope:
             try:

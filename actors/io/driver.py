@@ -1,0 +1,228 @@
+"""One connection driven by the tasks that use it, without a task of its own.
+
+Whoever waits for an answer reads for everybody: the first task that waits leads, and the others park until something
+came for their call or the leader is done, when one of them leads. So a lone call costs no task, no lock and no queue,
+and nothing outlives the caller.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+import trio
+from grpclib.const import Status
+
+from plugind.actors.io.transport import Transport
+from plugind.protocol.grpc import Call, Outcome, failure_outcome
+from plugind.protocol.http2 import ClientConnection
+from plugind.protocol.limits import Limits
+from plugind.protocol.wire_errors import WireError, WireProblem
+
+TIMED_OUT: Final = Outcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
+
+_UNTIMED_FRAMES: Final = 8
+"""Control frames that a connection has for nothing: the clock is read only after more of them."""
+
+
+class Driver:
+    """A connection and its transport, and the tasks that wait for it."""
+
+    __slots__ = ("_leading", "_parked", "_period_began", "_transport", "closed", "connection")
+
+    def __init__(self, transport: Transport, limits: Limits) -> None:
+        self._transport = transport
+        self.connection = ClientConnection(limits)
+        self.closed = False
+        self._leading = False
+        self._parked: dict[Call | None, list[trio.lowlevel.Task]] | None = None
+        self._period_began: float | None = None
+
+    def close(self) -> None:
+        """Close the connection at once. Calls that still wait raise `trio.ClosedResourceError`. May be repeated."""
+        if not self.closed:
+            self.closed = True
+            self._transport.close()
+            parked, self._parked = self._parked, None
+            for tasks in (parked or {}).values():
+                for task in tasks:
+                    trio.lowlevel.reschedule(task)
+
+    # Sending.
+
+    async def open(self, call: Call, head: bytes, deadline: float | None, *, end: bool) -> None:
+        """Begin a request, as soon as the peer takes one more."""
+        connection = self.connection
+        if self.closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        if not connection.can_open:
+            await self.until(self._may_open, call, deadline)
+            if connection.refusal is not None:
+                call.cancel(failure_outcome(connection.refusal))
+            if call.outcome is not None:
+                return
+        connection.open(call, head, end=end)
+
+    def _may_open(self) -> bool:
+        return self.connection.can_open or self.connection.refusal is not None
+
+    async def send(self, call: Call, data: bytes, deadline: float | None, *, end: bool) -> None:
+        """Send a framed message, waiting for room in the windows and in the socket."""
+        sent = self.connection.send(call, data, end=end)
+        if sent == len(data):
+            await self.flush()
+            if not self.connection.outgoing:
+                return
+        rest = memoryview(data)[sent:]
+        while rest and call.local_open:
+            await self.until(call.can_send, call, deadline)
+            if call.local_open:
+                rest = rest[self.connection.send(call, rest, end=end) :]
+        await self.until(self.is_flushed, call, deadline)
+
+    def is_flushed(self) -> bool:
+        """True when the transport has taken all that there is to send."""
+        return not self.connection.outgoing
+
+    async def flush(self) -> None:
+        """Send what goes without waiting."""
+        outgoing = self.connection.outgoing
+        if not outgoing or self.closed:
+            return
+        transport = self._transport
+        try:
+            sent = transport.send(outgoing)
+            if transport.buffers:
+                await transport.drain()
+        except (OSError, trio.BrokenResourceError) as error:
+            self._broken(error)
+            return
+        if sent == len(outgoing):
+            outgoing.clear()
+        else:
+            del outgoing[:sent]
+            # A leader that waits for bytes only must wait for room too.
+            transport.nudge()
+
+    def _broken(self, error: OSError | trio.BrokenResourceError) -> None:
+        """The peer takes no more bytes; what it said last may tell why."""
+        try:
+            while data := self._transport.receive_now():
+                self._feed(data)
+        except OSError as later:
+            error = later
+        self._lost(error)
+        self.connection.outgoing.clear()
+        self._wake()
+
+    def _lost(self, error: OSError | trio.BrokenResourceError) -> None:
+        """The connection is no more. A reset is the end of a peer that left bytes of ours unread."""
+        if isinstance(error, BrokenPipeError | ConnectionResetError | trio.BrokenResourceError):
+            self.connection.receive_end()
+        else:
+            self.connection.fail(WireError(WireProblem.CLOSED, f"the connection broke: {error}"))
+
+    # Waiting.
+
+    async def until(self, ready: Callable[[], bool], call: Call | None, deadline: float | None) -> None:
+        """Return when `ready` is true, or when the deadline ended the call."""
+        if deadline is None:
+            if not ready():
+                await self._wait(ready, call)
+            return
+        if ready():
+            return
+        with trio.CancelScope(deadline=deadline) as scope:
+            await self._wait(ready, call)
+        if scope.cancelled_caught and call is not None:
+            call.cancel(TIMED_OUT)
+            await self.flush()
+
+    async def _wait(self, ready: Callable[[], bool], call: Call | None) -> None:
+        """Lead, or park while another leads, until `ready` is true."""
+        try:
+            while not ready():
+                if self.closed:
+                    raise trio.ClosedResourceError("this channel was closed")
+                if self._leading:
+                    await self._park(call)
+                elif self.connection.failure is not None:
+                    return
+                else:
+                    await self._lead()
+        finally:
+            if self._parked and not self._leading:
+                self._wake_next()
+
+    async def _lead(self) -> None:
+        """Send what waits to be sent, then wait for the peer once, on behalf of every call."""
+        connection = self.connection
+        data: bytes | None = None
+        self._leading = True
+        try:
+            if connection.outgoing:
+                await self.flush()
+                if connection.failure is not None:
+                    return
+            data = await self._transport.receive(unsent=bool(connection.outgoing))
+        except (OSError, trio.BrokenResourceError) as error:
+            self._lost(error)
+        finally:
+            self._leading = False
+        if data:
+            self._feed(data)
+        elif data is not None:
+            connection.receive_end()
+        if self._parked:
+            self._wake()
+        else:
+            connection.touched.clear()
+        if connection.failure is not None:
+            # The GOAWAY that says why, as far as it goes.
+            await self.flush()
+            connection.outgoing.clear()
+
+    def _feed(self, data: bytes) -> None:
+        """Give bytes to the connection, its budgets filled if their period is over."""
+        connection = self.connection
+        if connection.budgets.counted > _UNTIMED_FRAMES:
+            now = trio.current_time()
+            if self._period_began is None:
+                self._period_began = now
+            elif now - self._period_began >= connection.limits.budget_period:
+                self._period_began = now
+                connection.budgets.replenish()
+        connection.receive(data)
+
+    async def _park(self, call: Call | None) -> None:
+        """Wait until something came for the call, or this task is to lead."""
+        if self._parked is None:
+            self._parked = {}
+        parked = self._parked
+        task = trio.lowlevel.current_task()
+        parked.setdefault(call, []).append(task)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            tasks = parked[call]
+            tasks.remove(task)
+            if not tasks:
+                del parked[call]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        """Wake the tasks whose calls got something, and those that wait for no call."""
+        connection = self.connection
+        if self._parked:
+            touched = list(self._parked) if connection.failure is not None else [None, *connection.touched]
+            for call in touched:
+                for task in self._parked.pop(cast("Call | None", call), ()):
+                    trio.lowlevel.reschedule(task)
+        connection.touched.clear()
+
+    def _wake_next(self) -> None:
+        """Let the one that has parked longest lead."""
+        if self._parked:
+            call, tasks = next(iter(self._parked.items()))
+            trio.lowlevel.reschedule(tasks.pop(0))
+            if not tasks:
+                del self._parked[call]
