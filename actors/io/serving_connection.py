@@ -7,6 +7,7 @@ an :class:`Ending`, and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import attrs
@@ -216,7 +217,7 @@ class Connection:
         call = self._calls.get(event.stream_id)
         size = event.flow_controlled_length
         if call is None or call.reset:
-            self._h2.acknowledge_received_data(size, event.stream_id)
+            self.acknowledge(event.stream_id, size)
         else:
             call.inbox.put(event.data, size)
 
@@ -234,13 +235,13 @@ class Connection:
         if len(self._calls) >= self._limits.max_streams or self._stopping.is_set() or self._ending is not None:
             # Charged, since a client that is told of the limit and goes on costs us a reset each.
             self._budget.charge(FrameKind.RESET)
-            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         headers = [(header_text(name), header_text(value)) for name, value in event.headers]
         first = dict(headers)
         refusal = refusal_of(first)
         if refusal is not None:
-            self.send_headers(stream_id, refusal, end_stream=True)
+            self._answer(stream_id, refusal)
             return
         method = first[":path"]
         handler = self._routes.get(method)
@@ -253,7 +254,18 @@ class Connection:
 
     def _reject(self, stream_id: int, error: GRPCError) -> None:
         headers = [(":status", "200"), ("content-type", "application/grpc+proto")]
-        self.send_headers(stream_id, headers + status_headers(error.status, error.message), end_stream=True)
+        self._answer(stream_id, headers + status_headers(error.status, error.message))
+
+    def _answer(self, stream_id: int, headers: Headers) -> None:
+        # h2 takes in all of a read before we see its first event, so the client may have reset the stream already.
+        with contextlib.suppress(StreamTerminatedError):
+            self.send_headers(stream_id, headers, end_stream=True)
+
+    def _reset(self, stream_id: int, code: ErrorCodes) -> None:
+        # As above; a stream that is gone needs no reset.
+        with contextlib.suppress(h2.exceptions.ProtocolError):
+            self._h2.reset_stream(stream_id, code)
+        self._flush()
 
     def _start(self, stream_id: int, method: str, handler: Handler, headers: Headers) -> None:
         try:
@@ -314,15 +326,13 @@ class Connection:
         return Status.OK, None
 
     def _end_call(self, stream_id: int, call: _Call, stream: _AnyStream, status: Status, message: str | None) -> None:
-        try:
+        # The stream may end under our hands; its client then wants no more of it.
+        with contextlib.suppress(StreamTerminatedError):
             if not stream.ended:
                 stream.finish(status, message)
-            if not call.inbox.ended:
-                # The reply is complete; RFC 9113 section 8.1 lets a server ask the client to stop sending.
-                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
-        except (StreamTerminatedError, h2.exceptions.ProtocolError):
-            # The stream ended under our hands; its client wants no more of it.
-            return
+        if not call.inbox.ended:
+            # The reply is complete; RFC 9113 section 8.1 lets a server ask the client to stop sending.
+            self._reset(stream_id, ErrorCodes.NO_ERROR)
 
     # The Wire that streams use
 
@@ -353,14 +363,11 @@ class Connection:
     def reset(self, stream_id: int) -> None:
         """Queue RST_STREAM with CANCEL, unless the stream is gone already."""
         if stream_id in self._calls and not self._calls[stream_id].reset:
-            try:
-                self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
-            except h2.exceptions.ProtocolError:
-                return
-            self._flush()
+            self._reset(stream_id, ErrorCodes.CANCEL)
 
     def acknowledge(self, stream_id: int, size: int) -> None:
         """Give flow-controlled bytes back to the client."""
         if self._ending is None:
-            self._h2.acknowledge_received_data(size, stream_id)
+            with contextlib.suppress(h2.exceptions.ProtocolError):
+                self._h2.acknowledge_received_data(size, stream_id)
             self._flush()

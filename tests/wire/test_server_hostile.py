@@ -350,6 +350,37 @@ async def test_cancellation_says_goaway_and_stops_at_once(autojump_clock: trio.t
     assert [e.error_code for e in client.events if isinstance(e, h2.events.ConnectionTerminated)] == [0]
 
 
+@pytest.mark.parametrize("method", ["nothing", "unary", "hang"])
+async def test_a_call_that_is_reset_in_the_write_that_opens_it_hurts_nobody(tmp_path: Path, method: str) -> None:
+    """fault 60: h2 has closed the stream before we could answer it; seen to end the whole listener once."""
+    async with served(tmp_path / "s") as server:
+        good = ByteClient(await trio.open_unix_socket(server.path))
+        await good.hello()
+        bad = ByteClient(await trio.open_unix_socket(server.path))
+        await bad.hello()
+        for _ in range(5):
+            bad.h2.reset_stream(bad.open_call(method, body=message(b"x"), end=False))
+        await bad.flush()
+        assert await bad.call("unary", message(b"the same connection goes on")) == OK
+        assert await good.call("unary", message(b"and so does another")) == OK
+        assert (server.reports.endings, server.reports.failures) == ([], [])
+        await trio.aclose_forcefully(bad.stream)
+        await trio.aclose_forcefully(good.stream)
+
+
+async def test_a_refused_call_that_was_reset_already_is_no_protocol_error(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with in_memory(ServerLimits(max_streams=3)) as server:
+        await server.client.hello()
+        for _ in range(5):
+            server.client.h2.reset_stream(server.client.open_call("hang", end=False))
+        await server.client.flush()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await server.client.call("unary", message(b"x")) == OK
+        assert server.reports.endings == []
+
+
 async def test_a_hostile_client_does_not_disturb_another(tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server:
         good = ByteClient(await trio.open_unix_socket(server.path))
