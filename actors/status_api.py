@@ -31,8 +31,8 @@ from plugind.protocol.status import Json, StateName, described_to_json, plugin_t
 from plugind.protocol.text import encodable
 from plugind.protocol.view import Row, View
 
-#: Plugins to a piece of a listing: about two milliseconds of work, then others have their turn.
-PIECE = 100
+#: Plugins to a piece of a listing: about a millisecond of work, then others have their turn.
+PIECE = 50
 #: Changes that a watcher of the status socket may lag behind.
 WATCH_LAG = 4096
 JSON_LINES = "application/jsonl"
@@ -177,7 +177,7 @@ class Api:
         target = _retry_target(request.body)
         if target is None:
             return problem(400, 'the body is to be {"target": NAME or SOCKET}')
-        # By path: the view knows the names of sockets that wait and have no claim to their name yet, and paths as shown.
+        # By path: the view knows names of sockets that wait and have no claim to them now, and paths as shown.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
         asked = [row.last.socket for row in rows] or [target]
         writer, reader = trio.open_memory_channel[RetryAnswered](len(asked))

@@ -206,10 +206,8 @@ async def _respond(
     headers = [("Content-Type", response.content_type), ("Connection", "close"), *response.headers]
     if response.write is None:
         headers.append(("Content-Length", str(len(response.body))))
-    head = (
-        connection.send(h11.Response(status_code=response.status, headers=headers, reason=_phrase(response.status)))
-        or b""
-    )
+    phrase = HTTPStatus(response.status).phrase.encode("ascii")
+    head = connection.send(h11.Response(status_code=response.status, headers=headers, reason=phrase)) or b""
     if response.write is None or bodiless:
         with trio.fail_after(limits.piece):
             data = b"" if bodiless else connection.send(h11.Data(data=response.body)) or b""
@@ -227,10 +225,6 @@ async def _respond(
         else:
             await response.write(send)
         await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
-
-
-def _phrase(status: int) -> bytes:
-    return HTTPStatus(status).phrase.encode("ascii")
 
 
 async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Awaitable[None]], send: Send) -> None:
