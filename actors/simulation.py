@@ -24,8 +24,9 @@ test, in seconds, rounded to the microsecond. Nothing takes virtual time but wha
 
 **Plugins** are a :class:`FakePlugin`, which fails, hangs, dies and dawdles as told, or services of your own, built on
 the base classes that grpclib generates; see :meth:`SimulatedNode.plug`. **Handlers** are a :class:`FakeHandler`, which
-follows a script, or your own. **Chance** (the jitter of backoff, which is off unless asked for, and of rescans) comes
-from one seed.
+follows a script, or your own. **Chance** comes from one seed, ``Config.seed``: the jitter of backoff (off unless asked
+for) and of rescans, and the order in which Trio runs tasks that are ready at one moment. So one script gives one
+timeline; other seeds try other orders.
 
 Not simulated: permissions and credentials beyond "denied", bytes per second of the file system, and the kernel's
 buffers, so that a send never blocks.
@@ -50,6 +51,7 @@ from plugind.actors.io.serving import Service
 from plugind.actors.simulation_directory import MemoryDirectory
 from plugind.actors.simulation_handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
 from plugind.actors.simulation_network import Accepting, MemoryNetwork
+from plugind.actors.simulation_order import pinned
 from plugind.actors.simulation_plugins import Call, FakePlugin, PluggedIn
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
@@ -167,16 +169,17 @@ class SimulatedNode:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         try:
-            async with trio.open_nursery() as world:
-                self._world = world
-                for run in self._to_start:
-                    world.start_soon(run)
-                await self.start()
-                yield
-                if self._supervisor is not None:
-                    await self.stop()
-                await trio.testing.wait_all_tasks_blocked()
-                world.cancel_scope.cancel()
+            with pinned(self.config.seed or 0):
+                async with trio.open_nursery() as world:
+                    self._world = world
+                    for run in self._to_start:
+                        world.start_soon(run)
+                    await self.start()
+                    yield
+                    if self._supervisor is not None:
+                        await self.stop()
+                    await trio.testing.wait_all_tasks_blocked()
+                    world.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             # One error comes out as it went in: the block's own, or the one that ended the node.
             if len(group.exceptions) == 1:
@@ -229,14 +232,15 @@ class SimulatedNode:
                 # Subscribed before anything runs, and until everything has ended: no change is missed.
                 async with supervisor.changes() as changes:
                     self._world.start_soon(self._read, changes, reading)
-                    async with supervisor:
-                        self._supervisor = supervisor
-                        task_status.started()
-                        await self._ending.wait()
-                    await trio.testing.wait_all_tasks_blocked()
-                    reading.cancel()
+                    try:
+                        async with supervisor:
+                            self._supervisor = supervisor
+                            task_status.started()
+                            await self._ending.wait()
+                        await trio.testing.wait_all_tasks_blocked()
+                    finally:
+                        reading.cancel()
         finally:
-            reading.cancel()
             self._supervisor = None
             self._statuses.clear()
             self._ended.set()

@@ -1,0 +1,471 @@
+"""Registration actors on a whole node in virtual time: the way of a plugin, and the ways off it."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from trio.testing import MockClock
+
+from plugind.actors.simulation import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, HandlerCall, SimulatedNode, Takes
+from plugind.protocol.backoff import Backoff
+from plugind.tests.actors.timelines import asked, at, refused_at, registered_at, told_no, told_yes
+
+UNIMPLEMENTED = GRPCError(Status.UNIMPLEMENTED, "unknown method")
+
+
+def csi(name: str = "a.example.com", **faults: object) -> FakePlugin:
+    return FakePlugin("CSIPlugin", name, **faults)  # type: ignore[arg-type]
+
+
+def colour(name: str = "red.example.com") -> FakePlugin:
+    return FakePlugin("Colour", name)
+
+
+# --- the way ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_is_asked_to_validate_then_to_register_and_the_plugin_is_told(
+    autojump_clock: MockClock,
+) -> None:
+    """plugin_manager_test TestPluginRegistration: sockets at depths 0 to 2 give exactly validate, then register."""
+    handler = FakeHandler()
+    sockets = ("a.sock", "one/b.sock", "one/two/c.sock")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugins = [node.plug(socket, colour(socket)) for socket in sockets]
+        await node.settled()
+        for socket, plugin in zip(sockets, plugins, strict=True):
+            assert node.timeline(socket) == registered_at(0.0)
+            assert plugin.calls == [asked(0.0), told_yes(0.0)]
+            assert handler.asked(socket) == ["validate", "register"]
+
+
+async def test_what_the_plugin_says_reaches_its_handler_and_an_empty_endpoint_is_its_socket(
+    autojump_clock: MockClock,
+) -> None:
+    """Section Register: default an empty endpoint to the socket path."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "a", ("1.0.0", "2.0.0")))
+        node.plug("b.sock", FakePlugin("Colour", "b", (), "/run/b/service.sock"))
+        await node.settled()
+        seen = {
+            plugin.name: (plugin.endpoint, plugin.versions, plugin.socket) for plugin in handler.registered.values()
+        }
+        assert seen == {
+            "a": ("/plugins/a.sock", ("1.0.0", "2.0.0"), "/plugins/a.sock"),
+            "b": ("/run/b/service.sock", (), "/plugins/b.sock"),
+        }
+
+
+async def test_one_connection_carries_the_whole_conversation_and_is_closed(autojump_clock: MockClock) -> None:
+    """Behaviour 26: one connection throughout."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi())
+        await node.settled()
+        assert (plugin.accepted, plugin.connections) == (1, 0)
+
+
+async def test_sockets_that_are_there_before_the_start_are_registered(autojump_clock: MockClock) -> None:
+    """plugin_watcher_test TestPluginRegistrationAtKubeletStart: ten sockets there before the start are found."""
+    node = SimulatedNode()
+    for number in range(10):
+        node.plug(f"{number}.sock", csi(f"{number}.example.com"))
+    async with node:
+        await node.settled()
+        assert [node.timeline(f"{number}.sock") for number in range(10)] == [registered_at(0.0)] * 10
+
+
+async def test_each_conversation_of_many_goes_its_own_way_side_by_side(autojump_clock: MockClock) -> None:
+    """executor TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin and
+    ..._UnregisterPlugin_ConcurrentUnregisterPlugin: different paths run in parallel."""
+    handler = FakeHandler().always("register", Takes(3.0)).always("deregister", Takes(2.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugins = [node.plug(f"{number}.sock", colour(f"{number}")) for number in range(20)]
+        await node.settled()
+        assert node.now == 3.0
+        assert handler.most_at_once == 20
+        for plugin in plugins:
+            plugin.stop()
+        await node.settled()
+        assert node.now == 5.0
+        assert node.timeline("7.sock")[-2:] == [(3.0, "leaving"), (5.0, "gone")]
+
+
+# --- dialling ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_plugin_between_bind_and_listen_is_awaited_without_a_counted_failure(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 12: ECONNREFUSED before listen() costs no first backoff."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(), listening=False)
+        await trio.sleep(0.2)
+        plugin.listen()
+        await node.settled()
+        *states, last = node.history("a.sock")
+        assert [entry.state for entry in states] == ["dialing", "asking-info", "validating", "registering", "notifying"]
+        assert last.state == "registered"
+        assert last.attempt == 1
+        assert 0.2 <= last.time <= 0.25
+        assert len(node.network.dials) < 20
+
+
+async def test_a_socket_that_nobody_listens_on_is_stale_after_the_grace_and_looked_at_ever_more_rarely(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 15, fault 28: stale is its own state, with backoff; the socket is never unlinked by us."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(), listening=False)
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [(0.0, "dialing"), (1.0, "stale")]
+        await trio.sleep_until(10.0)
+        assert node.timeline("a.sock")[2:] == [
+            *at(1.5, "dialing", "stale"),
+            *at(2.5, "dialing", "stale"),
+            *at(4.5, "dialing", "stale"),
+            *at(8.5, "dialing", "stale"),
+        ]
+        stale = node.history("a.sock")[-1]
+        assert stale.reason == (
+            "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: nobody listens on '/plugins/a.sock'"
+        )
+        assert (stale.attempt, stale.next_try) == (5, 16.5)
+        plugin.listen()
+        await node.settled(patience=10.0)
+        assert node.timeline("a.sock")[10:] == registered_at(16.5)
+
+
+async def test_a_stale_socket_that_is_touched_is_looked_at_at_once(autojump_clock: MockClock) -> None:
+    """Behaviours 3 and 15: looked at again on any event."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(), listening=False)
+        await trio.sleep_until(9.0)
+        plugin.listen()
+        node.directory.chmod(plugin.path)
+        await node.settled()
+        assert node.timeline("a.sock")[-6:] == registered_at(9.0)
+
+
+async def test_a_crashed_plugin_that_comes_back_on_a_new_socket_is_registered_anew(autojump_clock: MockClock) -> None:
+    """Fault 39, plugin_watcher_test TestPluginReRegistration: one path re-created ten times, each newer than before."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", colour())
+        await node.settled()
+        generations = [node.history("a.sock")[-1].generation]
+        for _ in range(10):
+            plugin.crash()
+            await node.settled()
+            plugin.restart()
+            await node.settled()
+            assert node.state("a.sock") == "registered"
+            generations.append(node.history("a.sock")[-1].generation)
+        assert generations == sorted(set(generations))
+        assert handler.asked() == ["validate", "register"] + ["deregister", "validate", "register"] * 10
+
+
+# --- GetInfo ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_silent_plugin_is_retried_with_doubling_delays_up_to_the_cap(autojump_clock: MockClock) -> None:
+    """Behaviours 23 and 26, fault 32, exponential backoff: 1 s deadline, then 0.5 s, doubling, cap 2 min 2 s."""
+    delays = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 122.0, 122.0, 122.0)
+    async with SimulatedNode() as node:
+        node.plug("a.sock", csi(hang="get-info"))
+        await trio.sleep_until(sum(delays) + len(delays) + 0.5)
+        expected, time = [], 0.0
+        for delay in delays:
+            expected += [*at(time, "dialing", "asking-info"), (time + 1.0, "waiting")]
+            time += 1.0 + delay
+        expected += at(time, "dialing", "asking-info")
+        assert node.timeline("a.sock") == expected
+        waiting = [entry for entry in node.history("a.sock") if entry.state == "waiting"]
+        assert [entry.attempt for entry in waiting] == list(range(1, 12))
+        assert [(entry.next_try or 0) - entry.time for entry in waiting] == list(delays)
+        assert {entry.reason for entry in waiting} == {
+            "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, "
+            "err: no answer in 1 s"
+        }
+
+
+async def test_a_plugin_that_fails_twice_is_registered_at_the_third_try(autojump_clock: MockClock) -> None:
+    """Behaviours 23, 25 and 28: reason, attempt and next try are shown; the plugin is not told of a failed GetInfo."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(get_info_fails=2))
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "waiting"),
+            *at(0.5, "dialing", "asking-info", "waiting"),
+            *registered_at(1.5),
+        ]
+        first = node.history("a.sock")[2]
+        assert (first.attempt, first.next_try) == (1, 0.5)
+        assert first.reason == (
+            "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, "
+            "err: UNAVAILABLE: this fake refuses"
+        )
+        assert plugin.calls == [asked(0.0), asked(0.5), asked(1.5), told_yes(1.5)]
+
+
+async def test_a_socket_that_is_made_again_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
+    """Behaviour 24: backoff is per generation, and gone with what vanished."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(get_info_fails=math.inf))
+        await trio.sleep_until(10.0)
+        assert node.history("a.sock")[-1].next_try == 15.5
+        plugin.restart()
+        await trio.sleep_until(10.7)
+        assert node.timeline("a.sock")[-6:] == [
+            *at(10.0, "dialing", "asking-info", "waiting"),
+            *at(10.5, "dialing", "asking-info", "waiting"),
+        ]
+        assert node.history("a.sock")[-1].attempt == 2
+
+
+async def test_a_plugin_without_the_method_is_parked_for_its_generation(autojump_clock: MockClock) -> None:
+    """Behaviour 28, fault 71: UNIMPLEMENTED is terminal, and not asked for ever."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", csi(get_info_fails=1, error=UNIMPLEMENTED))
+        await trio.sleep_until(1000.0)
+        assert node.timeline("a.sock") == at(0.0, "dialing", "asking-info", "parked")
+        assert node.history("a.sock")[-1].reason == (
+            "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, "
+            "err: UNIMPLEMENTED: unknown method"
+        )
+        assert plugin.calls == [asked(0.0)]
+        plugin.restart()
+        await node.settled()
+        assert node.timeline("a.sock")[3:] == registered_at(1000.0)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "reason"),
+    [
+        (FakePlugin("Colour", ""), "the plugin's name is empty"),
+        (FakePlugin("", "a"), "the plugin's type is empty"),
+        (FakePlugin("Colour", "a\x1b[2J"), r"the plugin's name holds control characters: 'a\x1b[2J'"),
+        (FakePlugin("Colour", "a" * 254), "the plugin's name has 254 characters, at most 253 are allowed"),
+        (
+            FakePlugin("Colour", "a", endpoint="@abstract"),
+            "the endpoint '@abstract' is an abstract socket; give the path of a unix socket",
+        ),
+        (FakePlugin("Colour", "a", ["1"] * 129), "129 supported versions, at most 128 are allowed"),
+    ],
+)
+async def test_a_plugin_that_says_what_nobody_may_see_is_told_so(
+    autojump_clock: MockClock, plugin: FakePlugin, reason: str
+) -> None:
+    """Faults 42, 51 and 73: refused before any handler sees it, told, and retried."""
+    handler = FakeHandler()
+    error = f"RegisterPlugin error -- plugin validation failed with err: {reason}"
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugged = node.plug("a.sock", plugin)
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == at(0.0, "dialing", "asking-info", "notifying", "waiting")
+        assert node.history("a.sock")[-1].reason == error
+        assert plugged.calls == [asked(0.0), told_no(0.0, error)]
+        assert handler.calls == []
+
+
+# --- the handler says no ----------------------------------------------------------------------------------------------
+
+
+async def test_a_plugin_of_an_unknown_type_is_told_and_parked_and_tried_when_a_handler_comes(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 29, fault 74: the reference's words; parked until such a handler is added, then tried at once."""
+    error = "RegisterPlugin error -- no handler registered for plugin type: Colour at socket /plugins/a.sock"
+    handler = FakeHandler()
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", colour())
+        other = node.plug("b.sock", FakePlugin("Shape", "round.example.com"))
+        await trio.sleep_until(500.0)
+        assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "parked")]
+        assert node.history("a.sock")[-1].reason == error
+        assert plugin.calls == [asked(0.0), told_no(0.0, error)]
+        await node.supervisor.add_handler("Colour", handler)
+        await node.settled()
+        assert node.timeline("a.sock")[5:] == registered_at(500.0)
+        assert handler.calls == [
+            HandlerCall(500.0, "validate", "red.example.com"),
+            HandlerCall(500.0, "register", "red.example.com"),
+        ]
+        assert other.calls[2:] == []
+
+
+async def test_a_plugin_that_does_not_pass_validation_is_told_in_the_words_of_the_reference(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 30, fault 75; generator TestNotifyPlugin: the failure is surfaced to the plugin."""
+    reason = "none of the CSI versions '2.0.0' is a version number below 2"
+    error = f"RegisterPlugin error -- plugin validation failed with err: {reason}"
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com", ["2.0.0"]))
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "waiting")]
+        assert node.history("a.sock")[-1].reason == error
+        assert plugin.calls == [asked(0.0), told_no(0.0, error)]
+        assert isinstance(plugin.plugin, FakePlugin)
+        plugin.plugin.versions = ["1.5.0"]
+        await node.settled()
+        assert node.timeline("a.sock")[5:] == registered_at(0.5)
+
+
+async def test_a_register_that_fails_is_told_undone_and_retried(autojump_clock: MockClock) -> None:
+    """Behaviours 31, 34 and 36, fault 81: deregistered exactly once for an attempted register, then tried again."""
+    handler = FakeHandler().script("register", Fails("no room"))
+    error = "RegisterPlugin error -- plugin registration failed with err: ValueError: no room"
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", colour())
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying", "leaving", "waiting"),
+            *registered_at(0.5),
+        ]
+        assert plugin.calls == [asked(0.0), told_no(0.0, error), asked(0.5), told_yes(0.5)]
+        assert [(call.time, call.ask) for call in handler.calls] == [
+            (0.0, "validate"),
+            (0.0, "register"),
+            (0.0, "deregister"),
+            (0.5, "validate"),
+            (0.5, "register"),
+        ]
+
+
+async def test_a_plugin_that_exits_when_it_is_refused_is_logged_no_more(autojump_clock: MockClock) -> None:
+    """Fault 77, behaviour 32: node-driver-registrar exits when told no; the first cause is what is shown."""
+    handler = FakeHandler().script("validate", Fails("not now"))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "a", die="notify"))
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "waiting")]
+        assert node.history("a.sock")[-1].reason == (
+            "RegisterPlugin error -- plugin validation failed with err: ValueError: not now"
+        )
+        plugin.plugin = colour("a")
+        await node.settled()
+        assert node.timeline("a.sock")[5:] == registered_at(0.5)
+
+
+# --- notify -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_notify_that_fails_is_retried_alone_on_new_connections(autojump_clock: MockClock) -> None:
+    """Behaviour 33, fault 36; DRA end-to-end: a failed notify is retried. The handler's register runs once."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "a", notify_fails=3))
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+            *at(0.0, "dialing", "notifying", "waiting"),
+            *at(0.5, "dialing", "notifying", "waiting"),
+            *at(1.5, "dialing", "notifying", "registered"),
+        ]
+        assert plugin.calls == [asked(0.0), told_yes(0.0), told_yes(0.0), told_yes(0.5), told_yes(1.5)]
+        assert handler.asked() == ["validate", "register"]
+        assert plugin.accepted == 4
+
+
+async def test_a_notify_that_never_succeeds_is_given_up_and_the_register_undone(autojump_clock: MockClock) -> None:
+    """Behaviour 33, fault 35, generator TestNotifyPlugin: the failure with its cause, rolled back, then all anew."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "a", reject_notify=True))
+        await trio.sleep_until(5.0)
+        assert node.timeline("a.sock")[:20] == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+            *at(0.0, "dialing", "notifying", "waiting"),
+            *at(0.5, "dialing", "notifying", "waiting"),
+            *at(1.5, "dialing", "notifying", "waiting"),
+            *at(3.5, "dialing", "notifying", "leaving", "waiting"),
+            *at(4.0, "dialing", "asking-info"),
+        ]
+        assert handler.asked()[:4] == ["validate", "register", "deregister", "validate"]
+        given_up = node.history("a.sock")[17]
+        assert given_up.reason == (
+            "RegisterPlugin error -- failed to send registration status at socket /plugins/a.sock, "
+            "err: UNAVAILABLE: this fake refuses"
+        )
+        assert [call.time for call in plugin.calls][:6] == [0.0, 0.0, 0.0, 0.5, 1.5, 3.5]
+
+
+async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(autojump_clock: MockClock) -> None:
+    """Fault 35: its socket refuses; the notify is retried on new connections, given up, undone; then it is stale."""
+    handler = FakeHandler().script("register", Takes(1.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", colour())
+        await trio.sleep(0.5)
+        plugin.crash()
+        await trio.sleep_until(7.0)
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering"),
+            *at(1.0, "notifying", "dialing", "waiting"),
+            *at(1.5, "dialing", "waiting"),
+            *at(2.5, "dialing", "waiting"),
+            *at(4.5, "dialing", "leaving", "waiting"),
+            (5.0, "dialing"),
+            (5.0, "stale"),
+            (6.0, "dialing"),
+            (6.0, "stale"),
+        ]
+        assert handler.asked() == ["validate", "register", "deregister"]
+
+
+async def test_a_connection_lost_while_register_is_slow_is_dialled_again_for_the_notify(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 36: dialled again at once; nothing is asked or registered twice."""
+    handler = FakeHandler().script("register", Takes(2.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", colour())
+        await trio.sleep(1.0)
+        plugin.reset()
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering"),
+            *at(2.0, "notifying", "dialing", "notifying", "registered"),
+        ]
+        assert plugin.calls == [asked(0.0), told_yes(2.0)]
+        assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_plugin_that_never_answers_the_notify_costs_five_seconds_a_try(autojump_clock: MockClock) -> None:
+    """Behaviour 26: notify 5 s."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "a", hang="notify"))
+        await trio.sleep(7.0)
+        plugin.unlink()
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+            *at(5.0, "dialing", "notifying"),
+            *at(7.0, "leaving", "gone"),
+        ]
+
+
+# --- chance -----------------------------------------------------------------------------------------------------------
+
+
+async def test_jitter_lengthens_delays_by_the_seed_and_never_shortens_them(autojump_clock: MockClock) -> None:
+    """Behaviour 23: same numbers as defaults, with jitter, from one seeded source."""
+
+    async def delays(seed: int) -> list[float]:
+        config = attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.1), seed=seed)
+        async with SimulatedNode(config) as node:
+            node.plug("a.sock", csi(get_info_fails=math.inf))
+            await trio.sleep(20.0)
+            waits = [entry for entry in node.history("a.sock") if entry.state == "waiting"]
+            return [round((entry.next_try or 0.0) - entry.time, 5) for entry in waits]
+
+    first = await delays(1)
+    assert first == await delays(1)
+    assert first != await delays(2)
+    for delay, rule in zip(first, (0.5, 1.0, 2.0, 4.0, 8.0), strict=False):
+        assert rule < delay <= rule * 1.1
