@@ -4,6 +4,7 @@ Every rule that turns what a plugin sent into a gRPC status is here: messages, t
 HTTP statuses, RST_STREAM codes and broken limits. A call has exactly one `outcome`, the first that was decided.
 """
 
+import struct
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -28,6 +29,8 @@ from plugind.protocol.wire_errors import (
 MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
 
 PREFIX_BYTES: Final = 5
+
+_PREFIX: Final = struct.Struct(">BI")
 
 _MAX_HEADS: Final = 256
 _MAX_TIMEOUT: Final = 99_999_999
@@ -106,7 +109,7 @@ def metadata_fields(metadata: MetadataLike) -> bytes:
 
 def frame_message(message: bytes) -> bytes:
     """A message with gRPC's prefix: not compressed, and its length."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return _PREFIX.pack(0, len(message)) + message
 
 
 class Call(Stream):
@@ -179,7 +182,10 @@ class Call(Stream):
                 self._decide(problem)
             return
         self.trailers = block
-        self._decide(self._end_problem(block) or _status(block))
+        if block.grpc_status == "0" and self._partial is None and (self.messages is not None or not self.unary):
+            self._decide(SUCCESS)
+        else:
+            self._decide(self._end_problem(block) or _status(block))
 
     def on_data(self, data: bytes, *, end: bool) -> None:
         """A piece of the messages, which HTTP/2 may cut anywhere."""

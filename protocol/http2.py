@@ -331,7 +331,7 @@ class ClientConnection:
         self.budgets.spend(LATE_FRAMES)
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        stream = self._stream(stream_id, "DATA")
+        stream = self.streams.get(stream_id) or self._stream(stream_id, "DATA")
         size = len(payload)
         self._receive_window -= size
         if self._receive_window < 0:

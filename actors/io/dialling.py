@@ -20,6 +20,8 @@ from plugind.protocol.wire_errors import DialError, DialFailure, Peer
 MAX_PATH_BYTES: Final = 107
 """What `sockaddr_un` holds, less its NUL."""
 
+_FAMILY: Final = int(socket.AF_UNIX)
+_KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -68,9 +70,10 @@ async def connect_stream(
 
 
 async def _connect(path: str, timeout: float, refused_grace: float) -> socket.socket:
-    _check(path)
+    if not path or "\0" in path or path.startswith("@"):
+        raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system")
     try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        connection = socket.socket(_FAMILY, _KIND)
     except OSError as error:
         raise _failure(error, path) from error
     try:
@@ -109,7 +112,7 @@ async def _retry(connection: socket.socket, path: str, error: OSError, timeout: 
 def _try(connection: socket.socket, path: str) -> OSError | None:
     """One attempt. Paths that `sockaddr_un` cannot hold go through a descriptor (fault 23)."""
     try:
-        if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+        if len(path) <= MAX_PATH_BYTES and (path.isascii() or len(os.fsencode(path)) <= MAX_PATH_BYTES):
             connection.connect(path)
         else:
             _connect_long(connection, path)
@@ -132,13 +135,6 @@ def _connect_long(connection: socket.socket, path: str) -> None:
         connection.connect(short)
     finally:
         os.close(descriptor)
-
-
-def _check(path: str) -> None:
-    if not path:
-        raise DialError(DialFailure.BAD_PATH, path, "the path of the socket is empty")
-    if "\0" in path or path.startswith("@"):
-        raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system")
 
 
 def _failure(error: OSError, path: str) -> DialError:

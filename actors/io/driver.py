@@ -49,28 +49,29 @@ class Driver:
     # Sending.
 
     async def open(self, call: Call, head: bytes, deadline: float | None, *, end: bool) -> None:
-        """Begin a request, as soon as the peer takes one more."""
+        """Begin a request, as soon as the peer takes one more. Not needed where `connection.can_open` is true."""
         connection = self.connection
-        if self.closed:
-            raise trio.ClosedResourceError("this channel was closed")
-        if not connection.can_open:
-            await self.until(self._may_open, call, deadline)
-            if connection.refusal is not None:
-                call.cancel(failure_outcome(connection.refusal))
-            if call.outcome is not None:
-                return
-        connection.open(call, head, end=end)
+        await self.until(self._may_open, call, deadline)
+        if connection.refusal is not None:
+            call.cancel(failure_outcome(connection.refusal))
+        if call.outcome is None:
+            connection.open(call, head, end=end)
 
     def _may_open(self) -> bool:
         return self.connection.can_open or self.connection.refusal is not None
 
-    async def send(self, call: Call, data: bytes, deadline: float | None, *, end: bool) -> None:
-        """Send a framed message, waiting for room in the windows and in the socket."""
+    def send_now(self, call: Call, data: bytes, *, end: bool) -> int:
+        """Send what goes of a framed message without waiting. Returns how much; some of it may stay in `outgoing`."""
+        if self.closed:
+            raise trio.ClosedResourceError("this channel was closed")
         sent = self.connection.send(call, data, end=end)
-        if sent == len(data):
-            await self.flush()
-            if not self.connection.outgoing:
-                return
+        if not self._transport.buffers:
+            self._flush()
+        return sent
+
+    async def send_rest(self, call: Call, data: bytes, sent: int, deadline: float | None, *, end: bool) -> None:
+        """Send the rest of a framed message, waiting for room in the windows and in the socket."""
+        await self.flush()
         rest = memoryview(data)[sent:]
         while rest and call.local_open:
             await self.until(call.can_send, call, deadline)
@@ -83,16 +84,22 @@ class Driver:
         return not self.connection.outgoing
 
     async def flush(self) -> None:
-        """Send what goes without waiting."""
-        outgoing = self.connection.outgoing
-        if not outgoing or self.closed:
+        """Send what goes without waiting for the peer."""
+        if not self.connection.outgoing or self.closed:
             return
+        self._flush()
+        if self._transport.buffers:
+            try:
+                await self._transport.drain()
+            except (OSError, trio.BrokenResourceError) as error:
+                self._broken(error)
+
+    def _flush(self) -> None:
+        outgoing = self.connection.outgoing
         transport = self._transport
         try:
             sent = transport.send(outgoing)
-            if transport.buffers:
-                await transport.drain()
-        except (OSError, trio.BrokenResourceError) as error:
+        except OSError as error:
             self._broken(error)
             return
         if sent == len(outgoing):
@@ -124,20 +131,19 @@ class Driver:
 
     async def until(self, ready: Callable[[], bool], call: Call | None, deadline: float | None) -> None:
         """Return when `ready` is true, or when the deadline ended the call."""
-        if deadline is None:
-            if not ready():
-                await self._wait(ready, call)
-            return
         if ready():
             return
+        if deadline is None:
+            await self.wait(ready, call)
+            return
         with trio.CancelScope(deadline=deadline) as scope:
-            await self._wait(ready, call)
+            await self.wait(ready, call)
         if scope.cancelled_caught and call is not None:
             call.cancel(TIMED_OUT)
             await self.flush()
 
-    async def _wait(self, ready: Callable[[], bool], call: Call | None) -> None:
-        """Lead, or park while another leads, until `ready` is true."""
+    async def wait(self, ready: Callable[[], bool], call: Call | None) -> None:
+        """Return when `ready` is true: lead, or park while another leads."""
         try:
             while not ready():
                 if self.closed:

@@ -70,7 +70,7 @@ class Stream(Generic[SendT, RecvT]):
         self._authority = authority
         self.peer = peer
         self._name = name
-        self._streams_out, self._streams_in = cardinality.value
+        self._streams_out, self._streams_in = cardinality
         self._request_type = request_type
         self._reply_type = reply_type
         self._deadline = deadline
@@ -99,11 +99,30 @@ class Stream(Generic[SendT, RecvT]):
         if end and not self._streams_out:
             raise ProtocolError("a unary request needs its message before its end")
         call = await self._begin(end=end)
+        await self._driver.flush()
         await self._driver.until(self._driver.is_flushed, call, self._deadline)
 
     async def _begin(self, *, end: bool) -> Call:
         if self._call is not None:
             raise ProtocolError("the request was sent already")
+        call = self._open(end=end)
+        if not call.id:
+            await self._driver.open(call, self._head(), self._deadline, end=end)
+        return call
+
+    def _open(self, *, end: bool) -> Call:
+        """Begin the request if the peer takes one more now; the call has no number otherwise."""
+        driver = self._driver
+        if driver.closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        head = self._head()
+        call = self._call = Call(driver.connection, unary=not self._streams_in)
+        self._ended = end
+        if driver.connection.can_open:
+            driver.connection.open(call, head, end=end)
+        return call
+
+    def _head(self) -> bytes:
         head = request_head(self._name, self._authority)
         if self._deadline is not None:
             remaining = self._deadline - trio.current_time()
@@ -112,10 +131,7 @@ class Stream(Generic[SendT, RecvT]):
             head += timeout_field(remaining)
         if self._metadata:
             head += metadata_fields(self._metadata)
-        call = self._call = Call(self._driver.connection, unary=not self._streams_in)
-        self._ended = end
-        await self._driver.open(call, head, self._deadline, end=end)
-        return call
+        return head
 
     async def send_message(self, message: SendT, *, end: bool = False) -> None:
         """Send a message, and the request headers before the first; the only one of a unary request ends it.
@@ -127,11 +143,21 @@ class Stream(Generic[SendT, RecvT]):
         if not isinstance(message, self._request_type):
             raise TypeError(f"the message must be a {self._request_type.__name__}, not {message!r}")
         data = frame_message(message.SerializeToString())
-        call = self._call or await self._begin(end=False)
-        self._ended = end or not self._streams_out
+        call = self._call or self._open(end=False)
+        self._ended = end = end or not self._streams_out
         self._sent = True
-        if call.outcome is None:
-            await self._driver.send(call, data, self._deadline, end=self._ended)
+        if not call.id:
+            await self._driver.open(call, self._head(), self._deadline, end=False)
+        await self._send(call, data, end=end)
+
+    async def _send(self, call: Call, data: bytes, *, end: bool) -> None:
+        if not call.local_open:
+            # The peer gave the response, or gave up, before it had the whole request.
+            return
+        driver = self._driver
+        sent = driver.send_now(call, data, end=end)
+        if sent != len(data) or driver.connection.outgoing:
+            await driver.send_rest(call, data, sent, self._deadline, end=end)
 
     async def end(self) -> None:
         """End a streaming request that `send_message` did not end."""
@@ -144,8 +170,7 @@ class Stream(Generic[SendT, RecvT]):
         if self._ended:
             raise ProtocolError("the request was ended already")
         self._ended = True
-        if self._call.local_open:
-            await self._driver.send(self._call, b"", self._deadline, end=True)
+        await self._send(self._call, b"", end=True)
 
     async def recv_initial_metadata(self) -> None:
         """Wait for the response headers. Raises GRPCError if the call failed before or with them."""
@@ -158,7 +183,10 @@ class Stream(Generic[SendT, RecvT]):
         """The next message; None at the end of the response. Raises GRPCError if the call failed."""
         call = self._started()
         if not call.messages:
-            await self._driver.until(call.has_message, call, self._deadline)
+            if self._deadline is None:
+                await self._driver.wait(call.has_message, call)
+            else:
+                await self._driver.until(call.has_message, call, self._deadline)
         outcome = call.outcome
         if call.messages and (self._streams_in or outcome is None or outcome.status is Status.OK):
             return self._decode(call)

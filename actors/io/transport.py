@@ -65,15 +65,8 @@ class SocketTransport:
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See `Transport`."""
         if unsent:
-            # An epoll descriptor is readable when what it watches is ready: one wait for both directions.
-            with select.epoll(1) as either:
-                either.register(self._socket, select.EPOLLIN | select.EPOLLOUT)
-                return await self._receive(either.fileno())
-        return await self._receive(self._socket.fileno())
-
-    async def _receive(self, descriptor: int) -> bytes | None:
-        """Wait for the descriptor, then read."""
-        self._waits_on = descriptor
+            return await self._either_way()
+        descriptor = self._waits_on = self._socket.fileno()
         try:
             await trio.lowlevel.wait_readable(descriptor)
             return self._socket.recv(READ_BYTES)
@@ -86,6 +79,20 @@ class SocketTransport:
             return None
         finally:
             self._waits_on = -1
+
+    async def _either_way(self) -> bytes | None:
+        """Wait for bytes or for room: an epoll descriptor is readable when what it watches is ready."""
+        with select.epoll(1) as either:
+            either.register(self._socket, select.EPOLLIN | select.EPOLLOUT)
+            self._waits_on = either.fileno()
+            try:
+                await trio.lowlevel.wait_readable(either.fileno())
+            except trio.ClosedResourceError:
+                if self._closed:
+                    raise
+            finally:
+                self._waits_on = -1
+        return self.receive_now()
 
     def receive_now(self) -> bytes | None:
         """See `Transport`."""
