@@ -1,0 +1,92 @@
+"""How long one new plugin takes on an idle daemon: from listen() to NotifyRegistrationStatus.
+
+    python -m benchmarks.latency --registered 0 1000 --runs 50
+
+The daemon is `plugind run` as users run it, and idle but for the plugins that are registered already. The plugins live
+in one process of their own, which sleeps between calls as real ones do. Each run makes one socket and waits until its
+plugin was told that it is registered; both times are read by the plugins' process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import quantiles
+
+from plugind.benchmarks.cheap_plugin import ServerOptions
+from plugind.benchmarks.daemon_process import plugind_run
+from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.table import Progress, Row, Spread, machine, table, write_json
+
+_PATIENCE = 120.0
+"""Seconds for plugins to be registered before the run counts as failed."""
+
+
+def measure(registered: int, runs: int, progress: Progress) -> list[float]:
+    """The milliseconds of each run, with so many plugins registered before. Raises `RuntimeError` when one is not."""
+    with scratch_directory() as scratch:
+        root = scratch / "root"
+        root.mkdir()
+        options = ServerOptions(directory=root, sockets=registered + runs, wait=True)
+        with cheap_server(options) as server, plugind_run(root, scratch / "log"):
+            if registered:
+                server.create(0, registered)
+                _wait_until_told(server, registered)
+                time.sleep(1.0)  # What the daemon has still to do for those is not the new one's affair.
+            for index in range(registered, registered + runs):
+                progress.step(f"{registered} registered")
+                server.create(index, 1)
+                _wait_until_told(server, index + 1)
+                # Away from the beat of anything periodic, the next run finds an idle daemon.
+                time.sleep(0.02 + 0.0007 * (index % 40))
+            return [
+                (plugin["notified_ns"] - plugin["listening_ns"]) / 1e6
+                for plugin in server.report()
+                if plugin["index"] >= registered
+            ]
+
+
+def _wait_until_told(server: ServerProcess, count: int) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while server.counts()["notified"] < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{count} plugins were not registered in {_PATIENCE:g} s")
+        time.sleep(0.005)
+
+
+def row_of(registered: int, latencies: Sequence[float]) -> Row:
+    """The figures of one measurement, in milliseconds."""
+    spread = Spread.of(latencies)
+    return {
+        "registered": registered,
+        "runs": len(latencies),
+        "median_ms": spread.median,
+        "p90_ms": quantiles(latencies, n=10)[-1] if len(latencies) > 1 else spread.median,
+        "min_ms": spread.low,
+        "max_ms": spread.high,
+    }
+
+
+def main() -> int:
+    """Measures, prints a table, and writes what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--registered", type=int, nargs="+", default=[0], help="plugins that are registered before")
+    parser.add_argument("--runs", type=int, default=50, help="new plugins, one after the other")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows as a JSON list")
+    options = parser.parse_args()
+    progress = Progress(options.runs * len(options.registered))
+    rows = [row_of(registered, measure(registered, options.runs, progress)) for registered in options.registered]
+    progress.end()
+    print("One new plugin on an idle daemon, from listen() to NotifyRegistrationStatus")
+    print(f"{machine()}\n")
+    print(table(list(rows[0]), [[value for value in row.values() if isinstance(value, int | float)] for row in rows]))
+    if options.json:
+        write_json(options.json, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
