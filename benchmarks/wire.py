@@ -220,7 +220,11 @@ def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concur
             log=True,
         ),
     ]
-    shown = [Series(client, _COLOURS[client]) for client in clients if client not in outcome.failed]
+    shown = [
+        Series(client, _COLOURS[client])
+        for client in clients
+        if any((client, level) in outcome.runs for level in concurrency)
+    ]
     return chart(_title(server), machine(), shown, panels)
 
 
