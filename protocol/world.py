@@ -150,7 +150,7 @@ class World:
         self._names: dict[tuple[str, str], _Name] = {}
         self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
-        self._stopping: m.StopAsked | None = None
+        self._stopping: m.StopAsked | m.StopForced | None = None
         self._effects: list[Effect] = []
 
     # --- to look at ---
@@ -219,21 +219,26 @@ class World:
         known = self._desired.get(message.path)
         if known is not None and message.first_scan and known.identity == message.identity:
             return  # A restarted watcher sees again what it had told before.
-        if self._refused.pop(message.path, None) is not None:
-            self._show_gone(message.path, message.root, message.generation, now)
+        self._forget_refused(message.path, now)
         self._desired[message.path] = message
         self._reconcile(message.path)
 
     def _vanished(self, path: str, generation: int, now: float) -> None:
         refused = self._refused.get(path)
         if refused is not None and generation >= refused.generation:
-            del self._refused[path]
-            self._show_gone(path, refused.root, generation, now)
+            self._forget_refused(path, now)
         known = self._desired.get(path)
         # Not equality: a restarted watcher counts on, and its generation may be newer than the one that it confirmed.
         if known is not None and generation >= known.generation:
             del self._desired[path]
             self._reconcile(path)
+
+    def _forget_refused(self, path: str, now: float) -> None:
+        """What was refused at ``path`` is no longer there."""
+        entry = self._refused.pop(path, None)
+        if entry is not None:
+            gone = m.StateChanged(path, entry.root, entry.generation, StateName.GONE, now)
+            self._effects.append(Show(gone))
 
     def _touched(self, message: m.SocketTouched) -> None:
         actor = self._actors.get(message.path)
@@ -241,6 +246,7 @@ class World:
             self._effects.append(Tell(message.path, message))
 
     def _entry_refused(self, message: m.EntryRefused, now: float) -> None:
+        self._refused.pop(message.path, None)
         self._vanished(message.path, message.generation, now)
         self._refused[message.path] = message
         self._effects.append(Show(_as_parked(message, now)))
@@ -286,14 +292,19 @@ class World:
     def _forget_wishes(self, path: str, actor: _Actor) -> None:
         """Forget what the actor's last attempt was refused for; its next one says anew what it wants."""
         actor.orphan_of = None
+        self._forget_wait(path, actor)
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
             name.unlucky.discard(path)
-            if name.waiting:
-                name.waiting = deque(claimed for claimed in name.waiting if claimed.path != path)
             if name.empty:
                 del self._names[key]
+
+    def _forget_wait(self, path: str, actor: _Actor) -> None:
+        """Nobody waits at ``path`` any more for the answer to its claim: admitted later, it would block the name."""
+        name = None if actor.key is None else self._names.get(actor.key)
+        if name is not None and name.waiting:
+            name.waiting = deque(claimed for claimed in name.waiting if claimed.path != path)
 
     # --- claims ---
 
@@ -348,13 +359,20 @@ class World:
 
     def _released(self, path: str, generation: int) -> None:
         claim = self._claims.get(path)
-        if claim is None or claim.generation != generation:
+        if claim is None:
+            if path in self._actors:
+                self._forget_wait(path, self._actors[path])
+            return
+        if claim.generation != generation:
             return
         del self._claims[path]
         key = _key(claim.info)
         name = self._names[key]
         name.busy.discard(path)
-        name.standby.discard(path)
+        if path in name.standby:
+            # Whoever registers again in this generation counts as active until it is told otherwise.
+            name.standby.discard(path)
+            self._effects.append(Show(m.RoleChanged(path, generation, active=True)))
         was_registered = name.registered.pop(path, None) is not None or claim.phase is Phase.LEAVING
         actor = self._actors.get(path)
         if was_registered:
@@ -423,10 +441,11 @@ class World:
         self._retire(plugin_type)
 
     def _retire(self, plugin_type: str) -> None:
-        for address in self._retiring.get(plugin_type, [])[:]:
-            if not any(claim.handler is address for claim in self._claims.values()):
-                self._retiring[plugin_type].remove(address)
-                self._effects.append(HandlerRetired(plugin_type, address))
+        busy = {id(claim.handler) for claim in self._claims.values()}
+        retiring = self._retiring.pop(plugin_type, [])
+        self._effects.extend(HandlerRetired(plugin_type, address) for address in retiring if id(address) not in busy)
+        if still := [address for address in retiring if id(address) in busy]:
+            self._retiring[plugin_type] = still
 
     def _show_handlers(self) -> None:
         self._effects.append(Show(m.HandlersChanged(tuple(sorted(self._handlers)))))
@@ -447,8 +466,7 @@ class World:
                 yield path
 
     def _stop(self, message: m.StopAsked | m.StopForced) -> None:
-        if isinstance(message, m.StopAsked):
-            self._stopping = message
+        self._stopping = message
         self._effects.extend(Tell(path, message) for path in self._actors)
         if not self._actors:
             self._effects.append(Finished())
@@ -461,9 +479,6 @@ class World:
             for path in sorted(name.standby):
                 generation = self._claims[path].generation
                 self._effects.append(Show(m.RoleChanged(path, generation, active=False)))
-
-    def _show_gone(self, path: str, root: str, generation: int, now: float) -> None:
-        self._effects.append(Show(m.StateChanged(path, root, generation, StateName.GONE, now)))
 
 
 def _key(info: PluginInfo) -> tuple[str, str]:
