@@ -1,0 +1,285 @@
+"""A whole node of pure parts, for tests: one World, a lifecycle per socket, handlers with lanes, and nobody's clock.
+
+All that would be concurrent is a pile of things that may happen next; a test's seed picks one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+import attrs
+
+from plugind.protocol import lifecycle
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.protocol import world as w
+from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
+from plugind.protocol.status import Outcome
+from plugind.tests.protocol.playbook import appeared
+
+Pick = Callable[[], None]
+
+
+@attrs.define(eq=False)
+class Handler:
+    """Keeps what is registered; per name it makes one call at a time."""
+
+    lanes: dict[str, deque[m.HandlerMessage]] = attrs.Factory(lambda: defaultdict(deque))
+    registered: dict[tuple[str, int], str] = attrs.Factory(dict)
+    retired: bool = False
+    calls: list[str] = attrs.Factory(list)
+
+    def send_nowait(self, message: m.HandlerMessage, /) -> None:
+        assert not self.retired, f"{message} is asked of a handler that was told to end"
+        self.lanes[message.plugin.name].append(message)
+
+    def answer(self, name: str, *, well: bool) -> None:
+        ask = self.lanes[name].popleft()
+        key = (ask.plugin.socket, ask.plugin.generation)
+        self.calls.append(f"{type(ask).__name__} {ask.plugin.socket} g{ask.plugin.generation}")
+        match ask:
+            case m.Register():
+                assert key not in self.registered, f"{key} is registered twice"
+                self.registered[key] = name
+            case m.Deregister():
+                self.registered.pop(key, None)
+            case m.Validate():
+                pass
+        ok = well or isinstance(ask, m.Deregister)
+        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK if ok else Outcome.FAILED, "" if ok else "no"))
+
+
+@attrs.define(eq=False)
+class Actor:
+    """A registration actor without its waiting."""
+
+    path: str
+    node: Node
+    state: s.State
+    inbox: deque[m.RegistrationMessage] = attrs.Factory(deque)
+    waiting: s.Command | None = None
+    ticket: int = 0
+    handler: m.Address[m.HandlerMessage] | None = None
+    dead: bool = False
+
+    def send_nowait(self, message: m.RegistrationMessage, /) -> None:
+        self.inbox.append(message)
+
+    def read(self) -> None:
+        message = self.inbox.popleft()
+        match message:
+            case m.ReportAsked():
+                return
+            case m.HandlerAnswered():
+                if message.ticket == self.ticket:
+                    self.take(s.HandlerAccepted() if message.outcome is Outcome.OK else s.Failed(message.error))
+            case m.Admitted() | m.NoHandler() | m.ClaimRefused():
+                if message.ticket == self.ticket:
+                    if isinstance(message, m.Admitted):
+                        self.handler = message.handler
+                    self.take(message)
+            case _:
+                self.take(message)
+
+    def take(self, event: s.Event) -> None:
+        before = self.state
+        after, commands = lifecycle.step(before, event)
+        if commands or isinstance(event, s.Outcome | m.Admission):
+            # Whatever was asked, its answer comes too late from here on.
+            self.waiting, self.ticket = None, self.ticket + 1
+        self.enter(after, commands)
+
+    def enter(self, state: s.State, commands: tuple[s.Command, ...]) -> None:
+        self.state = state
+        for command in commands:
+            self.perform(command)
+        if isinstance(state, s.Gone):
+            self.end(crashed=False)
+
+    def perform(self, command: s.Command) -> None:
+        match command:
+            case s.Announce():
+                self.tell(m.PluginRegistered(self.path, self.state.generation))
+            case s.Release():
+                self.tell(m.Released(self.path, command.generation))
+            case s.Claim():
+                self.tell(m.Claimed(self.path, self.state.generation, command.info, self.next_ticket(command)))
+            case s.AskValidate():
+                self.ask(m.Validate, command, self.state.generation)
+            case s.AskRegister():
+                self.ask(m.Register, command, self.state.generation)
+            case s.AskDeregister():
+                self.ask(m.Deregister, command, command.generation)
+            case s.HangUp():
+                pass
+            case s.Dial() | s.AskInfo() | s.Notify() | s.StartTimer():
+                self.waiting = command
+
+    def ask(
+        self,
+        ask: type[m.Validate] | type[m.Register] | type[m.Deregister],
+        command: s.AskValidate | s.AskRegister | s.AskDeregister,
+        generation: int,
+    ) -> None:
+        info = command.info
+        plugin = Plugin(info.type, info.name, info.endpoint, info.versions, self.path, generation)
+        assert self.handler is not None
+        self.handler.send_nowait(ask(plugin, self.next_ticket(command), self))
+
+    def next_ticket(self, command: s.Command) -> int:
+        self.waiting = command
+        self.ticket += 1
+        return self.ticket
+
+    def tell(self, message: m.ReconcilerMessage) -> None:
+        self.node.mail[self.path].append(message)
+
+    def end(self, *, crashed: bool) -> None:
+        self.dead = True
+        self.tell(m.RegistrationEnded(self.path, crashed))
+
+    def outcome(self, *, well: bool) -> None:
+        """Let the call or the wait under way end."""
+        match self.waiting:
+            case s.Dial():
+                self.take(s.Dialed() if well else s.Failed("refused", s.Retry.STALE))
+            case s.AskInfo():
+                self.take(s.InfoReceived(self.node.infos[self.path]) if well else s.Failed("died"))
+            case s.Notify():
+                self.take(s.Notified() if well else s.Failed("EOF"))
+            case s.StartTimer():
+                self.take(s.TimerElapsed())
+            case s.Claim():
+                self.take(s.Failed("no answer"))
+            case _:
+                raise AssertionError(f"{self.waiting} is answered by others")
+
+
+@attrs.define(eq=False)
+class Node:
+    """Everything that may happen next is among :meth:`picks`."""
+
+    infos: dict[str, PluginInfo]
+    policies: dict[str, InstancePolicy]
+    seed: int
+    rng: random.Random = attrs.field(init=False)
+    world: w.World = attrs.Factory(w.World)
+    #: What is on its way to the reconciler, in order from each sender.
+    mail: dict[str, deque[m.ReconcilerMessage]] = attrs.Factory(lambda: defaultdict(deque))
+    actors: dict[str, Actor] = attrs.Factory(dict)
+    handlers: dict[str, Handler] = attrs.Factory(dict)
+    there: dict[str, int] = attrs.Factory(dict)
+    roles: dict[tuple[str, int], bool] = attrs.Factory(dict)
+    shown: dict[str, m.StateChanged] = attrs.Factory(dict)
+    retired: list[Handler] = attrs.Factory(list)
+    generation: int = 0
+    finished: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    # --- the world outside ---
+
+    def appear(self, path: str) -> None:
+        self.generation += 1
+        self.there[path] = self.generation
+        self.mail["watcher"].append(appeared(self.generation, path))
+
+    def vanish(self, path: str) -> None:
+        self.mail["watcher"].append(m.SocketVanished(path, self.there.pop(path)))
+
+    def add_handler(self, plugin_type: str) -> None:
+        handler = self.handlers[plugin_type] = Handler()
+        self.mail["supervisor"].append(m.HandlerAdded(plugin_type, handler, self.policies[plugin_type]))
+
+    def remove_handler(self, plugin_type: str) -> None:
+        self.retired.append(self.handlers.pop(plugin_type))
+        self.mail["supervisor"].append(m.HandlerRemoved(plugin_type))
+
+    def crash(self, actor: Actor) -> None:
+        actor.end(crashed=True)
+
+    # --- what happens ---
+
+    def deliver(self, sender: str) -> None:
+        for effect in self.world.handle(self.mail[sender].popleft(), 0.0):
+            self.carry_out(effect)
+
+    def carry_out(self, effect: w.Effect) -> None:
+        match effect:
+            case w.Tell():
+                self.actors[effect.path].send_nowait(effect.message)
+            case w.StartRegistration():
+                self.start(effect)
+            case w.Show(message=m.RoleChanged() as role):
+                assert self.roles.get((role.socket, role.generation), True) != role.active, "only changes are told"
+                self.roles[role.socket, role.generation] = role.active
+            case w.Show(message=m.StateChanged() as shown):
+                self.shown[shown.socket] = shown
+            case w.HandlerRetired():
+                assert isinstance(effect.handler, Handler)
+                assert not effect.handler.retired
+                effect.handler.retired = True
+            case w.Finished():
+                self.finished = True
+            case w.Show() | w.Answer():
+                pass
+
+    def start(self, effect: w.StartRegistration) -> None:
+        path = effect.appeared.path
+        assert path not in self.actors or self.actors[path].dead, "one actor for each path"
+        actor = self.actors[path] = Actor(path, self, s.Gone(0))
+        if effect.owed is None:
+            actor.enter(*lifecycle.start(effect.appeared))
+        else:
+            actor.handler = effect.owed.handler
+            actor.enter(*lifecycle.resume(effect.appeared, effect.owed.info, effect.owed.generation))
+
+    def picks(self, *, trouble: bool) -> list[Pick]:
+        """Return what may happen next; without ``trouble`` all goes well and no timer elapses."""
+
+        def well() -> bool:
+            return not trouble or self.rng.random() < 0.7
+
+        picks: list[Pick] = [lambda sender=sender: self.deliver(sender) for sender, mail in self.mail.items() if mail]  # type: ignore[misc]
+        for actor in self.actors.values():
+            if actor.dead:
+                continue
+            if actor.inbox:
+                picks.append(actor.read)
+            elif isinstance(actor.waiting, s.Dial | s.AskInfo | s.Notify):
+                picks.append(lambda actor=actor: actor.outcome(well=well()))  # type: ignore[misc]
+            elif trouble and isinstance(actor.waiting, s.StartTimer | s.Claim):
+                picks.append(lambda actor=actor: actor.outcome(well=False))  # type: ignore[misc]
+        for handler in (*self.handlers.values(), *self.retired):
+            for name, lane in handler.lanes.items():
+                if lane:
+                    picks.append(lambda handler=handler, name=name: handler.answer(name, well=well()))  # type: ignore[misc]
+        return picks
+
+    def run(self, steps: int) -> None:
+        """Let so many things happen, good and bad."""
+        for _ in range(steps):
+            picks = self.picks(trouble=True)
+            if not picks:
+                return
+            self.rng.choice(picks)()
+
+    def settle(self) -> None:
+        """Let all happen that goes well, until nothing is left to; timers elapse a few times at last."""
+        for _ in range(8):
+            while picks := self.picks(trouble=False):
+                self.rng.choice(picks)()
+            for actor in self.actors.values():
+                if not actor.dead and isinstance(actor.waiting, s.StartTimer):
+                    actor.outcome(well=True)
+        while picks := self.picks(trouble=False):
+            self.rng.choice(picks)()
+
+    # --- what came of it ---
+
+    def registered(self) -> dict[str, int]:
+        """Return what the handlers have, by path."""
+        return {socket: generation for handler in self.handlers.values() for socket, generation in handler.registered}

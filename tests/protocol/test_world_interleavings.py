@@ -1,0 +1,169 @@
+"""Whatever order messages come in, the world ends where its level says: lifecycles, handlers and World together."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.protocol.plugins import InstancePolicy, PluginInfo
+from plugind.protocol.world import World
+from plugind.tests.protocol.node import Node
+
+POLICIES = {"A": InstancePolicy.ALL, "N": InstancePolicy.NEWEST, "R": InstancePolicy.REJECT}
+#: Seven sockets, three types; several bear one name.
+NAMES = {
+    "/r/1": ("A", "x"),
+    "/r/2": ("A", "x"),
+    "/r/3": ("N", "x"),
+    "/r/4": ("N", "x"),
+    "/r/5": ("N", "x"),
+    "/r/6": ("R", "x"),
+    "/r/7": ("R", "x"),
+}
+INFOS = {path: PluginInfo(kind, name, path, ("1.0.0",)) for path, (kind, name) in NAMES.items()}
+SEEDS = st.integers(min_value=0, max_value=2**32)
+
+
+def disturb(node: Node, *, crashes: bool = False) -> None:
+    """Do something to the node from outside: sockets come and go, handlers too, somebody asks for a retry."""
+    path = node.rng.choice(sorted(NAMES))
+    kind = NAMES[path][0]
+    choice = node.rng.random()
+    if choice < 0.15:
+        if kind in node.handlers:
+            node.remove_handler(kind)
+        elif not any(not handler.retired for handler in node.retired):
+            node.add_handler(kind)
+    elif choice < 0.25:
+        node.mail["watcher"].append(m.SocketTouched(path, node.there.get(path, 0)))
+    elif choice < 0.3:
+        node.mail["people"].append(m.RetryAsked("x", Nobody()))
+    elif choice < 0.4 and crashes:
+        actor = node.actors.get(path)
+        if actor is not None and not actor.dead:
+            node.crash(actor)
+    elif path in node.there and choice < 0.65:
+        node.vanish(path)
+    else:
+        node.appear(path)
+
+
+class Nobody:
+    def send_nowait(self, message: m.RetryAnswered, /) -> None:
+        assert message.sockets is not None
+
+
+def troubled(seed: int, *, crashes: bool = False) -> Node:
+    node = Node(INFOS, POLICIES, seed)
+    for kind in POLICIES:
+        node.add_handler(kind)
+    for _ in range(node.rng.randrange(30)):
+        disturb(node, crashes=crashes)
+        node.run(node.rng.randrange(25))
+    return node
+
+
+def check_converged(node: Node) -> None:
+    """What is there is registered, where it may be; and nothing else is."""
+    assert node.world.desired() == node.there
+    assert node.registered() == node.world.actual()
+    for kind, policy in POLICIES.items():
+        wanted = {path: generation for path, generation in node.there.items() if NAMES[path][0] == kind}
+        actual = {path: generation for path, generation in node.world.actual().items() if NAMES[path][0] == kind}
+        if kind not in node.handlers:
+            assert actual == {}
+        elif policy is InstancePolicy.REJECT:
+            assert len(actual) == min(1, len(wanted))
+            assert actual.items() <= wanted.items()
+        else:
+            assert actual == wanted
+        active = [path for path, generation in actual.items() if node.roles.get((path, generation), True)]
+        assert len(active) == (min(1, len(actual)) if policy is InstancePolicy.NEWEST else len(actual))
+
+
+def check_empty(world: World) -> None:
+    """Nothing is remembered of what is gone."""
+    remembered = {name: value for name, value in vars(world).items() if name not in ("_effects", "_handlers")}
+    assert {name: value for name, value in remembered.items() if value} == {}
+
+
+@settings(max_examples=150)
+@given(SEEDS)
+def test_any_interleaving_ends_with_actual_as_desired(seed: int) -> None:
+    """The reference's Test_Run_Positive_Register, …_RegisterThenUnregister and …_ReRegister, in any order at all.
+
+    Behaviours 19 to 21, 34, 36 and 37.
+    """
+    node = troubled(seed)
+
+    node.settle()
+
+    check_converged(node)
+
+
+@settings(max_examples=100)
+@given(SEEDS)
+def test_crashes_of_actors_are_mended_in_any_interleaving(seed: int) -> None:
+    """Fault 85."""
+    node = troubled(seed, crashes=True)
+
+    node.settle()
+
+    check_converged(node)
+
+
+@settings(max_examples=100)
+@given(SEEDS, st.booleans())
+def test_nothing_is_remembered_of_what_is_gone(seed: int, crashes: bool) -> None:
+    """Names, claims and wishes do not leak; a removed handler ends once nothing is left with it."""
+    node = troubled(seed, crashes=crashes)
+    for path in list(node.there):
+        node.vanish(path)
+    for kind in list(node.handlers):
+        node.remove_handler(kind)
+
+    node.settle()
+
+    check_empty(node.world)
+    assert all(actor.dead for actor in node.actors.values())
+    assert all(handler.retired and not handler.registered for handler in node.retired)
+
+
+@settings(max_examples=100)
+@given(SEEDS, st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
+def test_a_stop_finishes_from_any_interleaving(seed: int, stop: m.StopAsked | m.StopForced) -> None:
+    """Behaviour 42, fault 87: nothing new begins, and what remains is registered wholly or not at all."""
+    node = troubled(seed)
+    node.mail["supervisor"].append(stop)
+    for path in sorted(NAMES):
+        disturb_only_sockets(node, path)
+
+    node.settle()
+
+    assert node.finished
+    assert all(actor.dead for actor in node.actors.values())
+    left = node.registered()
+    assert left == {} or stop != m.StopAsked(deregister=True)
+    assert all(node.actors[path].state == s.Gone(generation, stopped=True) for path, generation in left.items())
+
+
+def disturb_only_sockets(node: Node, path: str) -> None:
+    if node.rng.random() < 0.3:
+        node.appear(path)
+
+
+@given(SEEDS)
+def test_per_name_one_plugin_at_a_time_is_between_its_validation_and_its_registration(seed: int) -> None:
+    """Behaviours 20, 21 and 37: of two that come at once, the second is validated against the first."""
+    node = troubled(seed)
+    node.settle()
+
+    for handler in (*node.handlers.values(), *node.retired):
+        validated: str | None = None
+        for call in handler.calls:
+            ask, _, instance = call.partition(" ")
+            if ask == "Register":
+                assert instance == validated, handler.calls
+            validated = instance if ask == "Validate" else None if ask == "Register" else validated
