@@ -120,6 +120,11 @@ class MemoryEvents:
         if self._queue and not self._directory.held:
             self._arrived.set()
 
+    def sleep(self) -> None:
+        """Nothing is to be read for now."""
+        if self._arrived.is_set():
+            self._arrived = trio.Event()
+
     def about(self, node: _Node, bits: int, name: str = "") -> None:
         """Something happened to this inode, or to this name in it."""
         names = mask.CREATE | mask.DELETE | mask.MOVED_FROM | mask.MOVED_TO
@@ -215,7 +220,7 @@ class MemoryDirectory:
             node = directory.children.get(name)
             if node is None or node.kind is Kind.OTHER:
                 continue
-            if known.get(name) == node.number:
+            if known.get(name) == node.number and node.kind is Kind.SOCKET:
                 chunk.unchanged.append(name)
             elif below(path, name) in self.look_errors:
                 chunk.unreadable.append(name)
@@ -243,7 +248,7 @@ class MemoryDirectory:
             made = f"{made}/{name}"
             if name not in node.children:
                 self._put(node, name, self._new(Kind.DIRECTORY), mask.CREATE | mask.ISDIR)
-            node = self.node(made)
+            node = self._directory(made)
 
     def bind(self, path: str) -> Identity:
         """Make a socket, which nobody listens on yet. Raises OSError (EADDRINUSE) if something is there."""
@@ -262,6 +267,10 @@ class MemoryDirectory:
         """Make a hard link; the change time of the inode is set, and no event tells of that."""
         node = self.node(old)
         parent, name = self._place(new)
+        if node.kind is Kind.DIRECTORY:
+            raise _error(errno.EPERM, old)
+        if name in parent.children:
+            raise _error(errno.EEXIST, new)
         node.links += 1
         self._touch(node)
         self._put(parent, name, node, mask.CREATE)
@@ -270,6 +279,8 @@ class MemoryDirectory:
         """Remove a name that is not a directory's."""
         parent, name = self._place(path)
         node = self.node(path)
+        if node.kind is Kind.DIRECTORY:
+            raise _error(errno.EISDIR, path)
         del parent.children[name]
         self._drop(node)
         self._tell(parent, mask.DELETE, name)
@@ -287,6 +298,10 @@ class MemoryDirectory:
         over = target.children.get(new_name)
         if over is node:
             return
+        if new.startswith(f"{old}/"):
+            raise _error(errno.EINVAL, new)
+        if over is not None and Kind.DIRECTORY in (over.kind, node.kind):
+            raise _error(errno.EISDIR, new)
         del source.children[old_name]
         if over is not None:
             self._drop(over)
@@ -307,7 +322,7 @@ class MemoryDirectory:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all beneath, from the leaves up, as ``rm -rf`` does."""
-        node = self.node(path)
+        node = self._directory(path)
         for name, child in tuple(node.children.items()):
             if child.kind is Kind.DIRECTORY:
                 self.remove_tree(below(path, name))
@@ -334,6 +349,8 @@ class MemoryDirectory:
     def hold(self) -> None:
         """Keep events back from now on, so that what happens until :meth:`release` comes as one batch."""
         self.held = True
+        for instance in self.instances:
+            instance.sleep()
 
     def release(self) -> None:
         """Deliver what was held back."""
@@ -363,6 +380,14 @@ class MemoryDirectory:
             waiting.extend((below(path, n), self.node(below(path, n))) for n in node.children if n[0] != ".")
         return found
 
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at ``path``."""
+        return self._find(path) is not None
+
+    def names(self, path: str) -> list[str]:
+        """The names in the directory ``path``."""
+        return list(self.node(path).children)
+
     # --- inodes -------------------------------------------------------------------------------------------------------
 
     def node(self, path: str) -> _Node:
@@ -383,7 +408,13 @@ class MemoryDirectory:
 
     def _place(self, path: str) -> tuple[_Node, str]:
         parent, _, name = path.rpartition("/")
-        return self.node(parent or "/"), name
+        return self._directory(parent or "/"), name
+
+    def _directory(self, path: str) -> _Node:
+        node = self.node(path)
+        if node.kind is not Kind.DIRECTORY:
+            raise _error(errno.ENOTDIR, path)
+        return node
 
     def _found(self, node: _Node) -> Found:
         return Found(node.kind, self._identity(node))

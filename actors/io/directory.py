@@ -189,9 +189,11 @@ class RealDirectory:
             with os.scandir(descriptor) as entries:
                 chunk = Chunk()
                 for count, entry in enumerate(entries, 1):
-                    if known.get(entry.name) == entry.inode():
+                    if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
+                        pass
+                    elif known.get(entry.name) == entry.inode() and not (entry.is_symlink() or entry.is_dir()):
                         chunk.unchanged.append(entry.name)
-                    elif not (entry.name.startswith(".") or entry.is_file(follow_symlinks=False)):
+                    else:
                         _look_at(entry, chunk)
                     if count % CHUNK == 0:
                         yield chunk

@@ -63,6 +63,8 @@ class Stage:
     #: The generation that each path was last told with, and every generation that was told.
     known: dict[str, int] = attrs.Factory(dict)
     generations: list[int] = attrs.Factory(list)
+    #: The paths whose last word was that a socket is there.
+    sockets: set[str] = attrs.Factory(set)
 
     async def told(self) -> list[str]:
         """What was told since the last call, once all is quiet, without scans that told nothing new."""
@@ -83,8 +85,11 @@ class Stage:
         elif isinstance(message, SocketAppeared | EntryRefused):
             self.generations.append(message.generation)
             self.known[message.path] = message.generation
+            if isinstance(message, SocketAppeared):
+                self.sockets.add(message.path)
         elif isinstance(message, SocketVanished):
             assert self.known.pop(message.path) == message.generation
+            self.sockets.discard(message.path)
 
 
 Prepare = Callable[[MemoryDirectory], None]

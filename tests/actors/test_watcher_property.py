@@ -1,0 +1,149 @@
+"""Whatever happens on the node, and however its events arrive, the watcher ends up knowing what is there."""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.tests.actors.watching import ROOT, Stage, staged
+
+# Few names, so that they meet; directories and sockets share them.
+NAMES = st.sampled_from(["a", "b", "c", "d/a", "d/e", "d"])
+# What plugins do comes more often than what befalls them, or every story would end before it begins.
+OFTEN = ["bind", "unlink", "replace", "rename", "link", "mkdir", "settle"] * 4 + ["bind"] * 4
+SELDOM = ["chmod", "remove", "write", "symlink", "tick", "hold", "release"] * 2
+# Each of these leads to a scan of everything, which would hide what events alone miss.
+RUIN = ["overflow", "lose_watch", "remove_root", "move_root"]
+OPERATION = st.tuples(st.sampled_from(OFTEN + SELDOM), NAMES, NAMES)
+STORY = st.lists(OPERATION, min_size=12, max_size=40)
+RUINED = st.tuples(STORY, st.tuples(st.sampled_from(RUIN), NAMES, NAMES), STORY).map(lambda s: [*s[0], s[1], *s[2]])
+LOSS = st.sampled_from(["deaf", "hear"])
+Operation = tuple[str, str, str]
+
+
+def do(directory: MemoryDirectory, operation: Operation) -> None:
+    """One operation, which fails as it would on a real node where it makes no sense."""
+    verb, first, second = operation
+    one, two = f"{ROOT}/{first}", f"{ROOT}/{second}"
+    there = sorted(directory.sockets(ROOT))
+    if verb in {"unlink", "replace", "chmod", "link", "rename"} and there and not directory.exists(one):
+        one = there[len(first + second) % len(there)]
+    match verb:
+        case "bind":
+            directory.mkdir(one.rpartition("/")[0])
+            directory.bind(one)
+        case "write":
+            directory.write(one)
+        case "unlink":
+            directory.unlink(one)
+        case "replace":
+            directory.replace(one)
+        case "chmod":
+            directory.chmod(one)
+        case "mkdir":
+            directory.mkdir(one)
+        case "remove":
+            directory.remove_tree(one)
+        case "rename":
+            directory.rename(one, two)
+        case "link":
+            directory.link(one, two)
+        case "symlink":
+            directory.symlink(one, two)
+        case "hold":
+            directory.hold()
+        case "release":
+            directory.release()
+        case "overflow":
+            directory.overflow()
+        case "lose_watch":
+            directory.lose_watch(one)
+        case "remove_root":
+            directory.remove_tree(ROOT)
+        case "move_root":
+            directory.rename(ROOT, f"{ROOT}.{len(directory.names('/run'))}")
+        case "deaf" | "hear":
+            directory.deaf = verb == "deaf"
+        case _:
+            raise AssertionError(verb)
+
+
+async def play(stage: Stage, operations: list[Operation]) -> None:
+    for operation in operations:
+        match operation[0]:
+            case "settle":
+                await stage.told()
+            case "tick":
+                await trio.sleep(0.004)
+            case _:
+                with contextlib.suppress(OSError):
+                    do(stage.directory, operation)
+
+
+def agrees(stage: Stage) -> None:
+    """What is known is what is there, each socket once, with a name of its own if it has several."""
+    there = stage.directory.sockets(ROOT)
+    known = {path: there.get(path) for path in stage.sockets}
+    assert None not in known.values(), f"known and not there: {known}"
+    assert sorted(set(there.values())) == sorted(inode for inode in known.values() if inode)
+    assert stage.generations == sorted(set(stage.generations))
+
+
+def run(operations: list[Operation], reuse_inodes: bool, patience: float) -> None:
+    async def main() -> None:
+        directory = MemoryDirectory(reuse_inodes=reuse_inodes)
+        async with staged(directory) as stage:
+            await play(stage, operations)
+            stage.directory.release()
+            stage.directory.deaf = False
+            await trio.sleep(patience)
+            agrees(stage)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.one_of(STORY, RUINED), st.booleans())
+def test_events_alone_are_enough_where_none_is_lost_without_a_word(operations: list[Operation], reuse: bool) -> None:
+    """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: before any rescan is due; no generation is told twice."""
+    run(operations, reuse, patience=1.0)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.one_of(OPERATION, st.tuples(LOSS, NAMES, NAMES)), min_size=12, max_size=40), st.booleans())
+def test_events_that_are_lost_without_a_word_are_made_good_by_a_rescan(
+    operations: list[Operation], reuse: bool
+) -> None:
+    """Behaviour 14."""
+    run(operations, reuse, patience=31.0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["replace", "chmod", "settle", "tick", "hold", "release"]), st.just("a"), NAMES),
+        max_size=20,
+    )
+)
+def test_a_socket_made_again_is_a_new_generation_exactly_once_a_batch(operations: list[Operation]) -> None:
+    """Behaviours 9 and 13, fault 11: inode and change time are the same, and each batch that removed is told once."""
+
+    async def main() -> None:
+        async with staged() as stage:
+            stage.directory.bind(f"{ROOT}/a")
+            await stage.told()
+            expected = 1
+            removed = False
+            for operation in [*operations, ("release", "a", "a"), ("settle", "a", "a")]:
+                await play(stage, [operation, ("settle", "a", "a")])
+                removed = removed or operation[0] == "replace"
+                if removed and not stage.directory.held:
+                    expected, removed = expected + 1, False
+                assert stage.known == {f"{ROOT}/a": expected}
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))

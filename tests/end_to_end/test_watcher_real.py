@@ -1,0 +1,217 @@
+"""The watcher on a real file system with real inotify; real time, so no test asserts a duration."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors import watcher
+from plugind.actors.io.directory import RealDirectory, RealEvents
+from plugind.protocol.messages import (
+    EntryRefused,
+    ReconcilerMessage,
+    RootReported,
+    ScanCompleted,
+    SocketAppeared,
+    SocketVanished,
+    StatusMessage,
+)
+
+
+@attrs.define
+class Seen:
+    """What the watcher told so far: the sockets that are there, what was refused, and how the root fares."""
+
+    sockets: dict[str, int] = attrs.Factory(dict)
+    refused: dict[str, str] = attrs.Factory(dict)
+    report: RootReported | None = None
+    changed: trio.Event = attrs.Factory(trio.Event)
+
+    def note(self, message: ReconcilerMessage | StatusMessage) -> None:
+        match message:
+            case SocketAppeared():
+                self.sockets[message.path] = message.generation
+            case EntryRefused():
+                self.refused[message.path] = message.reason
+            case SocketVanished():
+                self.sockets.pop(message.path, None)
+                self.refused.pop(message.path, None)
+            case RootReported():
+                self.report = message
+            case ScanCompleted():
+                return
+            case _:
+                return
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        with trio.fail_after(5):
+            while not holds():
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
+    """A watcher whose rescans are too rare to help the events."""
+    seen = Seen()
+    reconciler, told = trio.open_memory_channel[ReconcilerMessage](1000)
+    status, reported = trio.open_memory_channel[StatusMessage](1000)
+
+    async def collect(channel: trio.MemoryReceiveChannel[ReconcilerMessage]) -> None:
+        async for message in channel:
+            seen.note(message)
+
+    async def collect_reports(channel: trio.MemoryReceiveChannel[StatusMessage]) -> None:
+        async for message in channel:
+            seen.note(message)
+
+    async def watch() -> None:
+        await watcher.run(
+            watcher.WatcherConfig(str(root), rescan=rescan),
+            directory=RealDirectory(),
+            reconciler=reconciler,
+            status=status,
+            generations=itertools.count(1),
+            rng=random.Random(1),
+        )
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect, told)
+        nursery.start_soon(collect_reports, reported)
+        nursery.start_soon(watch)
+        await seen.until(lambda: seen.report is not None)
+        yield seen
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def bind() -> Iterator[Callable[[Path], str]]:
+    """Binds listeners, which live until the test ends."""
+    alive: list[socket.socket] = []
+
+    def listen(path: Path) -> str:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        alive.append(listener)
+        return str(path)
+
+    yield listen
+    for listener in alive:
+        listener.close()
+
+
+Bind = Callable[[Path], str]
+
+
+async def test_a_socket_that_is_made_again_is_a_new_generation(tmp_path: Path, bind: Bind) -> None:
+    """Faults 10 and 11, behaviour 13."""
+    async with watching(tmp_path / "a/b/root") as seen:
+        path = bind(tmp_path / "a/b/root/a.sock")
+        await seen.until(lambda: seen.sockets == {path: 1})
+        os.unlink(path)
+        bind(Path(path))
+        await seen.until(lambda: seen.sockets.get(path, 0) > 1)
+        os.unlink(path)
+        await seen.until(lambda: seen.sockets == {})
+
+
+async def test_nested_directories_and_renames_are_followed(tmp_path: Path, bind: Bind) -> None:
+    """Behaviours 4 and 5, faults 8, 9 and 12."""
+    async with watching(tmp_path) as seen:
+        (tmp_path / "x/y/.z").mkdir(parents=True)
+        bind(tmp_path / "x/y/.z/hidden.sock")
+        first, second = bind(tmp_path / "x/a.sock"), bind(tmp_path / "x/y/b.sock")
+        await seen.until(lambda: seen.sockets.keys() == {first, second})
+        (tmp_path / "x").rename(tmp_path / "w")
+        moved = {str(tmp_path / "w/a.sock"), str(tmp_path / "w/y/b.sock")}
+        await seen.until(lambda: seen.sockets.keys() == moved)
+        os.link(tmp_path / "w/a.sock", tmp_path / "c.sock")
+        (tmp_path / "d.sock").symlink_to("w/a.sock")
+        await seen.until(lambda: seen.refused.keys() == {str(tmp_path / "c.sock"), str(tmp_path / "d.sock")})
+        (tmp_path / "w/a.sock").unlink()
+        await seen.until(lambda: seen.sockets.keys() == {str(tmp_path / "c.sock"), str(tmp_path / "w/y/b.sock")})
+
+
+async def test_a_root_that_is_removed_under_a_listener_is_watched_again(tmp_path: Path, bind: Bind) -> None:
+    """Behaviours 10 and 11, fault 14: the kernel withholds DELETE_SELF while the listener lives."""
+    root = tmp_path / "root"
+    async with watching(root) as seen:
+        path = bind(root / "a.sock")
+        await seen.until(lambda: path in seen.sockets)
+        shutil.rmtree(root)
+        await seen.until(lambda: seen.sockets == {})
+        await seen.until(lambda: seen.report is not None and seen.report.watching == "events" and root.is_dir())
+        path = bind(root / "b.sock")
+        await seen.until(lambda: seen.sockets.keys() == {path})
+
+
+async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(tmp_path: Path, bind: Bind) -> None:
+    """Fault 15."""
+    root = tmp_path / "root"
+    async with watching(root) as seen:
+        bind(root / "a.sock")
+        await seen.until(lambda: len(seen.sockets) == 1)
+        root.rename(tmp_path / "old")
+        root.mkdir()
+        path = bind(root / "b.sock")
+        await seen.until(lambda: seen.sockets.keys() == {path})
+        bind(tmp_path / "old/c.sock")
+        path_again = bind(root / "d.sock")
+        await seen.until(lambda: seen.sockets.keys() == {path, path_again})
+
+
+async def test_odd_files_and_names_do_no_harm(tmp_path: Path, bind: Bind) -> None:
+    """Faults 5, 6 and 21: a FIFO would block whoever opened it."""
+    os.mkfifo(tmp_path / "fifo.sock")
+    (tmp_path / "plain.sock").write_text("")
+    bind(tmp_path / ".dot.sock")
+    odd = bind(tmp_path / os.fsdecode(b"\xff\xfe\n\x1b.sock"))
+    async with watching(tmp_path) as seen:
+        assert seen.sockets.keys() == {odd}
+        (tmp_path / "plain.sock").unlink()
+        (tmp_path / "fifo.sock").unlink()
+        plain = bind(tmp_path / "plain.sock")
+        await seen.until(lambda: seen.sockets.keys() == {odd, plain})
+
+
+async def test_polling_alone_finds_what_comes_and_goes(
+    tmp_path: Path, bind: Bind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faults 18 and 24."""
+
+    def exhausted(self: RealEvents) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(RealEvents, "__init__", exhausted)
+    async with watching(tmp_path, rescan=0.05) as seen:
+        assert seen.report is not None
+        assert seen.report.watching == "polling"
+        path = bind(tmp_path / "a.sock")
+        await seen.until(lambda: seen.sockets.keys() == {path})
+        generation = seen.sockets[path]
+        os.unlink(path)
+        bind(Path(path))
+        await seen.until(lambda: seen.sockets.get(path, 0) > generation)
+        os.unlink(path)
+        await seen.until(lambda: seen.sockets == {})
+
+
+async def test_no_descriptor_outlives_the_watcher(tmp_path: Path) -> None:
+    """Known problem of the reference: its watcher outlives its tests and leaks descriptors."""
+    before = set(os.listdir("/proc/self/fd"))
+    async with watching(tmp_path):
+        assert set(os.listdir("/proc/self/fd")) > before
+    assert set(os.listdir("/proc/self/fd")) == before
