@@ -441,8 +441,10 @@ class World:
         self._retire(plugin_type)
 
     def _retire(self, plugin_type: str) -> None:
+        retiring = self._retiring.pop(plugin_type, None)
+        if retiring is None:
+            return  # The common case; what follows looks at every claim.
         busy = {id(claim.handler) for claim in self._claims.values()}
-        retiring = self._retiring.pop(plugin_type, [])
         self._effects.extend(HandlerRetired(plugin_type, address) for address in retiring if id(address) not in busy)
         if still := [address for address in retiring if id(address) in busy]:
             self._retiring[plugin_type] = still
