@@ -291,13 +291,28 @@ class Supervisor:
         addresses, self._addresses = self._addresses, {}
         for address in addresses.values():
             address.send_nowait(m.StopAsked(deregister=True))
+        kept: list[m.ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
             while addresses:
                 # Nobody else reads what they report on their way out.
                 message = await self._reconciler_inbox.receive()
                 if isinstance(message, m.RegistrationEnded):
                     addresses.pop(message.path, None)
+                elif isinstance(message, m.RetryAsked | m.StopAsked | m.StopForced):
+                    kept.append(message)
+        for message in kept:
+            # Somebody waits for what the next reconciler does about it.
+            self._nursery.start_soon(report, self._to_reconciler, message)
+        self._retire_removed()
         nursery.cancel_scope.cancel()
+
+    def _retire_removed(self) -> None:
+        """No plugin is left, so the handlers that were being removed are retired: the next reconciler knows of none."""
+        current = {id(added.handler) for added in self._handlers.values()}
+        for key in self._inboxes.keys() - current:
+            self._inboxes.pop(key).close()
+        for plugin_type in self._retired.keys() - self._handlers.keys():
+            self._retired[plugin_type].set()
 
     def _start_watcher(self, watchers: Children, root: Root) -> None:
         config = watcher.WatcherConfig(
@@ -399,7 +414,7 @@ class Supervisor:
         await report(self._to_status, m.Subscribed(subscriber))
         try:
             with stream:
-                yield _unlagged(stream)
+                yield _Changes(stream)
         finally:
             self._subscribers.discard(subscriber)
             # The status actor may be gone before its readers: then nobody is to be told.
@@ -438,13 +453,20 @@ class Supervisor:
         return tuple(told)
 
 
-async def _unlagged(
-    stream: trio.MemoryReceiveChannel[m.ViewMessage],
-) -> AsyncIterator[m.Snapshot | m.PluginChanged]:
-    async for message in stream:
+@attrs.frozen
+class _Changes:
+    """What :meth:`Supervisor.changes` is read from; no generator, so that one may leave off in the middle."""
+
+    _stream: trio.MemoryReceiveChannel[m.ViewMessage]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> m.Snapshot | m.PluginChanged:
+        message = await self._stream.__anext__()
         if isinstance(message, m.Lagged):
             raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
-        yield message
+        return message
 
 
 def _check_roots(roots: tuple[Root, ...]) -> None:

@@ -112,10 +112,8 @@ class Children:
                 while True:
                     try:
                         await spec.run()
-                    except (GaveUpError, ConfigError):
-                        # No restart mends these.
-                        raise
                     except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
+                        _raise_what_no_restart_mends(error)
                         self._crashes.count(spec.name, error)
                     else:
                         if spec.restart is Restart.TRANSIENT:
@@ -125,6 +123,13 @@ class Children:
         finally:
             del self._children[spec.name]
             child.done.set()
+
+
+def _raise_what_no_restart_mends(error: Exception) -> None:
+    """A child with a nursery of its own wraps what ends the whole in a group."""
+    for leaf in leaves(error):
+        if isinstance(leaf, GaveUpError | ConfigError):
+            raise leaf from leaf.__cause__
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -1,0 +1,250 @@
+"""A socket that goes, or is replaced, in each state: Deregister is asked if and only if Register was."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation import Accepting, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
+from plugind.actors.simulation_handlers import Ask
+from plugind.tests.actors.timelines import STEPS, Line, at, registered_at
+
+#: When something happens to the plugin.
+MOMENT = 0.6
+
+
+@attrs.define
+class Scene:
+    """A plugin that is in ``state`` at :data:`MOMENT`, and how it got there."""
+
+    state: str
+    plugin: FakePlugin
+    handler: FakeHandler
+    before: list[Line]
+    asks: list[Ask]
+    listening: bool = True
+    accepting: Accepting = Accepting.SERVES
+    #: When it is gone, after it left at :data:`MOMENT`.
+    gone: float = MOMENT
+    #: How it goes on when it is replaced.
+    anew: list[Line] = attrs.field(default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True))
+
+    @property
+    def owes(self) -> bool:
+        return "register" in self.asks
+
+
+def red(**faults: object) -> FakePlugin:
+    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
+
+
+def scenes() -> list[Scene]:
+    none: list[Ask] = []
+    asked_info = at(0.0, "dialing", "asking-info")
+    return [
+        Scene("dialing", red(), FakeHandler(), at(0.0, "dialing"), none, accepting=Accepting.BACKLOG_FULL),
+        Scene("asking-info", red(hang="get-info"), FakeHandler(), asked_info, none),
+        Scene(
+            "validating",
+            red(),
+            FakeHandler().always("validate", Takes(3.0)),
+            at(0.0, "dialing", "asking-info", "validating"),
+            ["validate"],
+            # Per name one call at a time: the new socket's validation waits for the old one's.
+            anew=[*at(MOMENT, *STEPS[:3]), *at(3.0, *STEPS[3:])],
+        ),
+        Scene(
+            "registering",
+            red(),
+            FakeHandler().always("register", Takes(3.0)),
+            at(0.0, "dialing", "asking-info", "validating", "registering"),
+            ["validate", "register"],
+            gone=3.0,
+        ),
+        Scene(
+            "notifying",
+            red(hang="notify"),
+            FakeHandler(),
+            at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+            ["validate", "register"],
+        ),
+        Scene(
+            "notifying",
+            red(hang="notify"),
+            FakeHandler().always("validate", Fails("no")),
+            at(0.0, "dialing", "asking-info", "validating", "notifying"),
+            ["validate"],
+        ),
+        Scene(
+            "notifying",
+            red(hang="notify"),
+            FakeHandler().always("register", Fails("no")),
+            at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+            ["validate", "register"],
+        ),
+        Scene("waiting", red(delay=0.4, get_info_fails=math.inf), FakeHandler(), [*asked_info, (0.4, "waiting")], none),
+        Scene(
+            "waiting",
+            red(notify_fails=math.inf),
+            FakeHandler(),
+            [
+                *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying"),
+                *at(0.0, "dialing", "notifying", "waiting"),
+                *at(0.5, "dialing", "notifying", "waiting"),
+            ],
+            ["validate", "register"],
+        ),
+        Scene("registered", red(), FakeHandler(), registered_at(0.0), ["validate", "register"]),
+    ]
+
+
+def plug(node: SimulatedNode, scene: Scene) -> PluggedIn:
+    plugin = node.plug("a.sock", scene.plugin, listening=False)
+    plugin.accepting = scene.accepting
+    plugin.listen()
+    return plugin
+
+
+@pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
+async def test_a_socket_that_vanishes_is_deregistered_if_register_was_asked(
+    autojump_clock: MockClock, scene: Scene
+) -> None:
+    """Behaviour 36: exactly once for each successful or attempted Register; faults 34 and 38."""
+    async with SimulatedNode(handlers={"Colour": scene.handler}) as node:
+        plugin = plug(node, scene)
+        await trio.sleep(MOMENT - 0.001)
+        assert node.timeline("a.sock") == scene.before
+        assert scene.handler.asked() == scene.asks
+        await trio.sleep_until(MOMENT)
+        plugin.unlink()
+        await node.settled()
+        after = at(MOMENT, "leaving") if scene.owes else []
+        assert node.timeline("a.sock") == [*scene.before, *after, (scene.gone, "gone")]
+        assert scene.handler.asked() == scene.asks + (["deregister"] if scene.owes else [])
+        assert node.status("a.sock") is None
+        await trio.sleep(1000.0)
+        assert scene.handler.asked().count("deregister") == scene.owes
+        assert plugin.connections == 0
+
+
+@pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
+async def test_a_socket_that_is_replaced_is_left_and_begun_anew(autojump_clock: MockClock, scene: Scene) -> None:
+    """Behaviours 19, 20 and 24, fault 10; reconciler Test_Run_Positive_ReRegister: unregister before register."""
+    async with SimulatedNode(handlers={"Colour": scene.handler}) as node:
+        plugin = plug(node, scene)
+        await trio.sleep_until(MOMENT)
+        before = len(node.timeline("a.sock"))
+        scene.handler.calm()
+        plugin.plugin, plugin.accepting = red(), Accepting.SERVES
+        # The old process lives on, unreachable, so that what it does is not what ends the attempt.
+        node.directory.replace(plugin.path)
+        other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._peer)
+        other.listen()
+        await node.settled()
+        after = at(MOMENT, "leaving") if scene.owes else []
+        assert node.timeline("a.sock")[before:] == [*after, *scene.anew]
+        asks: list[Ask] = ["deregister"] if scene.owes else []
+        assert scene.handler.asked() == [*scene.asks, *asks, "validate", "register"]
+        assert [call.method for call in other.calls] == ["GetInfo", "NotifyRegistrationStatus"]
+
+
+async def test_a_stale_socket_that_vanishes_is_gone(autojump_clock: MockClock) -> None:
+    """Fault 28: nothing is owed for what nobody listened on."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", red(), listening=False)
+        await trio.sleep(1.2)
+        plugin.unlink()
+        await node.settled()
+        assert node.timeline("a.sock") == [(0.0, "dialing"), (1.0, "stale"), (1.2, "gone")]
+
+
+async def test_a_parked_socket_that_vanishes_is_gone(autojump_clock: MockClock) -> None:
+    """Fault 74: nothing is owed to a handler that there is not."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.stop()
+        await node.settled()
+        assert node.timeline("a.sock")[-2:] == at(0.0, "parked", "gone")
+
+
+async def test_a_socket_that_vanishes_while_its_register_is_undone_is_undone_once(autojump_clock: MockClock) -> None:
+    """Behaviour 36: a deregistration that is under way is not asked again."""
+    handler = FakeHandler().script("register", Fails("no room")).script("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        assert node.state("a.sock") == "leaving"
+        plugin.unlink()
+        await node.settled()
+        assert node.timeline("a.sock")[-2:] == [(0.0, "leaving"), (3.0, "gone")]
+        assert handler.asked() == ["validate", "register", "deregister"]
+
+
+async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_for_that(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 20, executor ..._SerialRegisterPlugin and ..._SerialUnregisterPlugin, goroutinemap
+    Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes: one path, one operation at a time."""
+    handler = FakeHandler().script("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.stop()
+        await trio.sleep(1.0)
+        plugin.restart()
+        await node.settled()
+        assert node.timeline("a.sock")[6:] == [(0.0, "leaving"), *registered_at(3.0)]
+        assert handler.most_at_once == 1
+
+
+async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_ends_gone(
+    autojump_clock: MockClock,
+) -> None:
+    """Goroutinemap ..._Positive_ThirdOpAfterFirstCompletes: what holds at the end of the first decides."""
+    handler = FakeHandler().script("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.stop()
+        await trio.sleep(1.0)
+        plugin.restart()
+        await trio.sleep(1.0)
+        plugin.stop()
+        await node.settled()
+        assert node.timeline("a.sock")[6:] == [(0.0, "leaving"), (3.0, "gone")]
+        assert handler.asked() == ["validate", "register", "deregister"]
+
+
+async def test_a_deregister_that_fails_or_hangs_leaves_the_state_clean(autojump_clock: MockClock) -> None:
+    """Fault 84, goroutinemap ..._SecondOpAfterFirstPanics: it was asked; what comes next is not held up for ever."""
+    handler = FakeHandler().script("deregister", Fails("broken"), Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.restart()
+        await node.settled()
+        assert node.timeline("a.sock")[6:] == [(0.0, "leaving"), *registered_at(0.0)]
+        plugin.restart()
+        await node.settled()
+        assert node.timeline("a.sock")[13:] == [(0.0, "leaving"), *registered_at(120.0)]
+
+
+async def test_a_renamed_socket_leaves_under_its_old_name_and_registers_under_the_new(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 4, fault 9: both paths are right at once."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        node.directory.rename(plugin.path, "/plugins/b.sock")
+        await node.settled()
+        assert node.timeline("a.sock")[6:] == at(0.0, "leaving", "gone")
+        assert node.state("b.sock") == "registered"
+        assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
+        assert list(handler.registered) == ["/plugins/b.sock"]

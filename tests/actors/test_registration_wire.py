@@ -1,0 +1,184 @@
+"""What a plugin's socket and connection can do to its registration, on a whole node over the real wire."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
+from plugind.tests.actors.timelines import asked, at, registered_at, told_yes
+
+GET_INFO = "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: "
+DIAL = "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: "
+
+
+def red(**faults: object) -> FakePlugin:
+    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def handler() -> FakeHandler:
+    return FakeHandler()
+
+
+async def test_a_full_backlog_is_waited_for_within_the_deadline_of_the_dial(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Behaviour 26, fault 30: EAGAIN is retried until the deadline, and is then a counted failure."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.accepting = Accepting.BACKLOG_FULL
+        await trio.sleep(12.0)
+        assert node.timeline("a.sock") == [(0.0, "dialing"), (10.0, "waiting"), (10.5, "dialing")]
+        assert node.history("a.sock")[1].reason == DIAL + "the backlog of '/plugins/a.sock' was full for 10 s"
+        plugin.accepting = Accepting.SERVES
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        assert 12.0 <= node.now <= 12.05
+
+
+async def test_a_socket_that_may_not_be_dialled_is_shown_and_backed_off(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 29."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.accepting = Accepting.DENIED
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == at(0.0, "dialing", "waiting")
+        assert node.history("a.sock")[1].reason == DIAL + "cannot connect to '/plugins/a.sock': Permission denied"
+        plugin.accepting = Accepting.SERVES
+        await node.settled()
+        assert node.timeline("a.sock")[2:] == registered_at(0.5)
+
+
+async def test_a_plugin_that_accepts_and_stays_silent_meets_the_deadline_of_get_info(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 32: nobody serves the connection; no byte ever comes."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.accepting = Accepting.SILENT
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), (1.0, "waiting")]
+        assert node.history("a.sock")[2].reason == GET_INFO + "no answer in 1 s"
+        plugin.accepting = Accepting.SERVES
+        await node.settled()
+        assert node.timeline("a.sock")[3:] == registered_at(1.5)
+
+
+async def test_a_plugin_that_accepts_and_closes_is_retried(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Fault 33."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.accepting = Accepting.CLOSES
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == at(0.0, "dialing", "asking-info", "waiting")
+        assert (node.history("a.sock")[2].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
+        plugin.accepting = Accepting.SERVES
+        await node.settled()
+        assert node.timeline("a.sock")[3:] == registered_at(0.5)
+
+
+async def test_a_plugin_that_dies_during_get_info_has_nothing_registered(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 34."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(hang="get-info"))
+        await trio.sleep(0.25)
+        plugin.crash()
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), (0.25, "waiting")]
+        assert handler.calls == []
+        plugin.plugin = red()
+        plugin.listen()
+        await node.settled()
+        assert node.timeline("a.sock")[3:] == registered_at(0.75)
+
+
+async def test_a_connection_that_is_reset_during_get_info_is_dialled_anew(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 60: only that attempt fails."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(delay=0.5))
+        await trio.sleep(0.25)
+        plugin.reset()
+        await node.settled()
+        assert node.timeline("a.sock")[:3] == [*at(0.0, "dialing", "asking-info"), (0.25, "waiting")]
+        assert (node.history("a.sock")[2].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
+        assert plugin.calls == [asked(0.0), asked(0.75), told_yes(1.25)]
+
+
+async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Fault 37: it reads on, and will never answer."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(delay=0.5))
+        await trio.sleep(0.25)
+        plugin.half_close()
+        await node.settled()
+        assert node.timeline("a.sock")[:3] == [*at(0.0, "dialing", "asking-info"), (0.25, "waiting")]
+        assert (node.history("a.sock")[2].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
+        assert node.state("a.sock") == "registered"
+
+
+async def test_one_byte_a_second_does_not_stretch_a_deadline(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Fault 63: the deadline is a total one, not an idle one."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.seconds_per_byte = 0.5
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), (1.0, "waiting")]
+
+
+async def test_an_answer_that_comes_byte_by_byte_in_time_is_an_answer(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Every frame arrives cut at every byte."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.seconds_per_byte = 0.001
+        await node.settled()
+        assert [state for _, state in node.timeline("a.sock")] == [state for _, state in registered_at(0.0)]
+        assert 0.05 < node.now < 1.0
+
+
+async def test_a_node_without_descriptors_tries_again(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Fault 46."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.network.exhausted = 2
+        node.plug("a.sock", red())
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "waiting"),
+            *at(0.5, "dialing", "waiting"),
+            *registered_at(1.5),
+        ]
+
+
+async def test_a_hundred_hanging_plugins_delay_no_healthy_one(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Behaviour 22, fault 47: those that hang take no place from healthy ones for longer than a moment."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        for number in range(200):
+            node.plug(f"bad/{number}.sock", FakePlugin("Colour", f"bad-{number}", hang="get-info"))
+        await trio.sleep(0.01)
+        node.plug("good.sock", red())
+        await node.wait_for("red")
+        assert node.now <= 0.25
+
+
+async def test_the_name_may_change_from_one_get_info_to_the_next(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 76: the socket is the same, the plugin is another."""
+    handler.script("register", Takes(0.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(reject_notify=True))
+        await trio.sleep(3.6)
+        plugin.plugin = FakePlugin("Colour", "blue")
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        assert handler.asked("red") == ["validate", "register", "deregister"]
+        assert handler.asked("blue") == ["validate", "register"]
