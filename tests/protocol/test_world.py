@@ -1,0 +1,518 @@
+"""Desired, actual and what is done about their difference, message by message."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from plugind.protocol import messages as m
+from plugind.protocol.plugins import InstancePolicy, PluginInfo
+from plugind.protocol.status import StateName
+from plugind.protocol.world import (
+    Answer,
+    Effect,
+    Finished,
+    HandlerRetired,
+    Owed,
+    Show,
+    StartRegistration,
+    Tell,
+    World,
+)
+from plugind.tests.protocol.playbook import Nowhere, appeared
+
+A, B, C = "/reg/a.sock", "/reg/b.sock", "/reg/c.sock"
+INFO = PluginInfo("T", "x", A, ("1.0.0",))
+OTHER = PluginInfo("T", "y", A, ("1.0.0",))
+NOW = 7.0
+HANDLER = Nowhere()
+ADDED = m.HandlerAdded("T", HANDLER, InstancePolicy.NEWEST)
+
+
+def given(*messages: m.ReconcilerMessage, policy: InstancePolicy = InstancePolicy.NEWEST) -> World:
+    """Return a world that has a handler for T and that took these messages in."""
+    world = World()
+    for message in (attrs.evolve(ADDED, policy=policy), *messages):
+        world.handle(message, NOW)
+    return world
+
+
+def take(world: World, *messages: m.ReconcilerMessage) -> list[Effect]:
+    return [effect for message in messages for effect in world.handle(message, NOW)]
+
+
+def claimed(path: str = A, generation: int = 1, info: PluginInfo = INFO, ticket: int = 1) -> m.Claimed:
+    return m.Claimed(path, generation, info, ticket)
+
+
+def registered(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> tuple[m.ReconcilerMessage, ...]:
+    """What comes of a socket whose plugin is registered."""
+    return appeared(generation, path), claimed(path, generation, info), m.PluginRegistered(path, generation)
+
+
+def admitted(path: str, ticket: int = 1, handler: Nowhere = HANDLER) -> Tell:
+    return Tell(path, m.Admitted(ticket, handler))
+
+
+def role(path: str, generation: int, *, active: bool) -> Show:
+    return Show(m.RoleChanged(path, generation, active))
+
+
+# --- desired ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_socket_that_appears_is_desired_and_gets_a_registration_actor() -> None:
+    """Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin; Test_Run_Positive_Register, its first step."""
+    world = World()
+
+    assert take(world, appeared(1)) == [StartRegistration(appeared(1))]
+    assert world.desired() == {A: 1}
+    assert world.difference() == (set(), {A})
+
+
+def test_a_socket_that_appears_anew_is_one_entry_with_the_new_generation() -> None:
+    """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: and its actor is told, no second one is started."""
+    world = given(appeared(1))
+
+    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+    assert world.desired() == {A: 2}
+
+
+def test_a_socket_without_a_path_is_an_error() -> None:
+    """Test_DSW_AddOrUpdatePlugin_Negative_PluginMissingInfo; behaviour 17."""
+    world = World()
+
+    with pytest.raises(ValueError, match=r"^socket path is empty$"):
+        take(world, appeared(1, ""))
+    assert world.desired() == {}
+
+
+def test_a_socket_that_vanishes_is_desired_no_more() -> None:
+    """Test_DSW_RemovePlugin_Positive."""
+    world = given(appeared(1))
+
+    assert take(world, m.SocketVanished(A, 1)) == [Tell(A, m.SocketVanished(A, 1))]
+    assert world.desired() == {}
+
+
+def test_only_a_known_socket_is_dropped() -> None:
+    """Behaviour 8: the removal of a path that is no socket, or of an older one, drops nothing."""
+    world = given(appeared(2))
+
+    assert take(world, m.SocketVanished(A, 1), m.SocketVanished(B, 3), m.SocketTouched(B, 3)) == []
+    assert world.desired() == {A: 2}
+
+
+def test_a_world_without_news_does_nothing() -> None:
+    """Test_Run_Positive_DoNothing."""
+    world = given()
+
+    assert (
+        take(world, m.ScanCompleted("/reg", first=True, paths=frozenset()), m.ScanCompleted("/reg", first=False)) == []
+    )
+    assert (world.desired(), world.actual(), world.difference()) == ({}, {}, (set(), set()))
+
+
+def test_a_touched_socket_is_told_unless_it_leaves() -> None:
+    """Behaviour 3."""
+    touched = m.SocketTouched(A, 1)
+    world = given(appeared(1))
+
+    assert take(world, touched) == [Tell(A, touched)]
+    assert take(world, m.SocketVanished(A, 1), touched) == [Tell(A, m.SocketVanished(A, 1))]
+
+
+# --- actual -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plugin_that_its_handler_took_is_actual() -> None:
+    """Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
+    world = given(appeared(1))
+
+    assert take(world, claimed()) == [admitted(A)]
+    assert world.actual() == {}
+    assert take(world, m.PluginRegistered(A, 1)) == []
+    assert world.actual() == {A: 1}
+    assert world.difference() == (set(), set())
+
+
+def test_a_plugin_without_a_path_or_a_socket_is_never_actual() -> None:
+    """Test_ASW_AddPlugin_Negative_EmptySocketPath: a claim that belongs to no socket is not answered, nor stored."""
+    world = given()
+
+    assert take(world, claimed(""), m.PluginRegistered("", 1), claimed(B), m.PluginRegistered(B, 1)) == []
+    assert world.actual() == {}
+
+
+def test_a_plugin_that_was_released_is_actual_no_more() -> None:
+    """Test_ASW_RemovePlugin_Positive; Test_Run_Positive_RegisterThenUnregister; behaviour 36: removed at once."""
+    world = given(*registered())
+
+    take(world, m.SocketVanished(A, 1))
+    assert world.actual() == {}
+    assert take(world, m.Released(A, 1), m.RegistrationEnded(A, crashed=False)) == []
+    assert world.difference() == (set(), set())
+
+
+def test_another_generation_is_not_it() -> None:
+    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: words of an older generation change nothing."""
+    world = given(*registered(), appeared(2), m.Released(A, 1))
+
+    assert take(world, claimed(A, 1, ticket=2), m.PluginRegistered(A, 1), m.Released(A, 1)) == []
+    assert world.actual() == {}
+    assert world.difference() == (set(), {A})
+
+
+def test_a_socket_that_comes_anew_ends_with_the_new_generation() -> None:
+    """Test_Run_Positive_ReRegister; behaviours 19 and 20."""
+    world = given(*registered())
+
+    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+    assert (world.actual(), world.difference()) == ({}, (set(), {A}))
+    assert take(world, m.Released(A, 1), claimed(A, 2, ticket=2), m.PluginRegistered(A, 2)) == [admitted(A, 2)]
+    assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
+
+
+def test_a_socket_that_comes_back_while_its_actor_leaves_is_told_to_that_actor() -> None:
+    """Behaviour 20: one actor for each path."""
+    world = given(*registered(), m.SocketVanished(A, 1))
+
+    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+
+
+def test_a_socket_that_comes_back_too_late_for_its_actor_gets_another() -> None:
+    world = given(*registered(), m.SocketVanished(A, 1), appeared(2), m.Released(A, 1))
+
+    assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(2))]
+
+
+# --- one name ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_plugin_of_a_name_waits_until_the_first_is_registered() -> None:
+    """Behaviour 21: ordered per (type, name); of two that come at once, the second is validated against the first."""
+    world = given(appeared(1, A), appeared(2, B), claimed(A, 1))
+
+    assert take(world, claimed(B, 2)) == []
+    assert take(world, m.PluginRegistered(A, 1)) == [admitted(B)]
+
+
+def test_plugins_of_other_names_do_not_wait_for_each_other() -> None:
+    """TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin, as far as the world has a say in it."""
+    world = given(appeared(1, A), appeared(2, B))
+
+    assert take(world, claimed(A, 1, INFO), claimed(B, 2, OTHER)) == [admitted(A), admitted(B)]
+
+
+def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
+    """Behaviours 19 and 21: unregister before register for one (type, name)."""
+    world = given(*registered(A, 1), m.SocketVanished(A, 1), appeared(2, B))
+
+    assert take(world, claimed(B, 2)) == []
+    assert take(world, m.Released(A, 1)) == [admitted(B)]
+
+
+def test_a_plugin_whose_validation_failed_makes_room_for_the_next() -> None:
+    world = given(appeared(1, A), appeared(2, B), claimed(A, 1), claimed(B, 2))
+
+    assert take(world, m.Released(A, 1)) == [admitted(B)]
+
+
+def test_a_claim_that_was_given_up_before_it_was_answered_is_not_answered_later() -> None:
+    """Else its name would be taken by somebody who does not know it."""
+    world = given(
+        *registered(A, 1), appeared(2, B), appeared(3, C), m.SocketVanished(A, 1), claimed(B, 2), claimed(C, 3)
+    )
+
+    assert take(world, m.Released(B, 2), m.Released(A, 1)) == [admitted(C)]
+
+
+def test_a_superseded_claim_is_not_answered() -> None:
+    world = given(appeared(1, A), appeared(2, A))
+
+    assert take(world, claimed(A, 1)) == []
+    assert take(world, claimed(A, 2)) == [admitted(A)]
+
+
+@pytest.mark.parametrize("policy", list(InstancePolicy))
+def test_removing_one_of_two_keeps_the_other(policy: InstancePolicy) -> None:
+    """Behaviour 37, fault 78; TestPluginRegistrationSameName: sockets of one name are all kept."""
+    world = given(*registered(A, 1), *registered(B, 2), policy=policy)
+
+    take(world, m.SocketVanished(A, 1), m.Released(A, 1))
+
+    assert world.actual() == ({} if policy is InstancePolicy.REJECT else {B: 2})
+
+
+def test_of_several_the_newest_is_active_and_the_older_is_its_fallback() -> None:
+    """Behaviour 37, NEWEST; TestAddSameName: the newest wins, the older is the fallback."""
+    world = given(*registered(A, 1))
+
+    assert take(world, *registered(B, 2))[-1:] == [role(A, 1, active=False)]
+    assert take(world, m.SocketVanished(B, 2)) == [role(A, 1, active=True), Tell(B, m.SocketVanished(B, 2))]
+
+
+def test_of_several_the_highest_version_is_active_and_among_equals_the_newest() -> None:
+    """Behaviour 37, HIGHEST_VERSION; what is no version number ranks below all that are."""
+    world = given(policy=InstancePolicy.HIGHEST_VERSION)
+    sockets = {A: "1.2.0", B: "1.10.0", C: "v1.9.0", "/reg/d": "1.10.0", "/reg/e": "nonsense"}
+
+    told = []
+    for generation, (path, version) in enumerate(sockets.items(), 1):
+        told.append(take(world, *registered(path, generation, PluginInfo("T", "x", path, (version,))))[2:])
+
+    assert told == [
+        [],
+        [role(A, 1, active=False)],
+        [role(C, 3, active=False)],
+        [role(B, 2, active=False)],
+        [role("/reg/e", 5, active=False)],
+    ]
+
+
+def test_all_are_active_where_the_type_has_no_preference() -> None:
+    """Behaviour 37, ALL."""
+    world = given(*registered(A, 1), policy=InstancePolicy.ALL)
+
+    assert [effect for effect in take(world, *registered(B, 2)) if isinstance(effect, Show)] == []
+
+
+def test_a_second_of_a_name_is_refused_and_told_when_the_name_is_free() -> None:
+    """Behaviour 37, REJECT."""
+    world = given(*registered(A, 1), appeared(2, B), policy=InstancePolicy.REJECT)
+
+    reason = "T 'x' is registered already, by the socket /reg/a.sock"
+    assert take(world, claimed(B, 2)) == [Tell(B, m.ClaimRefused(1, reason))]
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Tell(B, m.NameFreed())]
+    assert take(world, claimed(B, 2, ticket=2)) == [admitted(B, 2)]
+
+
+def test_a_plugin_that_its_handler_refused_is_told_when_another_of_its_name_goes() -> None:
+    """Behaviour 37, fault 78: a CSI driver that was lower than the one that is gone."""
+    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), m.Released(B, 2))
+
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Tell(B, m.NameFreed())]
+
+
+def test_who_stood_by_and_registers_again_counts_as_active_again() -> None:
+    """Behaviour 37: of the view that was told otherwise in the same generation, that is taken back."""
+    world = given(*registered(A, 1), *registered(B, 2))
+
+    assert take(world, m.Released(A, 1)) == [role(A, 1, active=True)]
+    assert take(world, claimed(A, 1, ticket=2), m.PluginRegistered(A, 1)) == [admitted(A, 2), role(B, 2, active=False)]
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+NO_HANDLER = "RegisterPlugin error -- no handler registered for plugin type: T at socket /reg/a.sock"
+
+
+def test_an_orphan_is_told_so_and_woken_by_its_handler() -> None:
+    """Behaviour 29, fault 74, in the reference's wording."""
+    world = World()
+
+    assert take(world, appeared(1), claimed())[1:] == [Tell(A, m.NoHandler(1, NO_HANDLER))]
+    assert take(world, m.HandlerAdded("U", HANDLER, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("U",)))]
+    assert take(world, ADDED) == [Show(m.HandlersChanged(("T", "U"))), Tell(A, m.HandlerAvailable("T"))]
+    assert take(world, claimed(ticket=2)) == [admitted(A, 2)]
+
+
+@pytest.mark.parametrize("news", [appeared(2), m.SocketVanished(A, 1)], ids=["newer", "gone"])
+def test_an_orphan_that_is_superseded_is_woken_no_more(news: m.ReconcilerMessage) -> None:
+    world = World()
+    take(world, appeared(1), claimed(), news)
+
+    assert take(world, ADDED) == [Show(m.HandlersChanged(("T",)))]
+
+
+def test_a_removed_handler_is_withdrawn_from_its_plugins_and_retires_after_the_last() -> None:
+    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2))
+
+    withdrawn = m.HandlerWithdrawn("T")
+    assert take(world, m.HandlerRemoved("T")) == [
+        Show(m.HandlersChanged(())),
+        Tell(A, withdrawn),
+        Tell(B, withdrawn),
+    ]
+    assert world.actual() == {}
+    assert take(world, m.Released(A, 1)) == []
+    assert take(world, m.Released(B, 2)) == [HandlerRetired("T", HANDLER)]
+
+
+def test_a_removed_handler_without_plugins_retires_at_once_and_an_unknown_one_is_no_news() -> None:
+    world = given()
+
+    assert take(world, m.HandlerRemoved("U")) == []
+    assert take(world, m.HandlerRemoved("T")) == [Show(m.HandlersChanged(())), HandlerRetired("T", HANDLER)]
+    assert take(world, m.HandlerRemoved("T")) == []
+
+
+def test_a_new_handler_of_a_type_serves_whom_the_old_one_let_go() -> None:
+    old, new = HANDLER, Nowhere()
+    world = given(*registered(A, 1), m.HandlerRemoved("T"))
+
+    assert take(world, m.HandlerAdded("T", new, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("T",)))]
+    assert take(world, m.Released(A, 1)) == [HandlerRetired("T", old)]
+    assert take(world, claimed(ticket=2)) == [admitted(A, 2, new)]
+
+
+# --- watchers that restart, entries that are refused ------------------------------------------------------------------
+
+
+def test_the_first_scan_of_a_restarted_watcher_is_no_news_and_tells_what_vanished() -> None:
+    """Fault 85: nothing that stayed is registered again."""
+    world = given(*registered(A, 1), *registered(B, 2, OTHER), appeared(3, C))
+    again = attrs.evolve(appeared(1, A), generation=4, first_scan=True)
+    changed = attrs.evolve(appeared(5, C), first_scan=True)
+
+    assert take(world, again) == []
+    assert take(world, changed) == [Tell(C, changed)]
+    assert take(world, m.ScanCompleted("/reg", first=True, paths=frozenset({A, C}))) == [
+        Tell(B, m.SocketVanished(B, 2))
+    ]
+    assert world.desired() == {A: 1, C: 5}
+    assert take(world, m.SocketVanished(A, 4)) == [Tell(A, m.SocketVanished(A, 1))]
+
+
+def test_the_first_scan_of_one_root_says_nothing_of_another() -> None:
+    """Behaviour 1: several roots."""
+    world = given(appeared(1, A), attrs.evolve(appeared(2, "/other/b.sock"), root="/other"))
+
+    assert take(world, m.ScanCompleted("/other", first=True, paths=frozenset())) == [
+        Tell("/other/b.sock", m.SocketVanished("/other/b.sock", 2))
+    ]
+
+
+REFUSED = m.EntryRefused(A, 2, "/reg", "a symbolic link", 0.0)
+
+
+def parked(entry: m.EntryRefused) -> Show:
+    return Show(m.StateChanged(A, "/reg", entry.generation, StateName.PARKED, NOW, entry.reason))
+
+
+def gone(generation: int) -> Show:
+    return Show(m.StateChanged(A, "/reg", generation, StateName.GONE, NOW))
+
+
+def test_a_refused_entry_is_shown_with_its_reason_until_it_is_gone() -> None:
+    """Behaviour 7, faults 7 and 8."""
+    world = given()
+
+    assert take(world, REFUSED) == [parked(REFUSED)]
+    assert world.desired() == {}
+    assert take(world, m.SocketVanished(A, 1)) == []
+    assert take(world, m.SocketVanished(A, 2)) == [gone(2)]
+
+
+def test_a_refused_entry_in_the_place_of_a_socket_ends_that() -> None:
+    world = given(appeared(1))
+
+    assert take(world, REFUSED) == [Tell(A, m.SocketVanished(A, 1)), parked(REFUSED)]
+
+
+def test_an_entry_that_is_refused_anew_is_not_gone_in_between() -> None:
+    world = given(REFUSED)
+    again = attrs.evolve(REFUSED, generation=3, reason="a hard link")
+
+    assert take(world, again) == [parked(again)]
+    assert take(world, m.ScanCompleted("/reg", first=True, paths=frozenset({A}))) == []
+    assert take(world, m.ScanCompleted("/reg", first=True, paths=frozenset())) == [gone(3)]
+
+
+def test_a_socket_in_the_place_of_a_refused_entry_is_taken() -> None:
+    world = given(REFUSED)
+
+    assert take(world, appeared(3)) == [gone(2), StartRegistration(appeared(3))]
+
+
+# --- crashes, people, the end -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("done", [(), (m.PluginRegistered(A, 1),)], ids=["admitted", "registered"])
+def test_the_successor_of_a_crashed_actor_is_owed_its_deregistration(done: tuple[m.ReconcilerMessage, ...]) -> None:
+    """Fault 85; behaviour 36: and nobody takes the name before."""
+    world = given(appeared(1, A), appeared(2, B), claimed(), *done)
+
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [StartRegistration(appeared(1), Owed(INFO, 1, HANDLER))]
+    assert world.actual() == {}
+    assert take(world, claimed(B, 2)) == []
+    assert take(world, m.Released(A, 1)) == [admitted(B)]
+
+
+def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> None:
+    world = given(*registered(), m.SocketVanished(A, 1))
+
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
+        StartRegistration(appeared(1), Owed(INFO, 1, HANDLER)),
+        Tell(A, m.SocketVanished(A, 1)),
+    ]
+
+
+def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
+    """Fault 85: what waited for an answer waits no more."""
+    world = given(*registered(B, 1), m.SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
+
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [StartRegistration(appeared(2, A))]
+    assert take(world, m.Released(B, 1)) == []
+
+
+class Inbox(Nowhere):
+    """Stands for whoever asked."""
+
+
+def test_a_retry_is_told_to_the_socket_or_to_all_sockets_of_the_name() -> None:
+    """`plugind retry NAME|SOCKET`."""
+    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), *registered(C, 3, OTHER))
+    reply = Inbox()
+
+    def retry(target: str) -> list[Effect]:
+        return take(world, m.RetryAsked(target, reply))
+
+    assert retry(C) == [Tell(C, m.TryNow()), Answer(reply, m.RetryAnswered((C,)))]
+    assert retry("x") == [Tell(A, m.TryNow()), Tell(B, m.TryNow()), Answer(reply, m.RetryAnswered((A, B)))]
+    assert retry("nobody") == [Answer(reply, m.RetryAnswered(()))]
+
+
+def test_a_stop_is_told_to_all_and_finished_with_the_last() -> None:
+    """Behaviour 42: nothing begins any more."""
+    world = given(*registered(A, 1), appeared(2, B))
+    stop = m.StopAsked()
+
+    assert take(world, stop) == [Tell(A, stop), Tell(B, stop)]
+    assert take(world, appeared(3, C)) == []
+    assert take(world, m.RegistrationEnded(A, crashed=False)) == []
+    assert take(world, m.StopForced()) == [Tell(B, m.StopForced())]
+    assert take(world, m.RegistrationEnded(B, crashed=False)) == [Finished()]
+
+
+@pytest.mark.parametrize("stop", [m.StopAsked(), m.StopForced()], ids=["asked", "forced"])
+def test_a_stop_of_an_empty_world_is_finished_at_once(stop: m.ReconcilerMessage) -> None:
+    world = given()
+
+    assert take(world, stop) == [Finished()]
+    assert take(world, appeared(1)) == []
+
+
+def test_the_successor_of_an_actor_that_crashed_in_a_stop_is_told_of_it() -> None:
+    """Faults 85 and 87."""
+    stop = m.StopAsked()
+    world = given(*registered(), stop)
+
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
+        StartRegistration(appeared(1), Owed(INFO, 1, HANDLER)),
+        Tell(A, stop),
+    ]
+
+
+def test_a_report_says_again_all_that_the_reconciler_knows_and_asks_the_actors_for_the_rest() -> None:
+    """Fault 85: the status actor lost its view."""
+    refused = attrs.evolve(REFUSED, path=C)
+    world = given(*registered(A, 1), *registered(B, 2), refused)
+
+    assert take(world, m.ReportAsked()) == [
+        Show(m.HandlersChanged(("T",))),
+        Show(m.StateChanged(C, "/reg", 2, StateName.PARKED, NOW, "a symbolic link")),
+        Tell(A, m.ReportAsked()),
+        Tell(B, m.ReportAsked()),
+        role(A, 1, active=False),
+    ]
