@@ -359,7 +359,10 @@ class ClientConnection:
             self.touched.append(stream)
             stream.on_data(data, end=end)
             if end:
-                self._remote_end(stream)
+                if stream.local_open:
+                    self.reset(stream)
+                else:
+                    self.streams.pop(stream_id, None)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if flags & PADDED:
@@ -410,14 +413,11 @@ class ClientConnection:
         self.touched.append(stream)
         stream.on_headers(block, end=end)
         if end:
-            self._remote_end(stream)
-
-    def _remote_end(self, stream: Stream) -> None:
-        """The response is complete; a request that is not is given up, as nobody will read it (section 8.1)."""
-        if stream.local_open:
-            self.reset(stream)
-        else:
-            self.streams.pop(stream.id, None)
+            if stream.local_open:
+                # Nobody will read the rest of the request (section 8.1).
+                self.reset(stream)
+            else:
+                self.streams.pop(stream_id, None)
 
     def _break_stream(self, stream: Stream, error: WireError) -> None:
         """End one stream for an error of the peer that concerns no other (section 5.4.2)."""
@@ -461,7 +461,7 @@ class ClientConnection:
         self.settled = True
         if flags & ACK:
             return
-        for key, value in read_settings(payload):
+        for key, value in read_settings(payload) if payload else ():
             if key == INITIAL_WINDOW:
                 self._on_initial_window(value)
             elif key == FRAME_BYTES:
@@ -488,10 +488,11 @@ class ClientConnection:
             return
         if not more:
             raise WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing")
+        if self.send_window <= 0:
+            self.touched.extend(self.streams.values())
         self.send_window += more
         if self.send_window > MAX_WINDOW:
             raise WireError(WireProblem.FLOW_CONTROL, "the connection's window beyond 2^31-1")
-        self.touched.extend(stream for stream in self.streams.values() if stream.local_open)
 
     def _on_stream_window(self, stream: Stream | None, more: int) -> None:
         if stream is None:

@@ -30,7 +30,7 @@ class Channel(Driver):
     the status is ours and not the plugin's, its `__cause__` is the `WireError` that says which rule or limit ended it.
     """
 
-    __slots__ = ("_authority", "peer")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -40,9 +40,7 @@ class Channel(Driver):
         limits: Limits = DEFAULT_LIMITS,
         peer: Peer | None = None,
     ) -> None:
-        super().__init__(transport, limits)
-        self._authority = authority
-        self.peer = peer
+        super().__init__(transport, authority, limits, peer)
 
     def request(
         self,
@@ -64,7 +62,7 @@ class Channel(Driver):
         if timeout is not None:
             soonest = trio.current_time() + timeout
             deadline = soonest if deadline is None else min(soonest, deadline)
-        return Stream(self, self._authority, self.peer, name, cardinality, request_type, reply_type, deadline, metadata)
+        return Stream(self, name, cardinality, request_type, reply_type, deadline, metadata)
 
     def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
         """A generated stub on this channel: `channel.stub(RegistrationStub)`. Only its annotation asks for more."""

@@ -15,7 +15,7 @@ from plugind.actors.io.transport import Transport
 from plugind.protocol.grpc import Call, Outcome, failure_outcome
 from plugind.protocol.http2 import ClientConnection
 from plugind.protocol.limits import Limits
-from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.protocol.wire_errors import Peer, WireError, WireProblem
 
 TIMED_OUT: Final = Outcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
 
@@ -26,10 +26,12 @@ _UNTIMED_FRAMES: Final = 8
 class Driver:
     """A connection and its transport, and the tasks that wait for it."""
 
-    __slots__ = ("_leading", "_parked", "_period_began", "_transport", "closed", "connection")
+    __slots__ = ("_leading", "_parked", "_period_began", "_transport", "authority", "closed", "connection", "peer")
 
-    def __init__(self, transport: Transport, limits: Limits) -> None:
+    def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Peer | None) -> None:
         self._transport = transport
+        self.authority = authority
+        self.peer = peer
         self.connection = ClientConnection(limits)
         self.closed = False
         self._leading = False
@@ -113,7 +115,7 @@ class Driver:
         """The peer takes no more bytes; what it said last may tell why."""
         try:
             while data := self._transport.receive_now():
-                self._feed(data)
+                self.connection.receive(data)
         except OSError as later:
             error = later
         self._lost(error)
@@ -174,7 +176,9 @@ class Driver:
         finally:
             self._leading = False
         if data:
-            self._feed(data)
+            if connection.budgets.counted > _UNTIMED_FRAMES:
+                self._mind_period()
+            connection.receive(data)
         elif data is not None:
             connection.receive_end()
         if self._parked:
@@ -186,17 +190,14 @@ class Driver:
             await self.flush()
             connection.outgoing.clear()
 
-    def _feed(self, data: bytes) -> None:
-        """Give bytes to the connection, its budgets filled if their period is over."""
-        connection = self.connection
-        if connection.budgets.counted > _UNTIMED_FRAMES:
-            now = trio.current_time()
-            if self._period_began is None:
-                self._period_began = now
-            elif now - self._period_began >= connection.limits.budget_period:
-                self._period_began = now
-                connection.budgets.replenish()
-        connection.receive(data)
+    def _mind_period(self) -> None:
+        """Fill the budgets of frames if their period is over."""
+        now = trio.current_time()
+        if self._period_began is None:
+            self._period_began = now
+        elif now - self._period_began >= self.connection.limits.budget_period:
+            self._period_began = now
+            self.connection.budgets.replenish()
 
     async def _park(self, call: Call | None) -> None:
         """Wait until something came for the call, or this task is to lead."""

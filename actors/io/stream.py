@@ -12,6 +12,7 @@ from multidict import MultiDict
 
 from plugind.actors.io.driver import TIMED_OUT, Driver
 from plugind.protocol.grpc import (
+    SUCCESS,
     Call,
     MetadataLike,
     Outcome,
@@ -39,7 +40,6 @@ class Stream(Generic[SendT, RecvT]):
     """
 
     __slots__ = (
-        "_authority",
         "_call",
         "_deadline",
         "_driver",
@@ -51,14 +51,11 @@ class Stream(Generic[SendT, RecvT]):
         "_sent",
         "_streams_in",
         "_streams_out",
-        "peer",
     )
 
     def __init__(
         self,
         driver: Driver,
-        authority: str,
-        peer: Peer | None,
         name: str,
         cardinality: Cardinality,
         request_type: type[SendT],
@@ -67,8 +64,6 @@ class Stream(Generic[SendT, RecvT]):
         metadata: MetadataLike | None,
     ) -> None:
         self._driver = driver
-        self._authority = authority
-        self.peer = peer
         self._name = name
         self._streams_out, self._streams_in = cardinality
         self._request_type = request_type
@@ -78,6 +73,11 @@ class Stream(Generic[SendT, RecvT]):
         self._call: Call | None = None
         self._ended = False
         self._sent = False
+
+    @property
+    def peer(self) -> Peer | None:
+        """Who listens at the other end, where the kernel can tell."""
+        return self._driver.peer
 
     @property
     def initial_metadata(self) -> Metadata | None:
@@ -123,7 +123,7 @@ class Stream(Generic[SendT, RecvT]):
         return call
 
     def _head(self) -> bytes:
-        head = request_head(self._name, self._authority)
+        head = request_head(self._name, self._driver.authority)
         if self._deadline is not None:
             remaining = self._deadline - trio.current_time()
             if remaining <= 0:
@@ -142,19 +142,18 @@ class Stream(Generic[SendT, RecvT]):
             raise ProtocolError("the request was ended already")
         if not isinstance(message, self._request_type):
             raise TypeError(f"the message must be a {self._request_type.__name__}, not {message!r}")
-        data = frame_message(message.SerializeToString())
-        call = self._call or self._open(end=False)
-        self._ended = end = end or not self._streams_out
+        await self._send(frame_message(message.SerializeToString()), end=end or not self._streams_out)
         self._sent = True
-        if not call.id:
-            await self._driver.open(call, self._head(), self._deadline, end=False)
-        await self._send(call, data, end=end)
 
-    async def _send(self, call: Call, data: bytes, *, end: bool) -> None:
+    async def _send(self, data: bytes, *, end: bool) -> None:
+        driver = self._driver
+        call = self._call or self._open(end=False)
+        self._ended = end
+        if not call.id:
+            await driver.open(call, self._head(), self._deadline, end=False)
         if not call.local_open:
             # The peer gave the response, or gave up, before it had the whole request.
             return
-        driver = self._driver
         sent = driver.send_now(call, data, end=end)
         if sent != len(data) or driver.connection.outgoing:
             await driver.send_rest(call, data, sent, self._deadline, end=end)
@@ -170,7 +169,7 @@ class Stream(Generic[SendT, RecvT]):
         if self._ended:
             raise ProtocolError("the request was ended already")
         self._ended = True
-        await self._send(self._call, b"", end=True)
+        await self._send(b"", end=True)
 
     async def recv_initial_metadata(self) -> None:
         """Wait for the response headers. Raises GRPCError if the call failed before or with them."""
@@ -181,27 +180,27 @@ class Stream(Generic[SendT, RecvT]):
 
     async def recv_message(self) -> RecvT | None:
         """The next message; None at the end of the response. Raises GRPCError if the call failed."""
-        call = self._started()
+        call = self._call or self._started()
         if not call.messages:
             if self._deadline is None:
                 await self._driver.wait(call.has_message, call)
             else:
                 await self._driver.until(call.has_message, call, self._deadline)
         outcome = call.outcome
-        if call.messages and (self._streams_in or outcome is None or outcome.status is Status.OK):
-            return self._decode(call)
-        if outcome is not None and outcome.status is not Status.OK:
+        if call.messages and (self._streams_in or outcome is None or outcome is SUCCESS):
+            try:
+                return self._reply_type.FromString(call.take())
+            except DecodeError as error:
+                self._undecodable(call, error)
+        if outcome is not None and outcome is not SUCCESS:
             _raise(outcome)
         return None
 
-    def _decode(self, call: Call) -> RecvT:
-        try:
-            return self._reply_type.FromString(call.take())
-        except DecodeError as error:
-            name = self._reply_type.__name__
-            outcome = Outcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
-            call.cancel(outcome)
-            raise GRPCError(outcome.status, outcome.message) from error
+    def _undecodable(self, call: Call, error: DecodeError) -> NoReturn:
+        name = self._reply_type.__name__
+        outcome = Outcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
+        call.cancel(outcome)
+        raise GRPCError(outcome.status, outcome.message) from error
 
     async def recv_trailing_metadata(self) -> None:
         """Wait for the end of the response. Raises GRPCError if the call failed."""
@@ -247,7 +246,7 @@ class Stream(Generic[SendT, RecvT]):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         call = self._call
-        if call is None:
+        if call is None or call.outcome is SUCCESS:
             return
         outcome = call.outcome
         if outcome is None:
