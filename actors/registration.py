@@ -109,14 +109,19 @@ class _Registration:
         "_appeared",
         "_began",
         "_channel",
+        "_commands",
         "_config",
         "_deadline",
+        "_finished",
         "_inbox",
         "_info",
+        "_over",
         "_path",
         "_peer",
         "_place",
+        "_scope",
         "_shown",
+        "_state",
         "_stub",
         "_ticket",
         "_waiting",
@@ -126,6 +131,12 @@ class _Registration:
     def __init__(self, config: RegistrationConfig, inbox: RegistrationInbox, appeared: m.SocketAppeared) -> None:
         self._config = config
         self._inbox = inbox
+        self._scope: trio.CancelScope
+        self._state: states.State
+        #: What is still to be performed of the last step, and what it ended.
+        self._commands: tuple[states.Command, ...] = ()
+        self._finished: Finished | None = None
+        self._over = False
         self._appeared = appeared
         self._path = appeared.path
         self._channel: Channel | None = None
@@ -147,40 +158,63 @@ class _Registration:
     # --- the loop ---
 
     async def run(self, state: states.State, commands: tuple[states.Command, ...]) -> None:
-        finished: Finished | None = None
-        while True:
-            for command in commands:
-                await self._perform(command, state)
-            await self._show(state, finished)
-            if isinstance(state, states.Gone):
-                return
-            event = await self._next_event(state)
-            after, commands = lifecycle.step(state, event)
-            finished = self._settle(event, commands)
-            state = after
+        self._state, self._commands = state, commands
+        # One scope serves many waits, since in a storm a new one for each would cost more than the waits. It is armed
+        # (a deadline, the bell) while the actor waits and at no other time, and renewed once it was cancelled.
+        while not self._over:
+            with trio.CancelScope() as self._scope:
+                await self._live()
+            if self._scope.cancelled_caught and (event := self._cut_off()) is not None:
+                self._advance(event)
 
-    async def _next_event(self, state: states.State) -> states.Event:
+    async def _live(self) -> None:
+        """Go from state to state, until the end or until the scope is used up."""
+        while not self._scope.cancel_called:
+            commands, self._commands = self._commands, ()
+            for command in commands:
+                await self._perform(command, self._state)
+            await self._show()
+            if isinstance(self._state, states.Gone):
+                self._over = True
+                return
+            self._advance(await self._next_event())
+
+    def _advance(self, event: states.Event) -> None:
+        self._state, self._commands = lifecycle.step(self._state, event)
+        self._finished = self._settle(event, self._commands) or self._finished
+
+    async def _next_event(self) -> states.Event:
         while True:
             try:
-                message: states.Event | m.RegistrationMessage | None = self._inbox.receive_nowait()
+                message: states.Event | m.RegistrationMessage = self._inbox.receive_nowait()
             except trio.WouldBlock:
-                message = await self._wait(state)
+                message = await self._wait()
             event = await self._as_event(message)
             if event is not None:
                 return event
 
-    async def _wait(self, state: states.State) -> states.Event | m.RegistrationMessage | None:
-        if isinstance(self._waiting, _IN_LINE):
-            return await self._call(state, self._waiting)
-        if self._deadline == math.inf:
+    async def _wait(self) -> states.Event | m.RegistrationMessage:
+        """Return the outcome of what is waited for, or a message if one comes first; see :meth:`_cut_off`."""
+        self._scope.deadline = self._deadline
+        try:
+            if isinstance(self._waiting, _IN_LINE):
+                return await self._call(self._waiting)
             return await self._inbox.receive()
-        with trio.CancelScope(deadline=self._deadline):
-            return await self._inbox.receive()
+        finally:
+            self._scope.deadline = math.inf
+
+    def _cut_off(self) -> states.Event | None:
+        """Return the event that follows from the end of a wait by its scope: None if the inbox's bell rang."""
+        if trio.current_time() < self._deadline:
+            return None
         if isinstance(self._waiting, states.StartTimer):
             return states.TimerElapsed()
-        return states.Failed(f"no answer in {self._deadline - self._began:g} s", outcome=Outcome.TIMED_OUT)
+        waited = f"no answer in {self._deadline - self._began:g} s"
+        if isinstance(self._waiting, _IN_LINE):
+            waited = self._call_failed(self._waiting, waited)
+        return states.Failed(waited, outcome=Outcome.TIMED_OUT)
 
-    async def _as_event(self, message: states.Event | m.RegistrationMessage | None) -> states.Event | None:
+    async def _as_event(self, message: states.Event | m.RegistrationMessage) -> states.Event | None:
         match message:
             case m.HandlerAnswered():
                 if message.ticket != self._ticket:
@@ -269,26 +303,20 @@ class _Registration:
 
     # --- calls to the plugin ---
 
-    async def _call(self, state: states.State, command: states.WaitingCommand) -> states.Event | None:
-        """Return the outcome of the call, or None when a message in the inbox made it pointless."""
-        with trio.CancelScope(deadline=self._deadline) as scope:
-            self._inbox.arm(scope, lambda message: lifecycle.interrupts(state, message))
-            try:
-                match command:
-                    case states.Dial():
-                        return await self._dial(patient=command.patient)
-                    case states.AskInfo():
-                        return await self._get_info()
-                    case states.Notify():
-                        return await self._notify(command.error)
-                    case _:
-                        raise AssertionError(f"{command} is no call")
-            finally:
-                self._inbox.disarm()
-        if trio.current_time() < self._deadline:
-            return None
-        waited = f"no answer in {self._deadline - self._began:g} s"
-        return states.Failed(self._call_failed(command, waited), outcome=Outcome.TIMED_OUT)
+    async def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
+        state = self._state
+        self._inbox.arm(self._scope, lambda message: lifecycle.interrupts(state, message))
+        try:
+            match command:
+                case states.Dial():
+                    return await self._dial(patient=command.patient)
+                case states.AskInfo():
+                    return await self._get_info()
+                case states.Notify():
+                    return await self._notify(command.error)
+        finally:
+            self._inbox.disarm()
+        assert_never(command)
 
     async def _dial(self, *, patient: bool) -> states.Event:
         timeouts = self._config.timeouts
@@ -355,7 +383,9 @@ class _Registration:
             return None
         return Finished(operation, outcome or Outcome.SUPERSEDED, trio.current_time() - self._began)
 
-    async def _show(self, state: states.State, finished: Finished | None) -> None:
+    async def _show(self) -> None:
+        state, finished = self._state, self._finished
+        self._finished = None
         if isinstance(state, states.Gone) and state.stopped:
             return  # plugind stops, the plugin does not.
         name, reason, attempt = states.name_of(state), _reason_of(state), _attempt_of(state)
