@@ -83,8 +83,8 @@ class EntryRefused:
 class ScanCompleted:
     """A scan of ``root`` ended.
 
-    ``paths`` is all that the first scan of a watcher found, so that a watcher that was restarted also tells what
-    vanished while it was not there; later scans leave it None.
+    ``paths`` is all that the first complete scan of a watcher found, refused entries included, so that a watcher that
+    was restarted also tells what vanished while it was not there; it is None for all other scans.
     """
 
     root: str
