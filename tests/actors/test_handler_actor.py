@@ -1,0 +1,318 @@
+"""The handler actor: code that we did not write, contained."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from plugind.actors.handlers import actor
+from plugind.actors.handlers.actor import policy_of
+from plugind.protocol import messages as m
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.status import Outcome
+
+TIMEOUT = 120.0
+Call = Callable[[Plugin], Awaitable[None]]
+
+
+def plugin(name: str = "x", socket: str = "/reg/a.sock") -> Plugin:
+    return Plugin("T", name, socket, ("1.0.0",), socket, 1)
+
+
+async def nothing(plugin: Plugin) -> None:
+    pass
+
+
+@attrs.frozen
+class Recording:
+    """Does as each call is told to, and notes when it began and ended."""
+
+    validated: Call = nothing
+    registered: Call = nothing
+    deregistered: Call = nothing
+    calls: list[tuple[float, str]] = attrs.Factory(list)
+
+    async def validate(self, plugin: Plugin) -> None:
+        await self._note("validate", self.validated, plugin)
+
+    async def register(self, plugin: Plugin) -> None:
+        await self._note("register", self.registered, plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        await self._note("deregister", self.deregistered, plugin)
+
+    async def _note(self, what: str, call: Call, plugin: Plugin) -> None:
+        self.calls.append((trio.current_time(), f"{what} {plugin.name}"))
+        await call(plugin)
+        self.calls.append((trio.current_time(), f"{what} {plugin.name} ended"))
+
+
+@attrs.frozen
+class Asker:
+    """Stands for a registration actor: notes the answers and when they came."""
+
+    address: trio.MemorySendChannel[m.HandlerMessage]
+    answers: list[tuple[float, m.HandlerAnswered]] = attrs.Factory(list)
+
+    def send_nowait(self, message: m.HandlerAnswered, /) -> None:
+        self.answers.append((trio.current_time(), message))
+
+    def ask(self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], ticket: int, name: str = "x") -> None:
+        self.address.send_nowait(ask(plugin(name), ticket, self))
+
+
+@asynccontextmanager
+async def running(handler: actor.Handler) -> AsyncIterator[Asker]:
+    """Run the actor, and let it end by closing its inbox: then all that was asked is answered."""
+    address, inbox = trio.open_memory_channel[m.HandlerMessage](100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(actor.run, handler, inbox, TIMEOUT)
+        with address:
+            yield Asker(address)
+
+
+def ok(ticket: int) -> m.HandlerAnswered:
+    return m.HandlerAnswered(ticket, Outcome.OK)
+
+
+def sleeping(seconds: float) -> Call:
+    async def call(plugin: Plugin) -> None:
+        await trio.sleep(seconds)
+
+    return call
+
+
+def raising(error: BaseException) -> Call:
+    async def call(plugin: Plugin) -> None:
+        raise error
+
+    return call
+
+
+# --- one operation at a time ------------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_made_and_answered(autojump_clock: trio.testing.MockClock) -> None:
+    """Test_NewGoRoutineMap_Positive_SingleOp."""
+    handler = Recording(validated=sleeping(1))
+    async with running(handler) as asker:
+        asker.ask(m.Validate, 1)
+
+    assert handler.calls == [(0.0, "validate x"), (1.0, "validate x ended")]
+    assert asker.answers == [(1.0, ok(1))]
+
+
+async def test_a_second_call_of_a_name_is_made_when_the_first_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    """Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes, …_Positive_SecondOpAfterFirstCompletes and
+    …_ThirdOpAfterFirstCompletes; TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin and
+    …_UnregisterPlugin_SerialUnregisterPlugin: where the reference refuses it, it waits for its turn (behaviour 21)."""
+    handler = Recording(registered=sleeping(2), deregistered=sleeping(3))
+    async with running(handler) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Deregister, 2)
+        await trio.sleep(1)
+        asker.ask(m.Register, 3)
+
+    assert handler.calls == [
+        (0.0, "register x"),
+        (2.0, "register x ended"),
+        (2.0, "deregister x"),
+        (5.0, "deregister x ended"),
+        (5.0, "register x"),
+        (7.0, "register x ended"),
+    ]
+    assert asker.answers == [(2.0, ok(1)), (5.0, ok(2)), (7.0, ok(3))]
+
+
+async def test_a_call_is_made_after_an_earlier_one_is_long_over(autojump_clock: trio.testing.MockClock) -> None:
+    """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstCompletes: nothing is left of the first."""
+    async with running(Recording()) as asker:
+        asker.ask(m.Register, 1)
+        await trio.sleep(10)
+        asker.ask(m.Deregister, 2)
+
+    assert asker.answers == [(0.0, ok(1)), (10.0, ok(2))]
+
+
+async def test_calls_of_different_names_run_side_by_side(autojump_clock: trio.testing.MockClock) -> None:
+    """TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin and …_UnregisterPlugin_ConcurrentUnregisterPlugin;
+    behaviour 22."""
+    async with running(Recording(registered=sleeping(5), deregistered=sleeping(5))) as asker:
+        for ticket in range(10):
+            asker.ask(m.Register if ticket % 2 else m.Deregister, ticket, f"name {ticket}")
+
+    assert [time for time, _ in asker.answers] == 10 * [5.0]
+    assert {answer.ticket for _, answer in asker.answers} == set(range(10))
+
+
+async def test_the_actor_ends_when_its_inbox_does_and_all_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+    """Test_NewGoRoutineMap_Positive_WaitEmpty and …_Wait."""
+    async with running(Recording()):
+        pass
+    assert trio.current_time() == 0.0
+
+    async with running(Recording(registered=sleeping(4))) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Register, 2)
+    assert asker.answers == [(4.0, ok(1)), (8.0, ok(2))]
+
+
+# --- what is contained ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "text"),
+    [
+        (ValidationError("too old"), Outcome.REFUSED, "too old"),
+        (KeyError("x"), Outcome.FAILED, "KeyError: 'x'"),
+        (SystemExit(3), Outcome.FAILED, "SystemExit: 3"),
+        (
+            ExceptionGroup("both", [ValueError("a"), OSError("b")]),
+            Outcome.FAILED,
+            "ExceptionGroup: both (2 sub-exceptions)",
+        ),
+        (RuntimeError(5000 * "x"), Outcome.FAILED, f"RuntimeError: {1010 * 'x'}"),
+    ],
+    ids=["refusal", "error", "exit", "group", "long"],
+)
+async def test_an_error_of_a_handler_is_its_plugins_failure_alone(
+    autojump_clock: trio.testing.MockClock, error: BaseException, outcome: Outcome, text: str
+) -> None:
+    """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics; behaviour 22, faults 81, 84 and 94."""
+    async with running(Recording(registered=raising(error))) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Deregister, 2)
+        asker.ask(m.Validate, 3, "y")
+
+    answers = sorted((answer for _, answer in asker.answers), key=lambda answer: answer.ticket)
+    assert answers == [m.HandlerAnswered(1, outcome, text), ok(2), ok(3)]
+
+
+async def test_a_handler_that_hangs_is_cut_off_at_the_deadline_and_others_go_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 82: the next call of the same name begins when the deadline of the hung one is over."""
+    handler = Recording(registered=sleeping(1e9), validated=sleeping(1))
+    async with running(handler) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Validate, 2)
+        asker.ask(m.Validate, 3, "y")
+
+    assert asker.answers == [
+        (1.0, ok(3)),
+        (120.0, m.HandlerAnswered(1, Outcome.TIMED_OUT, "the handler did not finish in 120 s")),
+        (121.0, ok(2)),
+    ]
+
+
+async def test_a_slow_handler_that_is_in_time_is_left_alone(autojump_clock: trio.testing.MockClock) -> None:
+    """Behaviour 26: the deadline is for one call, not for what waits before it."""
+    async with running(Recording(registered=sleeping(119))) as asker:
+        for ticket in (1, 2, 3):
+            asker.ask(m.Register, ticket)
+
+    assert asker.answers == [(119.0, ok(1)), (238.0, ok(2)), (357.0, ok(3))]
+
+
+async def test_a_handler_with_tasks_of_its_own_is_contained(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 81: an error out of a nursery comes as a group."""
+
+    async def in_a_nursery(plugin: Plugin) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(raising(ValueError("in a task")), plugin)
+            nursery.start_soon(trio.sleep_forever)
+
+    async with running(Recording(registered=in_a_nursery)) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Deregister, 2)
+
+    first, second = (answer for _, answer in asker.answers)
+    assert (first.ticket, first.outcome) == (1, Outcome.FAILED)
+    assert first.error.startswith("ExceptionGroup: ")
+    assert second == ok(2)
+
+
+async def _fail_when_cancelled(plugin: Plugin) -> None:
+    async def careless() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("while cleaning up")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(careless)
+        nursery.start_soon(trio.sleep_forever)
+
+
+async def _exit_in_a_task(plugin: Plugin) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(raising(SystemExit(3)), plugin)
+
+
+@pytest.mark.parametrize(
+    ("call", "outcome"),
+    [
+        (_fail_when_cancelled, Outcome.FAILED),
+        (_exit_in_a_task, Outcome.FAILED),
+        (raising(BaseExceptionGroup("exits", [SystemExit(1), ValueError("a")])), Outcome.FAILED),
+    ],
+    ids=["an error when it is cut off", "an exit in a task", "an exit among errors"],
+)
+async def test_an_error_that_is_hard_to_hold_is_contained_too(
+    autojump_clock: trio.testing.MockClock, call: Call, outcome: Outcome
+) -> None:
+    """Faults 81 and 82: the handler's other plugins never notice."""
+    async with running(Recording(registered=call)) as asker:
+        asker.ask(m.Register, 1)
+        asker.ask(m.Deregister, 2)
+
+    assert [(answer.ticket, answer.outcome) for _, answer in asker.answers] == [(1, outcome), (2, Outcome.OK)]
+
+
+async def test_a_handler_whose_method_is_not_async_fails_and_hurts_nobody(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 81."""
+
+    def not_async(plugin: Plugin) -> None:
+        return None
+
+    async with running(Recording(registered=not_async)) as asker:  # type: ignore[arg-type]
+        asker.ask(m.Register, 1)
+        asker.ask(m.Deregister, 2)
+
+    assert [answer.outcome for _, answer in asker.answers] == [Outcome.FAILED, Outcome.OK]
+
+
+async def test_the_actor_itself_can_be_cancelled_in_the_middle_of_a_call(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Containment never swallows Cancelled."""
+    with trio.move_on_after(3) as scope:
+        async with running(Recording(registered=sleeping(60))) as asker:
+            asker.ask(m.Register, 1)
+
+    assert scope.cancelled_caught
+    assert trio.current_time() == 3.0
+    assert asker.answers == []
+
+
+def test_a_handler_without_a_policy_has_its_newest_instance_active() -> None:
+    """Behaviour 37."""
+
+    class Choosy(Recording):
+        instances = InstancePolicy.REJECT
+
+    class Wrong(Recording):
+        instances = "newest"
+
+    assert policy_of(Recording()) is InstancePolicy.NEWEST
+    assert policy_of(Choosy()) is InstancePolicy.REJECT
+    with pytest.raises(TypeError, match=r"^Wrong.instances is 'newest'; make it an InstancePolicy$"):
+        policy_of(Wrong())
