@@ -87,13 +87,18 @@ async def _call(handler: Handler, ask: m.HandlerMessage) -> None:
 
 async def _contain(handler: Handler, ask: m.HandlerMessage, timeout: float) -> tuple[Outcome, str]:
     """The one place where code that we did not write may fail as it likes."""
-    with trio.move_on_after(timeout) as scope:
-        try:
+    try:
+        # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
+        with trio.move_on_after(timeout) as scope:
             await _call(handler, ask)
-        except PluginError as error:
-            return Outcome.REFUSED, str(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error is its plugin's failure alone
-            return Outcome.FAILED, f"{type(error).__name__}: {error}"
+    except PluginError as error:
+        return Outcome.REFUSED, str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error is its plugin's failure alone
+        return Outcome.FAILED, f"{type(error).__name__}: {error}"
+    except BaseExceptionGroup as group:
+        if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
+            raise
+        return Outcome.FAILED, f"{type(group).__name__}: {group}"
     if scope.cancelled_caught:
         return Outcome.TIMED_OUT, f"the handler did not finish in {timeout:g} s"
     return Outcome.OK, ""

@@ -1,0 +1,446 @@
+"""The reconciler on a whole node: several sockets of one name, handlers that come and go, and what people ask."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation import Fails, FakeHandler, FakePlugin, HandlerCall, Hangs, SimulatedNode, Takes
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.tests.actors.timelines import STEPS, asked, at, refused_at, registered_at, told_no, told_yes
+
+
+def red(*versions: str) -> FakePlugin:
+    return FakePlugin("Colour", "red", versions or ("1.0.0",))
+
+
+def colour(name: str) -> FakePlugin:
+    return FakePlugin("Colour", name)
+
+
+async def active(node: SimulatedNode) -> dict[str, bool | None]:
+    return {plugin.socket.removeprefix("/plugins/"): plugin.active for plugin in (await node.snapshot()).plugins}
+
+
+# --- one path ---------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_there_is_nothing_done(autojump_clock: MockClock) -> None:
+    """Reconciler Test_Run_Positive_DoNothing."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        await trio.sleep(1000.0)
+        assert (handler.calls, node.network.dials, (await node.snapshot()).plugins) == ([], [], ())
+
+
+async def test_a_socket_is_registered_and_known_whole(autojump_clock: MockClock) -> None:
+    """Reconciler Test_Run_Positive_Register; actual state Test_ASW_AddPlugin_Positive_NewPlugin: stored whole."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", FakePlugin("Colour", "red", ("1.0.0", "2.0.0"), "/run/red.sock"), uid=42)
+        await node.settled()
+        (plugin,) = (await node.snapshot()).plugins
+        assert (plugin.socket, plugin.type, plugin.name, plugin.endpoint, plugin.versions) == (
+            "/plugins/a.sock",
+            "Colour",
+            "red",
+            "/run/red.sock",
+            ("1.0.0", "2.0.0"),
+        )
+        assert (plugin.state, plugin.uid, plugin.pid, plugin.attempt, plugin.reason) == (
+            "registered",
+            42,
+            1000,
+            1,
+            None,
+        )
+        assert plugin.registered_in == 0.0
+        assert [entry.state for entry in plugin.history] == list(STEPS)
+
+
+async def test_a_socket_that_goes_is_unregistered_and_no_longer_known(autojump_clock: MockClock) -> None:
+    """Reconciler Test_Run_Positive_RegisterThenUnregister; actual state Test_ASW_RemovePlugin_Positive, desired state
+    Test_DSW_RemovePlugin_Positive: gone."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        await trio.sleep(7.0)
+        plugin.stop()
+        await node.settled()
+        assert node.timeline("a.sock") == [*registered_at(0.0), *at(7.0, "leaving", "gone")]
+        assert (await node.snapshot()).plugins == ()
+        assert handler.asked() == ["validate", "register", "deregister"]
+
+
+async def test_adding_and_removing_ten_times_is_tracked(autojump_clock: MockClock) -> None:
+    """plugin_watcher_test TestPluginRegistration: add and remove ten times."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        for _ in range(10):
+            plugin = node.plug("a.sock", red())
+            await node.settled()
+            plugin.stop()
+            await node.settled()
+        assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone")] * 10
+        assert handler.asked() == ["validate", "register", "deregister"] * 10
+
+
+async def test_a_file_that_is_no_socket_drops_nothing(autojump_clock: MockClock) -> None:
+    """Behaviour 8: only a known socket path is dropped."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", red())
+        node.directory.write("/plugins/b.sock")
+        await node.settled()
+        node.directory.unlink("/plugins/b.sock")
+        await node.settled()
+        assert node.timeline("a.sock") == registered_at(0.0)
+        assert node.timeline("b.sock") == []
+
+
+async def test_a_touched_socket_stays_as_it_is(autojump_clock: MockClock) -> None:
+    """Behaviours 3 and 9: a chmod is no new generation."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        await trio.sleep(1.0)
+        node.directory.chmod(plugin.path)
+        await node.settled()
+        assert node.timeline("a.sock") == registered_at(0.0)
+
+
+async def test_a_waiting_socket_that_is_touched_is_tried_at_once(autojump_clock: MockClock) -> None:
+    """Behaviour 3: ATTRIB makes us look again; the count of failures goes on."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
+        await trio.sleep(0.7)
+        node.directory.chmod(plugin.path)
+        await node.settled()
+        assert node.timeline("a.sock") == [
+            *at(0.0, "dialing", "asking-info", "waiting"),
+            *at(0.5, "dialing", "asking-info", "waiting"),
+            *registered_at(0.7),
+        ]
+        assert node.history("a.sock")[-1].attempt == 3
+
+
+# --- one name, several sockets ----------------------------------------------------------------------------------------
+
+
+async def test_ten_sockets_of_one_name_are_all_kept(autojump_clock: MockClock) -> None:
+    """plugin_watcher_test TestPluginRegistrationSameName: ten paths, one name, all kept."""
+    handler = FakeHandler(instances=InstancePolicy.ALL)
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        for number in range(10):
+            node.plug(f"{number}.sock", red())
+        await node.settled()
+        assert [node.state(f"{number}.sock") for number in range(10)] == ["registered"] * 10
+        assert set((await active(node)).values()) == {True}
+        assert len(handler.registered) == 10
+        assert handler.most_at_once == 1
+
+
+async def test_of_two_sockets_of_one_name_the_survivor_stays(autojump_clock: MockClock) -> None:
+    """Behaviour 37, fault 78: removing one deregisters that instance alone; roles go to the newest."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        old = node.plug("old.sock", red())
+        await node.settled()
+        new = node.plug("new.sock", red())
+        await node.settled()
+        assert await active(node) == {"old.sock": False, "new.sock": True}
+        new.stop()
+        await node.settled()
+        assert await active(node) == {"old.sock": True}
+        assert handler.plugins[-1][1].socket == new.path
+        assert list(handler.registered) == [old.path]
+        assert node.timeline("old.sock") == registered_at(0.0)
+
+
+async def test_the_older_of_two_goes_in_a_rolling_update_without_a_gap(autojump_clock: MockClock) -> None:
+    """Behaviour 37; how real plugins behave: rolling updates overlap. Registered throughout, deregistered once."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        old = node.plug("red-1-reg.sock", red())
+        await trio.sleep(1.0)
+        new = node.plug("red-2-reg.sock", red())
+        await trio.sleep(1.0)
+        old.stop()
+        await node.settled()
+        assert node.timeline("red-1-reg.sock") == [*registered_at(0.0), *at(2.0, "leaving", "gone")]
+        assert node.timeline("red-2-reg.sock") == registered_at(1.0)
+        assert [(call, plugin.socket) for call, plugin in handler.plugins] == [
+            ("validate", old.path),
+            ("register", old.path),
+            ("validate", new.path),
+            ("register", new.path),
+            ("deregister", old.path),
+        ]
+
+
+async def test_the_highest_version_is_active_whatever_came_first(autojump_clock: MockClock) -> None:
+    """Behaviour 37: the policy is per type."""
+    handler = FakeHandler(instances=InstancePolicy.HIGHEST_VERSION)
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        high = node.plug("high.sock", red("2.0.0"))
+        await node.settled()
+        node.plug("low.sock", red("1.10.0", "1.9.0"))
+        await node.settled()
+        assert await active(node) == {"high.sock": True, "low.sock": False}
+        high.stop()
+        await node.settled()
+        assert await active(node) == {"low.sock": True}
+
+
+async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: MockClock) -> None:
+    """Behaviour 37, REJECT; the second is told, backs off, and tries at once when the first is gone (NameFreed)."""
+    handler = FakeHandler(instances=InstancePolicy.REJECT)
+    error = (
+        "RegisterPlugin error -- plugin validation failed with err: "
+        "Colour 'red' is registered already, by the socket /plugins/first.sock"
+    )
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        first = node.plug("first.sock", red())
+        await node.settled()
+        second = node.plug("second.sock", red())
+        await trio.sleep_until(20.0)
+        assert node.timeline("second.sock")[:6] == [*refused_at(0.0), (0.0, "waiting"), (0.5, "dialing")]
+        assert second.calls[:2] == [asked(0.0), told_no(0.0, error)]
+        assert node.history("second.sock")[-1].next_try == 31.5
+        before = len(node.timeline("second.sock"))
+        first.stop()
+        await node.settled()
+        assert node.timeline("first.sock")[6:] == at(20.0, "leaving", "gone")
+        assert node.timeline("second.sock")[before:] == registered_at(20.0)
+
+
+async def test_two_that_come_at_once_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
+    """Behaviours 20 and 21: ordered per (type, name); of two the second is judged once the first is registered."""
+    handler = FakeHandler(instances=InstancePolicy.REJECT).always("register", Takes(2.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        node.plug("b.sock", red())
+        node.plug("c.sock", colour("blue"))
+        await node.settled(patience=0.0)
+        winner, loser = sorted(("a.sock", "b.sock"), key=lambda socket: node.state(socket) != "registered")
+        assert node.timeline(winner) == [*at(0.0, *STEPS[:4]), *at(2.0, *STEPS[4:])]
+        assert node.timeline(loser) == [
+            *at(0.0, "dialing", "asking-info", "validating"),
+            *at(2.0, "notifying", "waiting"),
+        ]
+        assert node.timeline("c.sock") == [*at(0.0, *STEPS[:4]), *at(2.0, *STEPS[4:])]
+
+
+async def test_nobody_takes_a_name_while_its_bearer_is_being_deregistered(autojump_clock: MockClock) -> None:
+    """Behaviour 19: unregister before register, for one name as for one path."""
+    handler = FakeHandler().always("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        old = node.plug("old.sock", red())
+        await node.settled()
+        old.stop()
+        node.plug("new.sock", red())
+        await node.settled()
+        assert node.timeline("new.sock") == [*at(0.0, *STEPS[:3]), *at(3.0, *STEPS[3:])]
+        assert [(call.time, call.ask) for call in handler.calls[2:]] == [
+            (0.0, "deregister"),
+            (3.0, "validate"),
+            (3.0, "register"),
+        ]
+
+
+async def test_csi_drivers_of_one_name_must_bring_a_higher_version(autojump_clock: MockClock) -> None:
+    """CSI handler TestValidatePluginExistingDriver, fault 78; tried at once when the other is gone."""
+    async with SimulatedNode() as node:
+        first = node.plug("first.sock", FakePlugin("CSIPlugin", "x.csi", ["1.2.0"]))
+        await node.settled()
+        node.plug("lower.sock", FakePlugin("CSIPlugin", "x.csi", ["1.1.0"]))
+        node.plug("higher.sock", FakePlugin("CSIPlugin", "x.csi", ["1.3.0"]))
+        await trio.sleep_until(10.0)
+        assert node.state("lower.sock") == "waiting"
+        assert await active(node) == {"first.sock": False, "higher.sock": True, "lower.sock": None}
+        first.stop()
+        await trio.sleep(0.1)
+        assert node.state("lower.sock") == "waiting"
+        node.directory.unlink("/plugins/higher.sock")
+        await node.settled()
+        assert node.timeline("lower.sock")[-6:] == registered_at(10.1)
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_slow_handler_holds_up_its_own_name_alone(autojump_clock: MockClock) -> None:
+    """Behaviour 22, executor ..._ConcurrentRegisterPlugin: different names run side by side."""
+    handler = FakeHandler().always("validate", Takes(5.0), name="slow")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("slow.sock", colour("slow"))
+        node.plug("fast.sock", colour("fast"))
+        await node.settled()
+        assert node.timeline("fast.sock") == registered_at(0.0)
+        assert node.timeline("slow.sock") == [*at(0.0, *STEPS[:3]), *at(5.0, *STEPS[3:])]
+
+
+async def test_a_handler_that_hangs_meets_its_deadline_and_hurts_nobody_else(autojump_clock: MockClock) -> None:
+    """Behaviours 22 and 26, fault 82: two minutes a call; told; retried."""
+    handler = FakeHandler().script("register", Hangs(), name="stuck")
+    error = "RegisterPlugin error -- plugin registration failed with err: the handler did not finish in 120 s"
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        stuck = node.plug("stuck.sock", colour("stuck"))
+        node.plug("fine.sock", colour("fine"))
+        node.plug("csi.sock", FakePlugin("CSIPlugin", "x.csi"))
+        await node.settled()
+        assert node.timeline("fine.sock") == node.timeline("csi.sock") == registered_at(0.0)
+        assert node.timeline("stuck.sock") == [
+            *at(0.0, *STEPS[:4]),
+            *at(120.0, "notifying", "leaving", "waiting"),
+            *registered_at(120.5),
+        ]
+        assert stuck.calls == [asked(0.0), told_no(120.0, error), asked(120.5), told_yes(120.5)]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), BaseExceptionGroup("many", [SystemExit(1)])])
+async def test_a_handler_that_raises_is_that_plugins_failure_alone(
+    autojump_clock: MockClock, error: BaseException
+) -> None:
+    """Behaviour 22, fault 81, goroutinemap ..._SecondOpAfterFirstPanics: contained, told, rolled back, tried again."""
+    handler = FakeHandler().script("register", Fails(error), name="bad")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        bad = node.plug("bad.sock", colour("bad"))
+        node.plug("good.sock", colour("good"))
+        await node.settled()
+        assert node.timeline("good.sock") == registered_at(0.0)
+        assert node.timeline("bad.sock") == [
+            *at(0.0, *STEPS[:4]),
+            *at(0.0, "notifying", "leaving", "waiting"),
+            *registered_at(0.5),
+        ]
+        assert bad.calls[1].error.startswith(
+            f"RegisterPlugin error -- plugin registration failed with err: {type(error).__name__}: "
+        )
+
+
+async def test_a_handler_that_errs_when_its_deadline_passes_is_contained_too(autojump_clock: MockClock) -> None:
+    """Faults 81 and 82 at once: a handler with tasks of its own, one of which errs while it is cancelled."""
+
+    class Clumsy(FakeHandler):
+        async def register(self, plugin: Plugin) -> None:
+            async def err() -> None:
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    raise OSError("cannot let go")
+
+            if self.asked().count("register") == 0:
+                self.calls.append(HandlerCall(trio.current_time(), "register", plugin.name))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(err)
+                    nursery.start_soon(trio.sleep_forever)
+            await super().register(plugin)
+
+    handler = Clumsy()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        assert node.timeline("a.sock")[-6:] == registered_at(120.5)
+        assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
+        assert plugin.calls[1].error.startswith(
+            "RegisterPlugin error -- plugin registration failed with err: ExceptionGroup: "
+        )
+
+
+async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojump_clock: MockClock) -> None:
+    """Behaviour 29: told that there is no handler; registered anew with the next one."""
+    first, second = FakeHandler().always("deregister", Takes(1.0)), FakeHandler()
+    async with SimulatedNode(handlers={"Colour": first}) as node:
+        node.plug("a.sock", red())
+        csi = node.plug("csi.sock", FakePlugin("CSIPlugin", "x.csi"))
+        await node.settled()
+        await node.supervisor.remove_handler("Colour")
+        assert node.now == 1.0
+        await node.settled()
+        assert node.timeline("a.sock")[6:] == [(0.0, "leaving"), *refused_at(1.0), (1.0, "parked")]
+        assert first.asked() == ["validate", "register", "deregister"]
+        assert (await node.snapshot()).handlers == ("CSIPlugin", "DRAPlugin", "DevicePlugin")
+        await node.supervisor.add_handler("Colour", second)
+        await node.settled()
+        assert node.timeline("a.sock")[12:] == registered_at(1.0)
+        assert second.asked() == ["validate", "register"]
+        assert csi.calls == [asked(0.0), told_yes(0.0)]
+
+
+async def test_a_handler_that_is_removed_in_the_middle_of_a_register_is_waited_for(autojump_clock: MockClock) -> None:
+    """Behaviour 36: the register that was asked is undone before the handler goes."""
+    handler = FakeHandler().always("register", Takes(4.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.supervisor.remove_handler("Colour")
+        assert node.now == 4.0
+        await node.settled()
+        assert handler.asked() == ["validate", "register", "deregister"]
+        assert node.state("a.sock") == "parked"
+
+
+async def test_a_handler_may_be_replaced_at_once(autojump_clock: MockClock) -> None:
+    """Behaviour 29: remove, then add; the plugin ends with the new one."""
+    first, second = FakeHandler(), FakeHandler()
+    async with SimulatedNode(handlers={"Colour": first}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        await node.supervisor.remove_handler("Colour")
+        await node.supervisor.add_handler("Colour", second)
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        assert (first.asked(), second.asked()) == (["validate", "register", "deregister"], ["validate", "register"])
+
+
+async def test_handlers_that_are_there_twice_or_not_at_all_are_errors(autojump_clock: MockClock) -> None:
+    """What a program embeds says what to do."""
+    async with SimulatedNode() as node:
+        with pytest.raises(ValueError, match="remove it first"):
+            await node.supervisor.add_handler("CSIPlugin", FakeHandler())
+        with pytest.raises(KeyError, match="Colour has no handler"):
+            await node.supervisor.remove_handler("Colour")
+
+
+# --- people -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_by_path_or_name_tries_now_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
+    """``plugind retry``: resets the backoff and tries now."""
+    handler = FakeHandler().script("validate", Fails("no"), times=6)
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep_until(10.0)
+        assert node.history("a.sock")[-1].next_try == 15.5
+        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        await trio.sleep(0.1)
+        waiting = node.history("a.sock")[-1]
+        assert (waiting.time, waiting.attempt, waiting.next_try) == (10.0, 1, 10.5)
+        assert await node.supervisor.retry("/plugins/a.sock") == ("/plugins/a.sock",)
+        await node.settled()
+        assert node.timeline("a.sock")[-6:] == registered_at(10.1)
+        assert await node.supervisor.retry("green") == ()
+
+
+async def test_a_parked_socket_is_retried_when_asked(autojump_clock: MockClock) -> None:
+    """Behaviour 28: parked until it changes or someone asks."""
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        await node.settled()
+        assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "parked")] * 2
+        assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"] * 2
+
+
+async def test_a_retry_of_what_is_registered_changes_nothing(autojump_clock: MockClock) -> None:
+    """``plugind retry`` of a healthy plugin is harmless."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        await node.settled()
+        assert node.timeline("a.sock") == registered_at(0.0)
+        assert handler.calls == [HandlerCall(0.0, "validate", "red"), HandlerCall(0.0, "register", "red")]
