@@ -1,0 +1,282 @@
+"""The handlers of the three types that plugind knows by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from plugind.actors.handlers.actor import Handler, policy_of
+from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.device_plugin import DevicePluginHandler
+from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.handlers.instances import Instances
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import InstancePolicy, Plugin
+
+
+def csi(
+    *versions: str, socket: str = "/reg/a.sock", endpoint: str = "/run/a.sock", generation: int = 1, old: bool = False
+) -> Plugin:
+    return Plugin("CSIPlugin", "a.example.com", endpoint, versions, socket, generation, old)
+
+
+def dra(
+    *services: str,
+    name: str = "d.example.com",
+    socket: str = "/reg/a.sock",
+    endpoint: str = "/run/a.sock",
+    generation: int = 1,
+) -> Plugin:
+    return Plugin("DRAPlugin", name, endpoint, services or ("v1.DRAPlugin",), socket, generation)
+
+
+def device(name: str, socket: str = "/reg/a.sock") -> Plugin:
+    return Plugin("DevicePlugin", name, "/run/a.sock", ("v1beta1",), socket, 1)
+
+
+async def rejection(handler: Handler, plugin: Plugin) -> str | None:
+    """Return why ``handler`` does not accept ``plugin``, or None."""
+    try:
+        await handler.validate(plugin)
+    except ValidationError as error:
+        return str(error)
+    return None
+
+
+# --- instances --------------------------------------------------------------------------------------------------------
+
+
+def test_instances_are_kept_by_name_and_socket_the_newest_last() -> None:
+    """Behaviour 37."""
+    instances = Instances()
+    older, newer, elsewhere = dra(), dra(socket="/reg/b.sock"), dra(name="e.example.com", socket="/reg/c.sock")
+    for plugin in (older, newer, elsewhere):
+        instances.add(plugin)
+
+    assert instances.of("d.example.com") == (older, newer)
+    assert instances.others(older) == (newer,)
+    assert (list(instances), len(instances)) == ([older, newer, elsewhere], 3)
+
+
+def test_an_instance_that_comes_again_is_the_newest_and_is_there_once() -> None:
+    """TestPluginReRegistration, as a handler sees it; TestRegistrationHandler: replace."""
+    instances = Instances()
+    again = dra(generation=3)
+    for plugin in (dra(generation=1), dra(socket="/reg/b.sock", generation=2), again):
+        instances.add(plugin)
+
+    assert instances.of("d.example.com") == (dra(socket="/reg/b.sock", generation=2), again)
+
+
+def test_removing_one_instance_keeps_the_other_and_what_is_not_there_is_no_error() -> None:
+    """Behaviour 37, fault 78; TestDelete: a removed driver is not found."""
+    instances = Instances()
+    instances.add(dra())
+    instances.add(dra(socket="/reg/b.sock"))
+
+    instances.remove(dra())
+    assert instances.of("d.example.com") == (dra(socket="/reg/b.sock"),)
+    instances.remove(dra())
+    instances.remove(dra(socket="/reg/b.sock"))
+    instances.remove(dra(name="nobody"))
+    assert (instances.of("d.example.com"), list(instances), len(instances)) == ((), [], 0)
+
+
+# --- CSI --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
+    handler = CSIHandler()
+    await handler.validate(csi("1.0.0"))
+    await handler.register(csi("1.0.0"))
+    assert list(handler.drivers) == [csi("1.0.0")]
+
+    await handler.deregister(csi("1.0.0"))
+    assert list(handler.drivers) == []
+    assert policy_of(handler) is InstancePolicy.HIGHEST_VERSION
+
+
+@pytest.mark.parametrize(
+    ("versions", "old", "reason"),
+    [
+        (("1.0.0",), False, None),
+        (("0.3.0",), False, None),
+        (("0.2.0", "v0.3.0"), True, None),
+        (
+            ("v1.0.0",),
+            True,
+            "a CSI driver of version 1.0 or above may not register in a deprecated directory",
+        ),
+        (
+            ("0.3.0", "v1.2.3"),
+            True,
+            "a CSI driver of version 1.0 or above may not register in a deprecated directory",
+        ),
+        ((), False, "the CSI driver names no supported version"),
+        (("2.0.0",), False, "none of the CSI versions '2.0.0' is a version number below 2"),
+    ],
+)
+async def test_the_version_and_the_directory_of_a_csi_driver_must_fit(
+    versions: tuple[str, ...], old: bool, reason: str | None
+) -> None:
+    """TestValidatePlugin; behaviour 16: deprecated directories are for drivers of 0.x."""
+    assert await rejection(CSIHandler(), csi(*versions, old=old)) == reason
+
+
+@pytest.mark.parametrize(
+    ("present", "coming", "accepted"),
+    [
+        (("1.0.0",), ("1.0.1",), True),
+        (("1.9.0",), ("1.10.0",), True),
+        (("0.3.0",), ("1.0.0",), True),
+        (("1.0.0", "nonsense", "2.0.0"), ("1.1.0",), True),
+        (("1.0.0",), ("1.0.0",), False),
+        (("1.0.0",), ("v1.0.0",), False),
+        (("1.10.0",), ("1.9.0",), False),
+        (("1.0.0",), ("0.9.0", "1.0.0-rc.1"), False),
+    ],
+)
+async def test_a_second_csi_driver_of_a_name_must_bring_a_strictly_higher_version(
+    present: tuple[str, ...], coming: tuple[str, ...], accepted: bool
+) -> None:
+    """TestValidatePluginExistingDriver; fault 78."""
+    handler = CSIHandler()
+    await handler.register(csi(*present))
+
+    reason = await rejection(handler, csi(*coming, socket="/reg/b.sock", endpoint="/run/b.sock"))
+
+    assert (reason is None) is accepted
+
+
+async def test_a_conflict_of_csi_drivers_names_the_socket_and_the_version_in_its_way() -> None:
+    """TestValidatePluginExistingDriver: whoever reads it knows what to do."""
+    handler = CSIHandler()
+    await handler.register(csi("0.9.0", "1.10.0"))
+
+    assert await rejection(handler, csi("1.9.0", socket="/reg/b.sock", endpoint="/run/b.sock")) == (
+        "another CSI driver named 'a.example.com' is registered by the socket /reg/a.sock with version 1.10.0: "
+        "bring a higher version, or remove that socket"
+    )
+
+
+@pytest.mark.parametrize("socket", ["/reg/a.sock", "/reg/restarted.sock"])
+async def test_a_restarted_registrar_of_the_same_csi_driver_is_not_locked_out(socket: str) -> None:
+    """Registrars hard-code "1.0.0": the same endpoint is the same driver."""
+    handler = CSIHandler()
+    await handler.register(csi("1.0.0"))
+
+    assert await rejection(handler, csi("1.0.0", socket=socket, generation=2)) is None
+
+
+async def test_a_csi_driver_is_accepted_once_the_other_of_its_name_is_gone() -> None:
+    """Fault 78."""
+    handler = CSIHandler()
+    lower = csi("1.0.0", socket="/reg/b.sock", endpoint="/run/b.sock")
+    await handler.register(csi("1.5.0"))
+    assert await rejection(handler, lower) is not None
+
+    await handler.deregister(csi("1.5.0"))
+
+    assert await rejection(handler, lower) is None
+
+
+# --- device plugins ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_device_plugin_is_named_after_its_extended_resource() -> None:
+    handler = DevicePluginHandler()
+
+    assert await rejection(handler, device("vendor.example/gpu")) is None
+    assert await rejection(handler, device("gpu")) == "the resource name 'gpu' is not of the form vendor.domain/name"
+
+
+async def test_several_device_plugins_offer_one_resource_side_by_side() -> None:
+    """TestNewManagerImplStartProbeMode: starts clean; TestDevicePluginReRegistrationProbeMode: no orphan is left
+    after a re-registration; fault 78: appended."""
+    handler = DevicePluginHandler()
+    one, other = device("vendor.example/gpu"), device("vendor.example/gpu", "/reg/b.sock")
+    assert list(handler.plugins) == []
+
+    for plugin in (one, other, one):
+        assert await rejection(handler, plugin) is None
+        await handler.register(plugin)
+    assert list(handler.plugins) == [other, one]
+
+    await handler.deregister(one)
+    assert list(handler.plugins) == [other]
+    assert policy_of(handler) is InstancePolicy.ALL
+
+
+# --- DRA --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("services", "chosen"),
+    [
+        (("v1.DRAPlugin",), "v1.DRAPlugin"),
+        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1.DRAPlugin"),
+        (("v1beta1.DRAPlugin",), "v1beta1.DRAPlugin"),
+        (("1.0.0",), "v1beta1.DRAPlugin"),
+    ],
+    ids=["current service", "two services", "old service", "old version"],
+)
+async def test_a_dra_driver_is_called_by_the_newest_service_that_both_know(
+    services: tuple[str, ...], chosen: str
+) -> None:
+    """TestRegistrationHandler: current service, two services, old service."""
+    handler = DRAHandler()
+    driver = dra(*services)
+    await handler.validate(driver)
+    await handler.register(driver)
+
+    assert handler.service_of("d.example.com") == (driver, chosen)
+
+
+async def test_a_dra_driver_without_a_known_service_is_rejected() -> None:
+    """TestRegistrationHandler: no services, wrong version."""
+    none = Plugin("DRAPlugin", "d.example.com", "/run/a.sock", (), "/reg/a.sock", 1)
+
+    assert await rejection(DRAHandler(), none) == "the DRA driver names no supported service"
+    assert await rejection(DRAHandler(), dra("v99.DRAPlugin")) == (
+        "none of the DRA services v1.DRAPlugin, v1beta1.DRAPlugin is among 'v99.DRAPlugin'"
+    )
+
+
+async def test_the_newest_dra_driver_of_a_name_wins_and_the_older_is_the_fallback() -> None:
+    """TestAddSameName and TestDelete."""
+    handler = DRAHandler()
+    older, newer = dra(), dra("v1beta1.DRAPlugin", socket="/reg/b.sock", endpoint="/run/b.sock", generation=2)
+    for driver in (older, newer):
+        await handler.validate(driver)
+        await handler.register(driver)
+    assert handler.service_of("d.example.com") == (newer, "v1beta1.DRAPlugin")
+
+    await handler.deregister(newer)
+    assert handler.service_of("d.example.com") == (older, "v1.DRAPlugin")
+
+    await handler.deregister(older)
+    assert handler.service_of("d.example.com") is None
+    assert policy_of(handler) is InstancePolicy.NEWEST
+
+
+async def test_one_endpoint_serves_one_dra_driver_only() -> None:
+    """TestAddSameName: the same endpoint twice errs; fault 78."""
+    handler = DRAHandler()
+    await handler.register(dra())
+
+    assert await rejection(handler, dra(socket="/reg/b.sock")) == (
+        "the endpoint /run/a.sock of DRA driver 'd.example.com' is in use by the one that the socket /reg/a.sock "
+        "registered"
+    )
+
+
+async def test_a_dra_driver_that_comes_again_by_its_own_socket_replaces_itself() -> None:
+    """TestRegistrationHandler: replace."""
+    handler = DRAHandler()
+    await handler.register(dra())
+    again = dra(generation=2)
+
+    assert await rejection(handler, again) is None
+    await handler.register(again)
+
+    assert handler.service_of("d.example.com") == (again, "v1.DRAPlugin")
+    assert len(handler.drivers) == 1
