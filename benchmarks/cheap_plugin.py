@@ -64,6 +64,15 @@ class ServerOptions:
         return line + ["--spin"] * self.spin + ["--wait"] * self.wait
 
 
+class Tally:
+    """How many sockets were told that they are registered, over all plugins of a server."""
+
+    __slots__ = ("told",)
+
+    def __init__(self) -> None:
+        self.told = 0
+
+
 class PluginReport(TypedDict):
     """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 is never."""
 
@@ -104,9 +113,11 @@ class Plugin:
         "notified_ns",
         "path",
         "refused",
+        "tally",
     )
 
-    def __init__(self, options: ServerOptions, index: int) -> None:
+    def __init__(self, options: ServerOptions, index: int, tally: Tally) -> None:
+        self.tally = tally
         self.index = index
         self.name = options.plugin_name(index)
         self.path = str(options.path(index))
@@ -177,6 +188,7 @@ class Plugin:
             self.notified += 1
             if not self.notified_ns:
                 self.notified_ns = time.monotonic_ns()
+                self.tally.told += 1
         else:
             self.refused += 1
             self.error = told.error

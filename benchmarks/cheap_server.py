@@ -4,8 +4,9 @@
 
 Each socket answers GetInfo with its own name and NotifyRegistrationStatus with success, as `cheap_protocol` tells.
 Lines on standard input are commands: `create FIRST COUNT`, `remove FIRST COUNT` (without numbers: all of them),
-`counts`, `report`, `quit`; the end of the input ends the server. What happened is printed as JSON, one line each. Times
-are nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of a machine share.
+`await COUNT SECONDS` (says `reached` once so many sockets were told that they are registered, or too late), `counts`,
+`report`, `quit`; the end of the input ends the server. What happened is printed as JSON, one line each. Times are
+nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import HANGS, Plugin, ServerOptions
+from plugind.benchmarks.cheap_plugin import HANGS, Plugin, ServerOptions, Tally
 from plugind.benchmarks.cheap_protocol import Automaton, BadClient, Node
 
 _BATCH = 32
@@ -45,8 +46,9 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.plugins: dict[int, Plugin] = {}
+        self.tally = Tally()
         # Made now, so that a command has nothing to do but bind and listen.
-        self._prepared = {index: Plugin(options, index) for index in range(options.sockets)}
+        self._prepared = {index: Plugin(options, index, self.tally) for index in range(options.sockets)}
         self.replaced: list[Plugin] = []
         self._epoll = select.epoll()
         self._automaton = Automaton()
@@ -54,6 +56,7 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._work: deque[tuple[str, deque[int], dict[str, object]]] = deque()
         self._commands = b""
+        self._awaited: tuple[int, float] | None = None
         self._running = True
         self.accepted = self.accept_errors = self.bad_clients = 0
 
@@ -66,9 +69,11 @@ class Server:
         _say({"event": "ready"})
         while self._running:
             # A server that sleeps costs its client a wake-up across cores for each call.
-            self._turn(0 if self.options.spin or self._work else -1)
+            self._turn(0 if self.options.spin or self._work else self._patience())
             if self._work:
                 self._do_some()
+            if self._awaited is not None:
+                self._look_for_the_awaited(*self._awaited)
 
     def _turn(self, timeout: float) -> None:
         connections, listeners = self._connections, self._listeners
@@ -80,6 +85,14 @@ class Server:
                 self._accept(listeners[descriptor])
             elif descriptor == 0:
                 self._read_commands()
+
+    def _patience(self) -> float:
+        return -1 if self._awaited is None else max(0.0, self._awaited[1] - time.monotonic())
+
+    def _look_for_the_awaited(self, count: int, deadline: float) -> None:
+        if self.tally.told >= count or time.monotonic() >= deadline:
+            self._awaited = None
+            _say({"event": "reached", "told": self.tally.told, "at_ns": time.monotonic_ns()})
 
     def _accept(self, plugin: Plugin) -> None:
         assert plugin.accept is not None
@@ -131,6 +144,8 @@ class Server:
                 self._ask("remove", list(self.plugins))
             case ["create" | "remove" as verb, first, count]:
                 self._ask(verb, range(int(first), int(first) + int(count)))
+            case ["await", count, seconds]:
+                self._awaited = int(count), time.monotonic() + float(seconds)
             case ["counts"]:
                 _say({"event": "counts"} | self._counts())
             case ["report"]:
@@ -174,7 +189,7 @@ class Server:
             _say(said | {"ended_ns": time.monotonic_ns()})
 
     def _create(self, index: int) -> None:
-        plugin = self._prepared.pop(index, None) or Plugin(self.options, index)
+        plugin = self._prepared.pop(index, None) or Plugin(self.options, index, self.tally)
         if index in self.plugins:
             self.replaced.append(self.plugins[index])
         file = self.options.file.format(i=index)

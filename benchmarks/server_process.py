@@ -24,6 +24,7 @@ class ServerProcess:
         self.options = options
         self.pid = process.pid
         self._process = process
+        self._early: dict[str, Event] = {}
 
     def ask(self, *words: object) -> None:
         """Gives a command without waiting for what it leads to."""
@@ -32,13 +33,15 @@ class ServerProcess:
         self._process.stdin.flush()
 
     def event(self, name: str) -> Event:
-        """The next event that the server prints, which must be `name`. Raises `RuntimeError` when it is not."""
+        """The next event `name`; others are kept for those who ask. Raises `RuntimeError` when the server ended."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        event: Event = json.loads(line or "{}")
-        if event.get("event") != name:
-            raise RuntimeError(f"the cheap server said {line!r}, not {name!r}")
-        return event
+        while name not in self._early:
+            line = self._process.stdout.readline()
+            event: Event = json.loads(line or "{}")
+            if event.get("event", "error") == "error":
+                raise RuntimeError(f"the plugins' process said {line!r}, not {name!r}")
+            self._early[str(event["event"])] = event
+        return self._early.pop(name)
 
     def create(self, *numbers: int) -> Event:
         """Makes all sockets, or COUNT from FIRST on."""
@@ -49,6 +52,11 @@ class ServerProcess:
         """Removes all sockets, or COUNT from FIRST on."""
         self.ask("remove", *numbers)
         return self.event("removed")
+
+    def reached(self, count: int, seconds: float) -> int:
+        """Waits until so many sockets were told that they are registered, or so long; returns how many were."""
+        self.ask("await", count, seconds)
+        return int(cast("int", self.event("reached")["told"]))
 
     def counts(self) -> dict[str, float]:
         """Sums over all sockets since the start, and the server's own CPU seconds."""
@@ -75,9 +83,9 @@ def scratch_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def cheap_server(options: ServerOptions) -> Iterator[ServerProcess]:
+def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterator[ServerProcess]:
     """Runs the server for as long as the block lasts; it is ready, and unless told to wait its sockets listen."""
-    command = [sys.executable, "-m", "plugind.benchmarks.cheap_server", *options.arguments()]
+    command = [sys.executable, "-m", f"plugind.benchmarks.{module}", *options.arguments()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             server = ServerProcess(options, process)

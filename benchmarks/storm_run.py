@@ -1,0 +1,257 @@
+"""One storm: so many sockets at once, and what the daemon makes of them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import attrs
+
+from plugind.benchmarks.cheap_plugin import PluginReport, ServerOptions
+from plugind.benchmarks.daemon_process import DaemonProcess, StatusPoll, peer_started, plugind_started
+from plugind.benchmarks.server_process import scratch_directory
+from plugind.benchmarks.storm_plugins import Plugins, plugins
+
+_SETTLE = 2.0
+"""Seconds after the last plugin was told, before the memory at rest is read."""
+_TAIL = 0.5
+"""Seconds after the last plugin was told, in which the daemon does what it still owes: closes, logs, counts."""
+
+
+@attrs.frozen(kw_only=True)
+class Scenario:
+    """What happens in a storm. `patience` is how long, in seconds, the plugins wait to be told."""
+
+    sockets: int
+    daemon: str = "plugind"
+    server: str = "fake"
+    existing: bool = False
+    overflow: bool = False
+    remove: bool = False
+    stop_midway: bool = False
+    hang_fraction: float = 0.0
+    hang: str = "get-info"
+    fail_first: int = 0
+    spin: bool = False
+    idle_seconds: float = 20.0
+    patience: float = 180.0
+    daemon_core: int | None = None
+    server_core: int | None = None
+    daemon_options: tuple[str, ...] = ()
+    profile: Path | None = None
+
+    def plugin_options(self, root: Path) -> ServerOptions:
+        """What the plugins' process is told."""
+        return ServerOptions(
+            directory=root,
+            sockets=self.sockets,
+            hang_fraction=self.hang_fraction,
+            hang=self.hang,
+            fail_first=self.fail_first,
+            spin=self.spin,
+            core=self.server_core,
+            wait=True,
+        )
+
+
+@attrs.define(kw_only=True)
+class StormRun:
+    """What one storm showed. Seconds, milliseconds (`_ms`), mebibytes (`_mib`), per cent of one core (`_percent`).
+
+    `cpu_ms` is the daemon's, per registration, until the last plugin was told; `cpu_settled_ms` half a second later,
+    when what the daemon owes to logs and views is done. None is what was not measured.
+    """
+
+    sockets: int
+    healthy: int
+    told: int = 0
+    last_told_s: float | None = None
+    p50_ms: float | None = None
+    p90_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+    cpu_ms: float | None = None
+    cpu_settled_ms: float | None = None
+    base_mib: float | None = None
+    peak_mib: float | None = None
+    rest_mib: float | None = None
+    idle_percent: float | None = None
+    healthz_median_ms: float | None = None
+    healthz_max_ms: float | None = None
+    removal_s: float | None = None
+    stop_s: float | None = None
+    overflows: int | None = None
+    lost: int = 0
+    told_twice: int = 0
+    refused: int = 0
+    retries: int = 0
+    wire_failures: int = 0
+    warnings: int = 0
+    trouble: str = ""
+
+    @property
+    def errors(self) -> int:
+        """All that went wrong; plugins that hang, and failures that were asked for, are not errors."""
+        counted = self.lost + self.told_twice + self.refused + self.retries + self.wire_failures
+        return counted + bool(self.trouble)
+
+
+def run_storm(scenario: Scenario, *, idle: bool) -> StormRun:
+    """Runs one storm to its end, with a look at the idle daemon if `idle`. Raises `RuntimeError`, `OSError`."""
+    with scratch_directory() as scratch:
+        root = scratch / "root"
+        root.mkdir()
+        with plugins(scenario.plugin_options(root), scenario.server) as there:
+            storm = _Storm(scenario, there, scratch, idle=idle)
+            storm.run(root)
+            return storm.result
+
+
+class _Storm:
+    def __init__(self, scenario: Scenario, there: Plugins, scratch: Path, *, idle: bool) -> None:
+        healthy = sum(not scenario.plugin_options(scratch).hangs(index) for index in range(scenario.sockets))
+        self.result = StormRun(sockets=scenario.sockets, healthy=healthy)
+        self._scenario = scenario
+        self._plugins = there
+        self._log = scratch / "log"
+        self._idle = idle
+
+    def run(self, root: Path) -> None:
+        if self._scenario.existing:
+            self._plugins.create()
+            self._plugins.created()
+        started_ns = time.monotonic_ns()
+        with self._daemon(root) as daemon:
+            if self._scenario.existing:
+                self._existing(daemon, started_ns)
+            else:
+                daemon.wait_ready()
+                self.result.base_mib = daemon.memory_kib() / 1024
+                self._storm(daemon)
+            self._afterwards(daemon)
+
+    def _daemon(self, root: Path) -> AbstractContextManager[DaemonProcess]:
+        scenario = self._scenario
+        if scenario.daemon == "plugind":
+            return plugind_started(root, self._log, scenario.daemon_options, scenario.daemon_core, scenario.profile)
+        return peer_started(root, self._log, scenario.daemon_core)
+
+    def _existing(self, daemon: DaemonProcess, started_ns: int) -> None:
+        # What the interpreter costs to start is part of it: users wait for that too.
+        self._wait(daemon, 0.0)
+        daemon.wait_ready()
+        self._account(since_ns=started_ns)
+
+    def _storm(self, daemon: DaemonProcess) -> None:
+        before = daemon.cpu_seconds()
+        if self._scenario.overflow:
+            with _paused(daemon):
+                self._plugins.create()
+                self._plugins.created()
+                resumed_ns = time.monotonic_ns()
+            with StatusPoll(daemon) as poll:
+                self._wait(daemon, before)
+            self._account(since_ns=resumed_ns)
+        else:
+            with StatusPoll(daemon) as poll:
+                self._plugins.create()
+                self._wait(daemon, before)
+                self._plugins.created()
+            self._account(since_ns=0)
+        if poll.times:
+            self.result.healthz_median_ms, self.result.healthz_max_ms = median(poll.times), max(poll.times)
+        if poll.failures:
+            self.result.trouble = f"{poll.failures} requests to the status socket failed"
+
+    def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:
+        result = self.result
+        share = 0.5 if self._scenario.stop_midway else 1.0
+        self._plugins.reached(share, self._scenario.patience)
+        result.cpu_ms = (daemon.cpu_seconds() - cpu_before) / result.healthy * 1000
+        if self._scenario.stop_midway:
+            result.stop_s = daemon.stop()
+            return
+        time.sleep(_TAIL)
+        result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / result.healthy * 1000
+
+    def _account(self, since_ns: int) -> None:
+        """Counts what the plugins saw; `since_ns` is when those that were there before could first be found."""
+        result, report = self.result, self._plugins.report()
+        healthy = [plugin for plugin in report if not plugin["hang"]]
+        told = [plugin for plugin in healthy if plugin["notified_ns"]]
+        result.told = len(told)
+        result.lost = 0 if self._scenario.stop_midway else len(healthy) - len(told)
+        result.told_twice = sum(plugin["notified"] > 1 for plugin in healthy)
+        result.refused = sum(plugin["refused"] > 0 for plugin in healthy)
+        result.retries = sum(max(0, plugin["asked"] - 1 - self._scenario.fail_first) for plugin in healthy)
+        result.wire_failures = self._plugins.failures()
+        if told:
+            first = max(since_ns, min(plugin["listening_ns"] for plugin in report))
+            result.last_told_s = (max(plugin["notified_ns"] for plugin in told) - first) / 1e9
+            self._latencies(told, since_ns)
+
+    def _latencies(self, told: list[PluginReport], since_ns: int) -> None:
+        result = self.result
+        times = [(plugin["notified_ns"] - max(since_ns, plugin["listening_ns"])) / 1e6 for plugin in told]
+        cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+        result.p50_ms, result.p90_ms, result.p99_ms, result.max_ms = cuts[49], cuts[89], cuts[98], max(times)
+
+    def _afterwards(self, daemon: DaemonProcess) -> None:
+        result = self.result
+        if not daemon.ended:
+            result.peak_mib = daemon.memory_kib("VmHWM") / 1024
+            time.sleep(_SETTLE)
+            result.rest_mib = daemon.memory_kib() / 1024
+            if self._idle and self._scenario.idle_seconds:
+                result.idle_percent = idle_percent(daemon, self._scenario.idle_seconds)
+            if self._scenario.overflow and daemon.status is not None:
+                found = re.search(rb'"overflows": (\d+)', daemon.get("/healthz")[1])
+                result.overflows = int(found[1]) if found else None
+            # Again, since whoever is told twice may be told late.
+            result.told_twice = sum(plugin["notified"] > 1 for plugin in self._plugins.report())
+            if self._scenario.remove:
+                self._remove(daemon)
+            try:
+                result.stop_s = daemon.stop()
+            except RuntimeError as error:
+                result.trouble = str(error)
+        result.warnings = len(re.findall(rb"^[^\n]*level=(?:warning|error)", self._log.read_bytes(), re.MULTILINE))
+
+    def _remove(self, daemon: DaemonProcess) -> None:
+        with self._log.open("rb") as log:
+            log.seek(0, 2)
+            began_ns = self._plugins.remove()
+            gone, deadline = 0, time.monotonic() + self._scenario.patience
+            while gone < self.result.told and time.monotonic() < deadline:
+                time.sleep(0.005)
+                gone += log.read().count(b'msg="plugin gone"')
+            self.result.removal_s = (time.monotonic_ns() - began_ns) / 1e9
+        if gone < self.result.told:
+            self.result.trouble = f"only {gone} of {self.result.told} plugins were seen to go"
+        if daemon.status is not None:
+            done = re.search(
+                rb'plugind_operations_total\{operation="deregister",outcome="ok",plugin_type="CSIPlugin"\} ([\d.e+]+)',
+                daemon.get("/metrics")[1],
+            )
+            if done is None or float(done[1]) != self.result.told:
+                self.result.trouble = f"of {self.result.told} plugins the handler let go {done and done[1].decode()}"
+
+
+@contextmanager
+def _paused(daemon: DaemonProcess) -> Iterator[None]:
+    daemon.pause()
+    try:
+        yield
+    finally:
+        daemon.resume()
+
+
+def idle_percent(daemon: DaemonProcess, seconds: float) -> float:
+    """What the daemon takes of one core while nothing happens."""
+    before = daemon.cpu_seconds()
+    time.sleep(seconds)
+    return (daemon.cpu_seconds() - before) / seconds * 100
