@@ -1,0 +1,151 @@
+"""Children and crashes: restarts within an intensity, start in order, stop in reverse."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
+from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.errors import ConfigError
+
+
+@attrs.define
+class Stage:
+    intensity: RestartIntensity = RestartIntensity(restarts=3, period=10.0)
+    told: list[tuple[float, str, str]] = attrs.Factory(list)
+    log: list[str] = attrs.Factory(list)
+
+    def crashes(self) -> Crashes:
+        return Crashes(self.intensity, self.tell)
+
+    def tell(self, name: str, error: Exception) -> None:
+        self.told.append((trio.current_time(), name, str(error)))
+
+
+async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock: MockClock) -> None:
+    stage = Stage()
+
+    def child(name: str) -> ChildSpec:
+        async def run() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                stage.log.append(name)
+
+        return ChildSpec(name, run)
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        for name in "abc":
+            children.start(child(name))
+        with pytest.raises(ValueError, match="'a' runs already"):
+            children.start(child("a"))
+        await trio.testing.wait_all_tasks_blocked()
+        await children.stop_all(but="b")
+        assert stage.log == ["c", "a"]
+        await children.stop("b")
+        await children.stop("b")
+        await children.wait("b")
+    assert stage.log == ["c", "a", "b"]
+    assert stage.told == []
+
+
+async def test_a_child_that_crashes_is_started_again_and_told_of(autojump_clock: MockClock) -> None:
+    """Fault 85."""
+    stage = Stage()
+    runs = 0
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        await trio.sleep(1.0)
+        if runs < 3:
+            raise OSError(f"crash {runs}")
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(100.0)
+        await children.stop_all()
+    assert stage.told == [(1.0, "worker", "crash 1"), (2.0, "worker", "crash 2")]
+    assert runs == 3
+
+
+async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_done(autojump_clock: MockClock) -> None:
+    """The words of OTP."""
+    stage = Stage()
+    runs: list[str] = []
+
+    def child(name: str, restart: Restart) -> ChildSpec:
+        async def run() -> None:
+            runs.append(name)
+            await trio.sleep(6.0)
+
+        return ChildSpec(name, run, restart)
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(child("permanent", Restart.PERMANENT))
+        children.start(child("transient", Restart.TRANSIENT))
+        await children.wait("transient")
+        assert trio.current_time() == 6.0
+        await trio.sleep(1.0)
+        await children.stop_all()
+    assert sorted(runs) == ["permanent", "permanent", "transient"]
+    assert stage.told == [(6.0, "permanent", "it ended, and should not have")]
+
+
+async def test_crashes_that_come_too_often_end_the_whole_with_the_last_as_the_cause(autojump_clock: MockClock) -> None:
+    """Fault 85: restarted within the intensity, else escalated."""
+    stage = Stage()
+
+    async def run() -> None:
+        await trio.sleep(2.0)
+        raise OSError("again")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, GaveUpError)
+    assert str(error) == "actors crashed more often than 3 in 10 s, the last was worker: OSError('again')"
+    assert isinstance(error.__cause__, OSError)
+    assert [time for time, _, _ in stage.told] == [2.0, 4.0, 6.0, 8.0]
+
+
+async def test_crashes_that_are_rare_enough_are_mended_for_ever(autojump_clock: MockClock) -> None:
+    """Fault 85: the intensity counts what lies within the period alone."""
+    stage = Stage()
+
+    async def run() -> None:
+        await trio.sleep(3.5)
+        raise OSError("rarely")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(3600.0)
+        await children.stop_all()
+    assert len(stage.told) == 1028
+
+
+@pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_what_no_restart_mends_ends_the_whole_at_once(
+    autojump_clock: MockClock, error: Exception, wrapped: bool
+) -> None:
+    """Fault 85: escalated as it is, out of a child's own nursery too, and not counted as one more crash."""
+    stage = Stage()
+
+    async def run() -> None:
+        raise ExceptionGroup("nursery", [error]) if wrapped else error
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
+    assert caught.value.exceptions == (error,)
+    assert stage.told == []

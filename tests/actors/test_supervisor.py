@@ -1,0 +1,467 @@
+"""The supervisor on a whole node: stopping, crashing, and what a program embeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind import supervisor as supervisor_module
+from plugind.actors import reconciler, registration, status, watcher
+from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.simulation import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
+from plugind.actors.supervision import GaveUpError
+from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.config import Config, Root
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.messages import PluginChanged, Snapshot
+from plugind.supervisor import LaggedError, NodeEndedError, Supervisor
+from plugind.tests.actors.timelines import STEPS, asked, at, registered_at, told_yes
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def red(**faults: object) -> FakePlugin:
+    return FakePlugin("Colour", "red", **faults)  # type: ignore[arg-type]
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stop_leaves_what_is_registered_and_tells_nobody(autojump_clock: MockClock) -> None:
+    """Behaviour 42: plugind stops, the plugins do not."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "bad", get_info_fails=9))
+        node.plug("c.sock", FakePlugin("Shape", "round"))
+        await trio.sleep(5.0)
+        before = node.timeline("b.sock")
+        await node.stop()
+        assert node.now == 5.0
+        assert node.timeline("a.sock") == registered_at(0.0)
+        assert node.timeline("b.sock") == before
+        assert handler.asked() == ["validate", "register"]
+        assert plugin.calls == [asked(0.0), told_yes(0.0)]
+
+
+async def test_a_stop_can_deregister_what_is_registered(autojump_clock: MockClock) -> None:
+    """Behaviour 42: an option, off."""
+    handler = FakeHandler().always("deregister", Takes(1.0))
+    config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await node.settled()
+        await node.stop()
+        assert node.now == 1.0
+        assert handler.asked("red") == handler.asked("blue") == ["validate", "register", "deregister"]
+        assert node.timeline("a.sock") == [*registered_at(0.0), (0.0, "leaving")]
+
+
+async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock: MockClock) -> None:
+    """Behaviour 42, fault 87: registered and told, then the end."""
+    handler = FakeHandler().always("register", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.stop()
+        assert node.now == 3.0
+        assert plugin.calls == [asked(0.0), told_yes(3.0)]
+        assert node.timeline("a.sock") == [*at(0.0, *STEPS[:4]), (3.0, "notifying")]
+        assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_registration_that_hangs_is_rolled_back_at_half_the_grace(autojump_clock: MockClock) -> None:
+    """Fault 87: finished or rolled back within the grace."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(hang="notify"))
+        await trio.sleep(4.0)
+        plugin.restart()
+        await trio.sleep(1.0)
+        await node.stop()
+        # The notify of the second generation began at 4 s, and would have until 9 s.
+        assert node.now == 9.0
+        assert handler.asked() == ["validate", "register", "deregister"] * 2
+
+
+async def test_a_register_that_hangs_holds_a_stop_no_longer_than_the_grace(autojump_clock: MockClock) -> None:
+    """Fault 87: what cannot be rolled back in time is cut off."""
+    handler = FakeHandler().always("register", Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        await node.stop()
+        assert node.now == 11.0
+        assert node.timeline("a.sock") == [*at(0.0, *STEPS[:4]), (6.0, "leaving")]
+
+
+async def test_what_asks_is_dropped_at_once_by_a_stop(autojump_clock: MockClock) -> None:
+    """Fault 87: nothing is owed before Register."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", red(hang="get-info"))
+        await trio.sleep(0.5)
+        await node.stop()
+        assert node.now == 0.5
+
+
+async def test_a_new_daemon_finds_all_that_the_old_one_had(autojump_clock: MockClock) -> None:
+    """DRA end-to-end: registers after a manager restart; fault 88: kill -9, and the file system alone is the truth."""
+    first, second, third = FakeHandler(), FakeHandler(), FakeHandler()
+    async with SimulatedNode(handlers={"Colour": first}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        await node.stop()
+        await trio.sleep(1.0)
+        await node.start(handlers={"Colour": second})
+        await node.settled()
+        await trio.sleep(1.0)
+        await node.kill()
+        assert second.asked() == ["validate", "register"]
+        await node.start(handlers={"Colour": third})
+        await node.settled()
+        assert node.timeline("a.sock") == [*registered_at(0.0), *registered_at(1.0), *registered_at(2.0)]
+        assert plugin.calls == [call for time in (0.0, 1.0, 2.0) for call in (asked(time), told_yes(time))]
+
+
+# --- crashes of actors ------------------------------------------------------------------------------------------------
+
+
+def crash_once(monkeypatch: pytest.MonkeyPatch, where: object, name: str, *, after: int = 0) -> list[float]:
+    """Make the function raise, once, at its call number ``after``; the times of the crash are in what is returned."""
+    real = getattr(where, name)
+    calls = 0
+    crashed: list[float] = []
+
+    def crashing(*args: object, **named: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == after + 1:
+            crashed.append(trio.current_time())
+            raise ZeroDivisionError("a bug of ours")
+        return real(*args, **named)
+
+    monkeypatch.setattr(where, name, crashing)
+    return crashed
+
+
+async def test_a_registration_that_crashes_is_begun_anew(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: before Register nothing is owed."""
+    crashed = crash_once(monkeypatch, registration, "check_info")
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        assert crashed == [0.0]
+        # The successor begins with the state that was shown last but one; what is shown twice is one change.
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), *registered_at(0.0)]
+        assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_registration_that_crashes_after_register_is_deregistered_by_its_successor(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85, behaviour 36: the deregistration that is owed is done exactly once."""
+    crash_once(monkeypatch, registration, "RegistrationStatus")
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        assert node.timeline("a.sock") == [*at(0.0, *STEPS[:5]), (0.0, "leaving"), *registered_at(0.0)]
+        assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
+
+
+async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregisters(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: what a successor owes it does even if nothing is desired any more."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        crash_once(monkeypatch, registration._Registration, "_as_event")
+        plugin.stop()
+        await node.settled()
+        assert handler.asked() == ["validate", "register", "deregister"]
+        assert node.timeline("a.sock")[6:] == at(0.0, "leaving", "gone")
+
+
+async def test_a_watcher_that_crashes_looks_again_and_loses_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: what vanished and what appeared meanwhile is found; what stayed is left alone."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("stays.sock", red())
+        goes = node.plug("goes.sock", FakePlugin("Colour", "blue"))
+        await node.settled()
+        crashed = crash_once(monkeypatch, watcher._Watcher, "look_at_everything")
+        node.directory.deaf = True
+        goes.stop()
+        node.plug("comes.sock", FakePlugin("Colour", "green"))
+        node.directory.deaf = False
+        await trio.sleep(12.0)
+        await node.settled()
+        (when,) = crashed
+        assert node.timeline("stays.sock") == registered_at(0.0)
+        assert node.timeline("goes.sock")[6:] == at(round(when, 6), "leaving", "gone")
+        assert node.timeline("comes.sock") == registered_at(round(when, 6))
+
+
+async def test_a_reconciler_that_crashes_lets_go_of_all_and_starts_from_the_file_system(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: both worlds are lost, so every plugin is deregistered, and found again."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "bad", get_info_fails=9))
+        await node.settled(patience=0.0)
+        crash_once(monkeypatch, reconciler._Reconciler, "take")
+        node.plug("c.sock", FakePlugin("Colour", "green"))
+        await node.settled(patience=0.0)
+        assert node.timeline("a.sock") == [*registered_at(0.0), (0.0, "leaving"), *registered_at(0.0)]
+        # It crashed on the claim of the third, which was begun anew as the others were.
+        assert node.timeline("c.sock") == [*at(0.0, *STEPS[:3]), *registered_at(0.0)]
+        assert node.state("b.sock") == "waiting"
+        assert handler.asked("red") == ["validate", "register", "deregister", "validate", "register"]
+
+
+async def test_who_asks_a_reconciler_that_crashes_is_answered_by_the_next(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: a retry and the removal of a handler do not wait for ever."""
+    handler = FakeHandler().always("deregister", Takes(1.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        crash_once(monkeypatch, reconciler._Reconciler, "take")
+        node.directory.chmod(plugin.path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.supervisor.retry, "red")
+            nursery.start_soon(node.supervisor.remove_handler, "Colour")
+        assert node.now == 1.0
+        await node.settled()
+        assert node.state("a.sock") == "parked"
+
+
+async def test_a_handler_actor_that_crashes_is_started_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: the ask that was lost meets its deadline; what is asked later is served."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        await node.settled()
+        crash_once(monkeypatch, handler_actor, "_contain")
+        node.plug("a.sock", red())
+        await node.settled(patience=1.0)
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await node.settled()
+        assert node.state("a.sock") == node.state("b.sock") == "registered"
+        assert node.timeline("a.sock")[-6:] == registered_at(240.5)
+
+
+async def test_a_status_actor_that_crashes_knows_all_again_and_cuts_nobody_off(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: the view is repaired; streams of changes go on."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", red())
+        node.plug("old.sock", FakePlugin("Colour", "two"))
+        await node.settled()
+        node.plug("new.sock", FakePlugin("Colour", "two"))
+        await node.settled()
+        async with node.supervisor.changes() as changes:
+            assert isinstance(await changes.__anext__(), Snapshot)
+            crash_once(monkeypatch, status._Status, "_take")
+            node.plug("b.sock", FakePlugin("Colour", "blue"))
+            await node.settled()
+            snapshot = await node.snapshot()
+            assert {(plugin.socket, plugin.state.value, plugin.active) for plugin in snapshot.plugins} == {
+                ("/plugins/a.sock", "registered", True),
+                ("/plugins/b.sock", "registered", True),
+                ("/plugins/old.sock", "registered", False),
+                ("/plugins/new.sock", "registered", True),
+            }
+            async for change in changes:
+                assert isinstance(change, PluginChanged)
+                if change.plugin.socket == "/plugins/b.sock" and change.plugin.state == "registered":
+                    break
+
+
+async def run(node: Supervisor | SimulatedNode, error: Exception | None = None) -> None:
+    """Run the node until the end, or until ``error`` is raised in its block."""
+    async with node:
+        await wait_all_tasks_blocked()
+        if error is not None:
+            raise error
+        await trio.sleep_forever()
+
+
+async def test_crashes_that_come_too_often_end_the_block(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: GaveUpError comes out of the ``async with`` plain, the last crash as its cause."""
+
+    def always(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr(registration, "check_info", always)
+    config = attrs.evolve(DEFAULT_CONFIG, intensity=RestartIntensity(restarts=4, period=60.0))
+    node = SimulatedNode(config)
+    node.plug("a.sock", red())
+    with pytest.raises(GaveUpError, match="more often than 4 in 60 s, the last was registration /plugins/a") as caught:
+        await run(node)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# --- what a program embeds --------------------------------------------------------------------------------------------
+
+
+class OwnError(Exception):
+    pass
+
+
+def embedded(node: SimulatedNode, **named: object) -> Supervisor:
+    """A supervisor of the test's own, on the ports of a node that is not entered."""
+    ports = supervisor_module.Ports(node.network.dial, lambda _root: node.directory)
+    return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
+
+
+async def test_an_error_in_the_block_comes_out_plain(autojump_clock: MockClock) -> None:
+    """Whoever embeds a node does not meet its nursery."""
+    error = OwnError("mine")
+    with pytest.raises(OwnError) as caught:
+        await run(embedded(SimulatedNode()), error)
+    assert caught.value is error
+    assert caught.value.__cause__ is None
+
+
+async def test_a_group_of_errors_in_the_block_comes_out_as_it_went_in(autojump_clock: MockClock) -> None:
+    """A group of the program's own is not taken apart."""
+    group = ExceptionGroup("mine", [OwnError("one")])
+    with pytest.raises(ExceptionGroup) as caught:
+        await run(embedded(SimulatedNode()), group)
+    assert caught.value is group
+
+
+async def test_a_block_that_is_cancelled_ends_at_once(autojump_clock: MockClock) -> None:
+    """Trio's Cancelled passes; nothing is left running."""
+    node = SimulatedNode()
+    node.plug("a.sock", red())
+    with trio.move_on_after(2.0) as scope:
+        async with embedded(node):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert trio.current_time() == 2.0
+    assert node.directory.instances == []
+
+
+async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
+    node = embedded(SimulatedNode())
+    async with node:
+        pass
+    with pytest.raises(RuntimeError, match="runs once"):
+        await node.__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("roots", "reason"),
+    [
+        ((), "there is no root"),
+        ((Root("plugins"),), "not an absolute path"),
+        ((Root("/a"), Root("/a/b")), "lie in each other"),
+        ((Root("/a"), Root("/a/")), "lie in each other"),
+    ],
+)
+def test_roots_that_make_no_sense_are_refused(roots: tuple[Root, ...], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        Supervisor(Config(roots=roots))
+
+
+async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_registered(autojump_clock: MockClock) -> None:
+    """The embedding API: ``wait_for`` by name, and by type where two types have one name."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler(), "Shape": FakeHandler()}) as node:
+        node.plug("a.sock", red(get_info_fails=2))
+        node.plug("b.sock", FakePlugin("Shape", "red", get_info_fails=4))
+        colour = await node.wait_for("red")
+        assert (node.now, colour.type, colour.socket, colour.registered_in) == (1.5, "Colour", "/plugins/a.sock", 1.5)
+        shape = await node.wait_for("red", type="Shape")
+        assert (node.now, shape.type) == (7.5, "Shape")
+        assert await node.wait_for("red", type="Colour") == colour
+
+
+async def test_who_waits_when_the_node_ends_is_told_so(autojump_clock: MockClock) -> None:
+    """Nobody waits for ever on a node that is no more."""
+    node = embedded(SimulatedNode())
+    ended: list[float] = []
+
+    async def wait() -> None:
+        with pytest.raises(NodeEndedError, match="'red' was not registered"):
+            await node.wait_for("red")
+        ended.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery, node:
+        nursery.start_soon(wait)
+        await trio.sleep(3.0)
+    assert ended == [3.0]
+
+
+async def test_changes_begin_with_what_is_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
+    """Behaviour 38: events are real."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        async with node.supervisor.changes() as changes:
+            first = await changes.__anext__()
+            assert isinstance(first, Snapshot)
+            assert [plugin.socket for plugin in first.plugins] == ["/plugins/a.sock"]
+            assert [root.root for root in first.roots] == ["/plugins"]
+            plugin = node.plug("b.sock", FakePlugin("Colour", "blue"))
+            await node.settled()
+            plugin.stop()
+            seen: list[str] = []
+            async for change in changes:
+                assert isinstance(change, PluginChanged)
+                seen.append(change.plugin.state.value)
+                if change.plugin.state == "gone":
+                    break
+            assert seen == [*STEPS, "leaving", "gone"]
+
+
+async def test_a_reader_that_lags_is_dropped_and_told_so_and_holds_up_nobody(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 86: back-pressure or a clear word, never a silent loss."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        monkeypatch.setattr(supervisor_module, "SUBSCRIBER_SIZE", 8)
+        async with node.supervisor.changes() as slow, node.supervisor.changes() as other:
+            for number in range(5):
+                node.plug(f"{number}.sock", FakePlugin("Colour", f"{number}"))
+            await node.settled()
+            assert node.state("4.sock") == "registered"
+            for _ in range(8):
+                await slow.__anext__()
+            # There is room now; the word that it was dropped comes with the next change.
+            node.plug("last.sock", FakePlugin("Colour", "last"))
+            await node.settled()
+            with pytest.raises(LaggedError):
+                await slow.__anext__()
+            assert isinstance(await other.__anext__(), Snapshot)
+
+
+async def test_a_handlers_error_at_the_deregistration_of_a_stop_is_no_crash(autojump_clock: MockClock) -> None:
+    """Fault 84."""
+    handler = FakeHandler().always("deregister", Fails("broken"))
+    config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+    assert handler.asked() == ["validate", "register", "deregister"]
