@@ -12,7 +12,6 @@ that come at once the second is validated against the first (behaviours 20, 21 a
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import assert_never
@@ -20,106 +19,31 @@ from typing import assert_never
 import attrs
 
 from plugind.protocol import messages as m
-from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import InstancePolicy, PluginInfo, Version, highest_version
+from plugind.protocol.claims import Claim, Name, Phase, key_of, taken
+from plugind.protocol.effects import (
+    Answer,
+    Effect,
+    Finished,
+    HandlerRetired,
+    Owed,
+    Show,
+    StartRegistration,
+    Tell,
+)
+from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.status import StateName
 
-# --- effects ----------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Owed:
-    """A deregistration that a crashed registration actor left behind."""
-
-    info: PluginInfo
-    generation: int
-    handler: m.Address[m.HandlerMessage]
-
-
-@attrs.frozen
-class StartRegistration:
-    """Start a registration actor for this socket."""
-
-    appeared: m.SocketAppeared
-    owed: Owed | None = None
-
-
-@attrs.frozen
-class Tell:
-    """Send ``message`` to the registration actor of ``path``."""
-
-    path: str
-    message: m.RegistrationMessage
-
-
-@attrs.frozen
-class Show:
-    """Send ``message`` to the status actor."""
-
-    message: m.StatusMessage
-
-
-@attrs.frozen
-class Answer:
-    """Send ``message`` to whoever asked."""
-
-    reply: m.Address[m.RetryAnswered]
-    message: m.RetryAnswered
-
-
-@attrs.frozen
-class HandlerRetired:
-    """The removed handler of ``type`` has no plugin left, and its actor may end."""
-
-    type: str
-    handler: m.Address[m.HandlerMessage]
-
-
-@attrs.frozen
-class Finished:
-    """A stop was asked, and the last registration actor ended."""
-
-
-Effect = StartRegistration | Tell | Show | Answer | HandlerRetired | Finished
-
-# --- what is known ----------------------------------------------------------------------------------------------------
-
-
-class Phase(enum.Enum):
-    """How far a claim is."""
-
-    ADMITTED = "admitted"
-    REGISTERED = "registered"
-    LEAVING = "leaving"
-
-
-@attrs.define
-class Claim:
-    """What a registration actor holds of the actual world."""
-
-    path: str
-    generation: int
-    info: PluginInfo
-    handler: m.Address[m.HandlerMessage]
-    phase: Phase = Phase.ADMITTED
-
-
-@attrs.define
-class _Name:
-    """All that bear one (type, name)."""
-
-    registered: dict[str, Claim] = attrs.Factory(dict)
-    #: Paths between claim and registration, or leaving: while there is one, nobody else is admitted.
-    busy: set[str] = attrs.Factory(set)
-    waiting: deque[m.Claimed] = attrs.Factory(deque)
-    #: Paths that were not registered under this name, perhaps because of another; told when one goes.
-    unlucky: set[str] = attrs.Factory(set)
-    standby: set[str] = attrs.Factory(set)
-
-    @property
-    def empty(self) -> bool:
-        """Nobody bears or wants the name."""
-        return not (self.registered or self.busy or self.waiting or self.unlucky)
+__all__ = [
+    "Answer",
+    "Effect",
+    "Finished",
+    "HandlerRetired",
+    "Owed",
+    "Show",
+    "StartRegistration",
+    "Tell",
+    "World",
+]
 
 
 @attrs.define
@@ -147,7 +71,7 @@ class World:
         self._refused: dict[str, m.EntryRefused] = {}
         self._actors: dict[str, _Actor] = {}
         self._claims: dict[str, Claim] = {}
-        self._names: dict[tuple[str, str], _Name] = {}
+        self._names: dict[tuple[str, str], Name] = {}
         self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
         self._stopping: m.StopAsked | m.StopForced | None = None
@@ -284,7 +208,7 @@ class World:
         claim = self._claims.get(path)
         if claim is not None:
             claim.phase = Phase.LEAVING
-            name = self._names[_key(claim.info)]
+            name = self._names[key_of(claim.info)]
             if name.registered.pop(path, None) is not None:
                 self._tell_roles(name, claim.info.type)
             name.busy.add(path)
@@ -313,14 +237,14 @@ class World:
         if actor is None or actor.told_to_leave or actor.appeared.generation != message.generation:
             return  # Superseded: what its actor was told since ends the attempt, and nobody waits for an answer.
         self._forget_wishes(message.path, actor)
-        key = actor.key = _key(message.info)
+        key = actor.key = key_of(message.info)
         name = self._names.get(key)
         if name is None:
-            name = self._names[key] = _Name()
+            name = self._names[key] = Name()
         name.waiting.append(message)
         self._admit(key, name)
 
-    def _admit(self, key: tuple[str, str], name: _Name) -> None:
+    def _admit(self, key: tuple[str, str], name: Name) -> None:
         """Answer those who wait for the name, one after the other, as long as nobody is busy with it."""
         while name.waiting and not name.busy:
             claimed = name.waiting.popleft()
@@ -329,7 +253,7 @@ class World:
                 self._turn_away(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
                 name.unlucky.add(claimed.path)
-                self._effects.append(Tell(claimed.path, m.ClaimRefused(claimed.ticket, _taken(claimed.info, name))))
+                self._effects.append(Tell(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
             else:
                 self._claims[claimed.path] = Claim(claimed.path, claimed.generation, claimed.info, handler.address)
                 name.busy.add(claimed.path)
@@ -350,7 +274,7 @@ class World:
         if claim is None or claim.generation != message.generation or claim.phase is not Phase.ADMITTED:
             return
         claim.phase = Phase.REGISTERED
-        key = _key(claim.info)
+        key = key_of(claim.info)
         name = self._names[key]
         name.busy.discard(message.path)
         name.registered[message.path] = claim
@@ -366,12 +290,12 @@ class World:
         if claim.generation != generation:
             return
         del self._claims[path]
-        key = _key(claim.info)
+        key = key_of(claim.info)
         name = self._names[key]
         name.busy.discard(path)
         if path in name.standby:
             # Whoever registers again in this generation counts as active until it is told otherwise.
-            name.standby.discard(path)
+            name.standby.remove(path)
             self._effects.append(Show(m.RoleChanged(path, generation, active=True)))
         was_registered = name.registered.pop(path, None) is not None or claim.phase is Phase.LEAVING
         actor = self._actors.get(path)
@@ -383,16 +307,13 @@ class World:
         self._admit(key, name)
         self._retire(claim.info.type)
 
-    def _tell_roles(self, name: _Name, plugin_type: str) -> None:
+    def _tell_roles(self, name: Name, plugin_type: str) -> None:
         handler = self._handlers.get(plugin_type)
-        if handler is None or (len(name.registered) < 2 and not name.standby):
+        if handler is None:
             return
-        active = _active(name.registered, handler.policy)
-        for path, claim in name.registered.items():
-            stands_by = path not in active
-            if stands_by != (path in name.standby):
-                (name.standby.add if stands_by else name.standby.discard)(path)
-                self._effects.append(Show(m.RoleChanged(path, claim.generation, active=not stands_by)))
+        for claim in name.change_roles(handler.policy):
+            active = claim.path not in name.standby
+            self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active)))
 
     # --- actors ---
 
@@ -483,38 +404,7 @@ class World:
                 self._effects.append(Show(m.RoleChanged(path, generation, active=False)))
 
 
-def _key(info: PluginInfo) -> tuple[str, str]:
-    return info.type, info.name
-
-
-def _taken(info: PluginInfo, name: _Name) -> str:
-    return f"{info.type} {info.name!r} is registered already, by the socket {next(iter(name.registered))}"
-
-
 def _as_parked(entry: m.EntryRefused, now: float) -> m.StateChanged:
     return m.StateChanged(
         entry.path, entry.root, entry.generation, StateName.PARKED, now, entry.reason, deprecated=entry.deprecated
     )
-
-
-def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
-    """Return the paths that are active; ``registered`` is in the order of registration."""
-    match policy:
-        case InstancePolicy.ALL | InstancePolicy.REJECT:
-            return set(registered)
-        case InstancePolicy.NEWEST:
-            return set(list(registered)[-1:])
-        case InstancePolicy.HIGHEST_VERSION:
-            # max() keeps the first of equals, so the newest comes first.
-            ranked = reversed(registered.values())
-            best = max(ranked, key=lambda claim: _version(claim.info).key, default=None)
-            return set() if best is None else {best.path}
-    assert_never(policy)
-
-
-def _version(info: PluginInfo) -> Version:
-    try:
-        return highest_version(info.versions)
-    except ValidationError:
-        # A handler of a user may admit what is no version number: it ranks below all that are.
-        return Version((-1,))
