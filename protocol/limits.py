@@ -83,8 +83,9 @@ class Limits:
     @preamble.default
     def _make_preamble(self) -> bytes:
         values = ((0x2, 0), (0x4, self.stream_window), (0x6, self.header_list_bytes))
-        settings = b"".join(struct.pack(">HI", key, value) for key, value in values)
-        more = self.connection_window - DEFAULT_WINDOW
+        settings = b"".join(struct.pack(">HI", key, min(max(value, 0), 2**32 - 1)) for key, value in values)
+        # Defaults come before validation, which refuses what is clamped here.
+        more = max(0, min(self.connection_window, MAX_WINDOW) - DEFAULT_WINDOW)
         update = struct.pack(">HBBBII", 0, 4, 8, 0, 0, more) if more else b""
         return PREFACE + struct.pack(">HBBBI", 0, len(settings), 4, 0, 0) + settings + update
 

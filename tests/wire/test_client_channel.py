@@ -1,0 +1,385 @@
+"""How a channel behaves towards its callers: waiting together, deadlines, cancellation, closing, hours of silence."""
+
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, ProtocolError
+from grpclib.metadata import Deadline
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.io.dialling import connect_stream
+from plugind.actors.io.transport import SocketTransport, StreamTransport
+from plugind.protocol.frames import DATA, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
+from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
+from plugind.protocol.wire_errors import ErrorCode, WireProblem
+from plugind.tests.wire.hostile import (
+    HELLO,
+    INFO,
+    answer,
+    connected,
+    data,
+    get_info,
+    headers,
+    message,
+    says,
+    trailers,
+)
+
+Bytes = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
+
+
+async def in_memory() -> tuple[Channel, Bytes]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    return await connect_stream(ours), theirs
+
+
+def frames(heard: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Type, flags, stream and payload of each frame, after a preface if there is one."""
+    heard = heard.removeprefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    found = []
+    while heard:
+        size = int.from_bytes(heard[:3], "big")
+        found.append((heard[3], heard[4], int.from_bytes(heard[5:9], "big"), heard[9 : 9 + size]))
+        heard = heard[9 + size :]
+    return found
+
+
+async def test_the_first_request_is_one_send_and_the_second_another(tmp_path: Path) -> None:
+    """A registration is two sends: preface to DATA in one, and the acknowledgement rides on the next request."""
+    heard: list[bytes] = []
+
+    async def peer(stream: trio.SocketStream) -> None:
+        for number in (1, 3):
+            heard.append(bytes(await stream.receive_some()))
+            await stream.send_all((HELLO if number == 1 else b"") + answer(number))
+
+    async with connected(tmp_path, peer) as channel:
+        assert await get_info(channel, None) == INFO
+        assert await get_info(channel, None) == INFO
+    kinds = [[kind for kind, _, _, _ in frames(part)] for part in heard]
+    assert kinds == [[SETTINGS, WINDOW_UPDATE, HEADERS, DATA], [SETTINGS, HEADERS, DATA]]
+
+
+async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 32: in memory the virtual clock rules, and the plugin hears a reset."""
+    channel, theirs = await in_memory()
+    with pytest.raises(GRPCError) as caught:
+        await get_info(channel, 7.25)
+    assert trio.current_time() == 7.25
+    assert caught.value.status is Status.DEADLINE_EXCEEDED
+    heard = frames(bytes(await theirs.receive_some()))
+    assert heard[-1] == (RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.CANCEL))
+
+
+async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
+    channel, _ = await in_memory()
+    stub = channel.stub(ExampleStub)
+    method = stub.GetExampleInfo
+    for deadline, timeout, ends in ((3.0, None, 3.0), (9.0, 1.0, 4.0), (5.0, 100.0, 5.0)):
+        stream = channel.request(
+            method.name, method._cardinality, ExampleRequest, ExampleRequest, timeout=timeout, deadline=deadline
+        )
+        await stream.send_message(ExampleRequest())
+        with pytest.raises(GRPCError):
+            await stream.recv_message()
+        assert trio.current_time() == ends
+    with pytest.raises(GRPCError) as caught:
+        async with channel.request(
+            method.name, method._cardinality, ExampleRequest, ExampleRequest, deadline=Deadline.from_timeout(-1)
+        ) as stream:
+            await stream.send_message(ExampleRequest())
+    assert caught.value.status is Status.DEADLINE_EXCEEDED
+
+
+async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 54, the other side: a quiet stream whose server pings every ten seconds outlives every budget."""
+    channel, theirs = await in_memory()
+    acknowledged = 0
+
+    async def server() -> None:
+        nonlocal acknowledged
+        await theirs.receive_some()
+        await theirs.send_all(HELLO + headers(1))
+        for _ in range(1000):
+            await trio.sleep(10)
+            await theirs.send_all(frame(PING, 0, 0, b"keepaliv"))
+            heard = frames(bytes(await theirs.receive_some()))
+            acknowledged += heard.count((PING, 1, 0, b"keepaliv"))
+        await theirs.send_all(data(1, message(b"")) + trailers(1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server)
+        assert await channel.stub(DevicePluginStub).ListAndWatch(Empty()) == [ListAndWatchResponse()]
+    assert acknowledged == 1000
+
+
+async def test_an_idle_channel_knows_of_its_end_while_somebody_watches(tmp_path: Path) -> None:
+    """Fault 39: what a monitor of the connection stands on."""
+    go = trio.Event()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(HELLO + frame(PING, 0, 0, bytes(8)))
+        await go.wait()
+
+    async with connected(tmp_path, peer) as channel:
+        with trio.move_on_after(0.02):
+            await channel.wait_closed()
+        go.set()
+        error = await channel.wait_closed()
+    assert (error.problem, error.message) == (WireProblem.CLOSED, "the peer closed the connection")
+
+
+async def test_calls_that_wait_together_each_get_their_answer_whoever_reads(tmp_path: Path) -> None:
+    """The leader goes first, last or in the middle, and the others are read for all the same."""
+    for order in ((1, 3, 5), (5, 3, 1), (3, 5, 1)):
+        ready = trio.Event()
+
+        async def peer(stream: trio.SocketStream, order: tuple[int, ...] = order, ready: trio.Event = ready) -> None:
+            await stream.receive_some()
+            await ready.wait()
+            await stream.send_all(HELLO)
+            for number in order:
+                await stream.send_all(answer(number))
+                await trio.testing.wait_all_tasks_blocked()
+            await stream.receive_some()
+
+        got: list[object] = []
+
+        async def call(channel: Channel, got: list[object] = got) -> None:
+            got.append(await get_info(channel))
+
+        async with connected(tmp_path, peer) as channel, trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(call, channel)
+                await trio.testing.wait_all_tasks_blocked()
+            ready.set()
+        assert got == [INFO] * 3
+        await trio.Path(tmp_path / "peer.sock").unlink()
+
+
+async def test_a_leader_that_is_cancelled_hands_over(tmp_path: Path) -> None:
+    """Cancelling the call that reads for others leaves them waiting for nothing but their answer."""
+    ready = trio.Event()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await ready.wait()
+        await stream.send_all(HELLO + answer(3))
+        while await stream.receive_some():
+            pass
+
+    leader = trio.CancelScope()
+
+    async def lead(channel: Channel) -> None:
+        with leader:
+            await get_info(channel)
+
+    async with connected(tmp_path, peer) as channel, trio.open_nursery() as nursery:
+        nursery.start_soon(lead, channel)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def follow() -> None:
+            assert await get_info(channel) == INFO
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(follow)
+        await trio.testing.wait_all_tasks_blocked()
+        leader.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        ready.set()
+    assert leader.cancelled_caught
+
+
+async def test_the_peers_limit_of_streams_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """RFC 9113 section 5.1.2: the second call begins when the first is over."""
+    channel, theirs = await in_memory()
+    opened: list[int] = []
+
+    async def server() -> None:
+        await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 1)))
+        async for part in theirs:
+            for kind, _, number, _ in frames(bytes(part)):
+                if kind == HEADERS:
+                    opened.append(number)
+                    await trio.sleep(1)
+                    await theirs.send_all(answer(number))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server)
+        assert await get_info(channel, None) == INFO
+        async with trio.open_nursery() as calls:
+            for _ in range(3):
+                calls.start_soon(get_info, channel, None)
+        assert trio.current_time() == 4
+        channel.close()
+    assert opened == [1, 3, 5, 7]
+
+
+async def test_a_peer_that_takes_no_streams_is_held_to_the_deadline(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 62, of another kind: the limit is zero."""
+    channel, theirs = await in_memory()
+    await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 0)) + answer(1))
+    assert await get_info(channel, None) == INFO
+    with pytest.raises(GRPCError) as caught:
+        await get_info(channel, 2.0)
+    assert caught.value.status is Status.DEADLINE_EXCEEDED
+    assert trio.current_time() == 2
+
+
+async def test_closing_ends_the_calls_that_wait_and_refuses_new_ones(tmp_path: Path) -> None:
+    """Closed is our own doing, so it is Trio's error and no status of the plugin's."""
+    ended: list[str] = []
+
+    async def call(channel: Channel) -> None:
+        try:
+            await get_info(channel, None)
+        except trio.ClosedResourceError as error:
+            ended.append(type(error).__name__)
+
+    async with connected(tmp_path, says(HELLO)) as channel:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(call, channel)
+            await trio.testing.wait_all_tasks_blocked()
+            channel.close()
+            channel.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await get_info(channel)
+    assert ended == ["ClosedResourceError"] * 3
+
+
+async def test_both_sides_may_be_blocked_in_sending(tmp_path: Path) -> None:
+    """A sender whose socket is full reads meanwhile: two peers that send first never wait for each other for ever."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+    heard = bytearray()
+
+    async def server() -> None:
+        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
+        await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)))
+        # Far more than the socket holds, before a byte is read.
+        await stream.send_all(
+            headers(1) + data(1, message(b"\x0a\x88\x27" + b"y" * 5000)) + frame(PING, 0, 0, bytes(8)) * 90
+        )
+        while len(heard) < 1_000_000:
+            heard.extend(await stream.receive_some())
+        await stream.send_all(trailers(1))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery, Channel(SocketTransport(ours)) as channel:
+            nursery.start_soon(server)
+            reply = await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request="x" * 1_000_000))
+            assert reply.error == "y" * 5000
+        await stream.aclose()
+
+
+async def test_cancelling_a_call_that_is_half_sent_leaves_whole_frames(tmp_path: Path) -> None:
+    """The rest of a frame goes before the reset, and the next call works on the same connection."""
+    go = trio.Event()
+    heard = bytearray()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
+        await go.wait()
+        while True:
+            heard.extend(await stream.receive_some())
+            numbers = [number for kind, _, number, _ in frames(bytes(heard)) if kind == HEADERS]
+            if numbers[-1] == 3 and heard.endswith(b"\0\0\0\0\0"):
+                break
+        await stream.send_all(answer(3))
+        await stream.receive_some()
+
+    async with connected(tmp_path, peer) as channel:
+        channel._transport._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)  # type: ignore[attr-defined]
+        with trio.move_on_after(0.02) as scope:
+            await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request="x" * 60_000))
+        assert scope.cancelled_caught
+        go.set()
+        assert await get_info(channel) == INFO
+    kinds = [(kind, number) for kind, _, number, _ in frames(bytes(heard)) if number]
+    assert kinds[0] == (HEADERS, 1)
+    assert kinds[-3:] == [(RST_STREAM, 1), (HEADERS, 3), (DATA, 3)]
+
+
+async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:
+    """Leaving the block before the end of the response, without reading the rest of it."""
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(HELLO + headers(1) + data(1, message(b"")) * 3)
+        while (RST_STREAM, 0, 1, b"\0\0\0\x08") not in frames(bytes(await stream.receive_some())):
+            pass
+        await stream.send_all(data(1, message(b"")) + trailers(1) + answer(3))
+        await stream.receive_some()
+
+    async with connected(tmp_path, peer) as channel:
+        async with channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
+            await stream.send_message(Empty(), end=True)
+            async for _ in stream:
+                await stream.cancel()
+                break
+        assert await get_info(channel) == INFO
+
+
+async def test_misuse_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    """The same exceptions as grpclib's own client raises."""
+    async with connected(tmp_path, says(HELLO + answer(1))) as channel:
+        method = channel.stub(ExampleStub).GetExampleInfo
+        wrong: list[Callable[..., Awaitable[object]]] = [
+            lambda stream: stream.recv_message(),
+            lambda stream: stream.recv_initial_metadata(),
+            lambda stream: stream.recv_trailing_metadata(),
+            lambda stream: stream.end(),
+            lambda stream: stream.cancel(),
+            lambda stream: stream.send_request(end=True),
+        ]
+        for use in wrong:
+            async with method.open() as stream:
+                with pytest.raises(ProtocolError):
+                    await use(stream)
+        async with method.open() as stream:
+            with pytest.raises(TypeError, match="must be a ExampleRequest"):
+                await stream.send_message(InfoRequest())  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="Invalid metadata key"):
+            await method(ExampleRequest(), metadata={"grpc-status": "0"})
+        assert await get_info(channel) == INFO
+
+
+async def test_a_stream_without_a_sudden_close_is_refused() -> None:
+    """What `connect_stream` asks of a stream."""
+    server, client = socket.socketpair()
+    with server, client, pytest.raises(TypeError, match="no close"):
+        StreamTransport(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
+
+
+async def test_a_large_device_list_is_followed(autojump_clock: trio.testing.MockClock) -> None:
+    """Server streaming in memory, message after message as time goes on."""
+    channel, theirs = await in_memory()
+
+    async def server() -> None:
+        await theirs.receive_some()
+        await theirs.send_all(HELLO + headers(1))
+        for number in range(5):
+            await trio.sleep(1)
+            body = ListAndWatchResponse(devices=[Device(ID=str(number))]).SerializeToString()
+            await theirs.send_all(data(1, message(body)))
+        await theirs.send_all(trailers(1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server)
+        async with channel.stub(DevicePluginStub).ListAndWatch.open() as stream:
+            await stream.send_message(Empty(), end=True)
+            seen = [(trio.current_time(), reply.devices[0].ID) async for reply in stream]
+    assert seen == [(float(number + 1), str(number)) for number in range(5)]
