@@ -16,7 +16,8 @@ import h2.events
 from plugind.protocol.frames import PING, PRIORITY, SETTINGS, frame
 from plugind.protocol.grpc import request_head
 from plugind.protocol.hpack_cache import HeaderCache, ResponseBlock
-from plugind.protocol.http2 import ClientConnection, Stream
+from plugind.protocol.http2 import ClientConnection
+from plugind.protocol.http2_sending import Stream
 from plugind.protocol.limits import Limits
 from plugind.protocol.wire_errors import WireError
 

@@ -16,7 +16,8 @@ from grpclib.metadata import encode_metadata
 
 from plugind.protocol.frames import literal_field, literal_string
 from plugind.protocol.hpack_cache import ResponseBlock
-from plugind.protocol.http2 import ClientConnection, Stream
+from plugind.protocol.http2 import ClientConnection
+from plugind.protocol.http2_sending import Stream
 from plugind.protocol.wire_errors import (
     ErrorCode,
     WireError,

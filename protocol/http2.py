@@ -6,10 +6,8 @@ Everything that decides what a frame means is here; nothing here waits, logs or 
 connection either goes on or has a `failure`, a `WireError` with the rule or limit that was broken, and then every open
 stream has been told and a GOAWAY is in `outgoing`.
 
-We send no header field through HPACK's dynamic table: the first block of a connection sets its size to zero, which is
-within whatever limit the peer announces (RFC 7541 section 4.2), and after that a block is a constant. Data is credited
-to the connection when it arrives and to its stream when the stream says that it was used, so that one slow reader stops
-its own stream only.
+Data is credited to the connection when it arrives and to its stream when the stream says that it was used, so that one
+slow reader stops its own stream only.
 """
 
 from collections.abc import Callable
@@ -25,7 +23,6 @@ from plugind.protocol.budgets import (
     SETTINGS_FRAMES,
     UNKNOWN_FRAMES,
     WINDOW_UPDATES,
-    Budgets,
 )
 from plugind.protocol.frames import (
     ACK,
@@ -41,7 +38,6 @@ from plugind.protocol.frames import (
     MAX_FRAME,
     MAX_STREAM_ID,
     MAX_STREAMS,
-    NO_DYNAMIC_TABLE,
     PADDED,
     PING,
     PRIORITY,
@@ -58,45 +54,15 @@ from plugind.protocol.frames import (
     unpadded,
 )
 from plugind.protocol.hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
-from plugind.protocol.limits import DEFAULT_LIMITS, DEFAULT_WINDOW, MAX_WINDOW, Limits
-from plugind.protocol.wire_errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+from plugind.protocol.http2_sending import Sender, Stream
+from plugind.protocol.limits import DEFAULT_LIMITS, MAX_WINDOW, Limits
+from plugind.protocol.wire_errors import WireError, WireProblem, code_name, over_limit, shown
+
+MAX_OWED: Final = 1000
+"""Acknowledgements that may wait because the peer does not read."""
 
 
-class Stream:
-    """One request and its response: the state that HTTP/2 keeps of it, and the events that it gets.
-
-    Subclasses say what the events mean.
-    """
-
-    __slots__ = ("head_done", "id", "local_open", "receive_window", "remote_open", "send_window", "unacknowledged")
-
-    def __init__(self) -> None:
-        self.id = 0
-        self.send_window = 0
-        self.receive_window = 0
-        self.unacknowledged = 0
-        self.local_open = False
-        self.remote_open = False
-        self.head_done = False
-
-    def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
-        """The response headers, or the trailers, have come."""
-        raise NotImplementedError
-
-    def on_data(self, data: bytes, *, end: bool) -> None:
-        """A piece of the body has come. Say `ClientConnection.used` when it is no longer kept."""
-        raise NotImplementedError
-
-    def on_reset(self, code: int) -> None:
-        """The peer ended the stream with an error code, which may be NO_ERROR."""
-        raise NotImplementedError
-
-    def on_failed(self, error: WireError) -> None:
-        """The stream, or its whole connection, broke a rule or a limit, or ended."""
-        raise NotImplementedError
-
-
-class ClientConnection:
+class ClientConnection(Sender):
     """One connection, from its first byte to its last."""
 
     __slots__ = (
@@ -106,41 +72,20 @@ class ClientConnection:
         "_block_stream",
         "_buffer",
         "_headers",
-        "_initial_window",
-        "_next_id",
+        "_owed",
         "_receive_window",
+        "_received",
         "_wanted",
-        "budgets",
-        "failure",
-        "goaway",
-        "limits",
-        "max_frame",
-        "max_streams",
-        "outgoing",
-        "received",
-        "send_window",
         "settled",
-        "streams",
-        "touched",
     )
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
-        self.limits = limits
-        self.outgoing = bytearray(limits.preamble)
-        """What must be sent; whoever sends a part of it deletes that part."""
-        self.streams: dict[int, Stream] = {}
-        self.touched: list[Stream] = []
-        """The streams that got an event or room to send; whoever looks at it clears it."""
-        self.failure: WireError | None = None
-        self.goaway: WireError | None = None
-        """Why no new stream can be opened, once the peer said GOAWAY."""
-        self.received = 0
-        self.send_window = DEFAULT_WINDOW
-        self.max_frame = MAX_FRAME
-        self.max_streams: int | None = None
-        self._initial_window = DEFAULT_WINDOW
+        super().__init__(limits)
+        self.settled = False
+        """True once the peer's first SETTINGS have come."""
+        self._received = 0
         self._receive_window = limits.connection_window
-        self._next_id = 1
+        self._owed = 0
         self._buffer: bytearray | None = None
         self._wanted = 9
         self._headers = HeaderReader(limits.header_list_bytes, cache)
@@ -148,96 +93,11 @@ class ClientConnection:
         self._block_stream = 0
         self._block_end = False
         self._block_parts = 0
-        self.settled = False
-        """True once the peer's first SETTINGS have come."""
-        self.budgets = Budgets(limits)
 
     @property
     def buffered(self) -> int:
         """Bytes of unfinished frames and header blocks."""
         return len(self._buffer or b"") + len(self._block or b"")
-
-    @property
-    def can_open(self) -> bool:
-        """True while the peer takes one more stream."""
-        if self.failure or self.goaway or self._next_id > MAX_STREAM_ID:
-            return False
-        return self.max_streams is None or len(self.streams) < self.max_streams
-
-    @property
-    def refusal(self) -> WireError | None:
-        """Why no stream can ever be opened again, if so."""
-        if self._next_id > MAX_STREAM_ID:
-            return WireError(WireProblem.GOING_AWAY, "the connection has used up its stream numbers")
-        return self.failure or self.goaway
-
-    # What we do.
-
-    def open(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """Begin a request with a header block made of `literal_field` and static entries. `can_open` must be true."""
-        stream.id = self._next_id
-        stream.send_window = self._initial_window
-        stream.receive_window = self.limits.stream_window
-        stream.local_open = not end
-        stream.remote_open = True
-        if stream.id == 1:
-            block = NO_DYNAMIC_TABLE + block
-        self._next_id += 2
-        self.streams[stream.id] = stream
-        flags = END_STREAM if end else 0
-        size = len(block)
-        if size <= MAX_FRAME:
-            self.outgoing += HEAD.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, stream.id)
-            self.outgoing += block
-            return
-        kind = HEADERS
-        for start in range(0, size, MAX_FRAME):
-            last = END_HEADERS if start + MAX_FRAME >= size else 0
-            self.outgoing += frame(kind, flags | last, stream.id, block[start : start + MAX_FRAME])
-            kind, flags = CONTINUATION, 0
-
-    def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
-        """Send as much of `data` as the windows allow, with `end` after its last byte. Returns how many bytes went."""
-        size = len(data)
-        # A frame without data needs no window, even where SETTINGS made it negative (section 6.9.2).
-        if not size or (size <= self.max_frame and size <= self.send_window and size <= stream.send_window):
-            self._send_frame(stream, data, size, end=end)
-            return size
-        sent = 0
-        while sent < size:
-            part = min(size - sent, self.max_frame, self.send_window, stream.send_window)
-            if part <= 0:
-                break
-            self._send_frame(stream, data[sent : sent + part], part, end=end and sent + part == size)
-            sent += part
-        return sent
-
-    def _send_frame(self, stream: Stream, data: bytes | memoryview, size: int, *, end: bool) -> None:
-        self.outgoing += HEAD.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, stream.id)
-        self.outgoing += data
-        self.send_window -= size
-        stream.send_window -= size
-        # Whoever takes data says so, on two levels.
-        self.budgets.grant(WINDOW_UPDATES, 2)
-        if end:
-            stream.local_open = False
-
-    def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
-        """End a stream from our side, if it is still open."""
-        if stream.local_open or stream.remote_open:
-            stream.local_open = stream.remote_open = False
-            if self.streams.pop(stream.id, None) is not None and self.failure is None:
-                self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
-                # What the peer sent before it heard of this is no fault of its own.
-                self.budgets.forgive(LATE_FRAMES)
-
-    def used(self, stream: Stream, size: int) -> None:
-        """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
-        stream.unacknowledged += size
-        if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
-            self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(stream.unacknowledged))
-            stream.receive_window += stream.unacknowledged
-            stream.unacknowledged = 0
 
     def fail(self, error: WireError) -> None:
         """End the connection: every stream is told, and the peer is told why. The first cause is kept."""
@@ -252,16 +112,14 @@ class ClientConnection:
             self.touched.append(stream)
             stream.on_failed(error)
 
-    # What the peer does.
-
     def receive(self, data: bytes) -> None:
         """Take the next bytes of the peer."""
         if self.failure is not None:
             return
         try:
-            self.received += len(data)
+            self._received += len(data)
             total = self.limits.total_bytes
-            if total is not None and self.received > total:
+            if total is not None and self._received > total:
                 raise over_limit(WireProblem.TOTAL_BYTES, total, "bytes received on this connection")
             if self._buffer is None:
                 self._take_frames(data)
@@ -327,9 +185,6 @@ class ClientConnection:
             raise WireError(WireProblem.PROTOCOL, f"{kind} on stream {stream_id}, which was never opened")
         return stream
 
-    def _late(self) -> None:
-        self.budgets.spend(LATE_FRAMES)
-
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         stream = self.streams.get(stream_id) or self._stream(stream_id, "DATA")
         size = len(payload)
@@ -345,7 +200,7 @@ class ClientConnection:
         if not data and not end:
             self.budgets.spend(EMPTY_DATA)
         if stream is None or not stream.remote_open:
-            self._late()
+            self.budgets.spend(LATE_FRAMES)
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
@@ -468,7 +323,7 @@ class ClientConnection:
                 self.max_frame = min(value, 65_536)
             elif key == MAX_STREAMS:
                 self.max_streams = value
-        self.outgoing += SETTINGS_ACK
+        self._acknowledge(SETTINGS_ACK)
 
     def _on_initial_window(self, value: int) -> None:
         change, self._initial_window = value - self._initial_window, value
@@ -510,7 +365,14 @@ class ClientConnection:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed PING")
         self.budgets.spend(PINGS)
         if not flags & ACK:
-            self.outgoing += frame(PING, ACK, 0, payload)
+            self._acknowledge(frame(PING, ACK, 0, payload))
+
+    def _acknowledge(self, answer: bytes) -> None:
+        """Answer the peer; one that asks for ever and reads no answer is not kept (fault 65)."""
+        self._owed = self._owed + 1 if self.outgoing else 0
+        if self._owed > MAX_OWED:
+            raise over_limit(WireProblem.PINGS, MAX_OWED, "acknowledgements that the peer does not read")
+        self.outgoing += answer
 
     def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         if not stream_id or len(payload) != 5:

@@ -160,10 +160,24 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
     for _ in range(1000):
         connection.receive(ping * 2)
         connection.budgets.replenish()
+        connection.outgoing.clear()
     assert connection.failure is None
     connection.receive(ping * 3)
     assert isinstance(connection.failure, WireError)
     assert connection.failure.problem is WireProblem.PINGS
+
+
+def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
+    """Fault 65: within every budget, and yet what waits to be sent would grow for days."""
+    connection = ClientConnection()
+    connection.receive(HELLO)
+    rounds = 0
+    while connection.failure is None:
+        connection.receive(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8))
+        connection.budgets.replenish()
+        rounds += 1
+    assert rounds <= 1001
+    assert connection.failure.message.startswith("acknowledgements that the peer does not read over the limit")
 
 
 def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
