@@ -111,25 +111,24 @@ class Sender:
 
     def open(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Begin a request with a header block made of `literal_field` and static entries. `can_open` must be true."""
-        stream.id = self._next_id
+        number = stream.id = self._next_id
         stream.send_window = self._initial_window
         stream.receive_window = self.limits.stream_window
         stream.local_open = not end
         stream.remote_open = True
-        if stream.id == 1:
+        if number == 1:
             block = NO_DYNAMIC_TABLE + block
-        self._next_id += 2
-        self.streams[stream.id] = stream
+        self._next_id = number + 2
+        self.streams[number] = stream
         flags = END_STREAM if end else 0
         size = len(block)
         if size <= MAX_FRAME:
-            self.outgoing += HEAD.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, stream.id)
-            self.outgoing += block
+            self.outgoing += HEAD.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, number) + block
             return
         kind = HEADERS
         for start in range(0, size, MAX_FRAME):
             last = END_HEADERS if start + MAX_FRAME >= size else 0
-            self.outgoing += frame(kind, flags | last, stream.id, block[start : start + MAX_FRAME])
+            self.outgoing += frame(kind, flags | last, number, block[start : start + MAX_FRAME])
             kind, flags = CONTINUATION, 0
 
     def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:

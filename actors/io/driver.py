@@ -26,7 +26,17 @@ _UNTIMED_FRAMES: Final = 8
 class Driver:
     """A connection and its transport, and the tasks that wait for it."""
 
-    __slots__ = ("_leading", "_parked", "_period_began", "_transport", "authority", "closed", "connection", "peer")
+    __slots__ = (
+        "_leading",
+        "_parked",
+        "_period_began",
+        "_senders",
+        "_transport",
+        "authority",
+        "closed",
+        "connection",
+        "peer",
+    )
 
     def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Peer | None) -> None:
         self._transport = transport
@@ -35,6 +45,7 @@ class Driver:
         self.connection = ClientConnection(limits)
         self.closed = False
         self._leading = False
+        self._senders = 0
         self._parked: dict[Call | None, list[trio.lowlevel.Task]] | None = None
         self._period_began: float | None = None
 
@@ -79,10 +90,19 @@ class Driver:
             await self.until(call.can_send, call, deadline)
             if call.local_open:
                 rest = rest[self.connection.send(call, rest, end=end) :]
-        await self.until(self.is_flushed, call, deadline)
+        await self.flushed(call, deadline)
 
-    def is_flushed(self) -> bool:
-        """True when the transport has taken all that there is to send."""
+    async def flushed(self, call: Call, deadline: float | None) -> None:
+        """Wait until the transport has taken all that there is to send."""
+        await self.flush()
+        if self.connection.outgoing:
+            self._senders += 1
+            try:
+                await self.until(self._is_flushed, call, deadline)
+            finally:
+                self._senders -= 1
+
+    def _is_flushed(self) -> bool:
         return not self.connection.outgoing
 
     async def flush(self) -> None:
@@ -170,6 +190,8 @@ class Driver:
                 await self.flush()
                 if connection.failure is not None:
                     return
+                if self._senders and not connection.outgoing:
+                    self._wake(everyone=True)
             data = await self._transport.receive(unsent=bool(connection.outgoing))
         except (OSError, trio.BrokenResourceError) as error:
             self._lost(error)
@@ -216,11 +238,12 @@ class Driver:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _wake(self) -> None:
+    def _wake(self, *, everyone: bool = False) -> None:
         """Wake the tasks whose calls got something, and those that wait for no call."""
         connection = self.connection
         if self._parked:
-            touched = list(self._parked) if connection.failure is not None else [None, *connection.touched]
+            everyone = everyone or connection.failure is not None
+            touched = list(self._parked) if everyone else [None, *connection.touched]
             for call in touched:
                 for task in self._parked.pop(cast("Call | None", call), ()):
                     trio.lowlevel.reschedule(task)

@@ -99,8 +99,7 @@ class Stream(Generic[SendT, RecvT]):
         if end and not self._streams_out:
             raise ProtocolError("a unary request needs its message before its end")
         call = await self._begin(end=end)
-        await self._driver.flush()
-        await self._driver.until(self._driver.is_flushed, call, self._deadline)
+        await self._driver.flushed(call, self._deadline)
 
     async def _begin(self, *, end: bool) -> Call:
         if self._call is not None:

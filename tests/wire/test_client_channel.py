@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from grpclib.const import Status
+from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 from grpclib.metadata import Deadline
 
@@ -19,7 +19,7 @@ from plugind.protocol.frames import DATA, HEADERS, PING, RST_STREAM, SETTINGS, W
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
-from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
 from plugind.protocol.wire_errors import ErrorCode, WireProblem
 from plugind.tests.wire.hostile import (
@@ -311,6 +311,40 @@ async def test_cancelling_a_call_that_is_half_sent_leaves_whole_frames(tmp_path:
     kinds = [(kind, number) for kind, _, number, _ in frames(bytes(heard)) if number]
     assert kinds[0] == (HEADERS, 1)
     assert kinds[-3:] == [(RST_STREAM, 1), (HEADERS, 3), (DATA, 3)]
+
+
+async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None:
+    """Room in the socket is found by whoever leads, and the sender that waits for it hears of it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+    heard = bytearray()
+
+    async def server() -> None:
+        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
+        await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)))
+        while not heard.endswith(frame(DATA, 1, 3)):
+            await trio.testing.wait_all_tasks_blocked()
+            heard.extend(await stream.receive_some(3000))
+        await stream.send_all(answer(3, b"") + answer(1))
+
+    async def upload(channel: Channel) -> None:
+        async with channel.request("/a.B/C", Cardinality.STREAM_UNARY, ExampleRequest, ExampleResponse) as upload:
+            for _ in range(20):
+                await upload.send_message(ExampleRequest(request="x" * 10_000))
+            await upload.end()
+            assert await upload.recv_message() == ExampleResponse()
+
+    with trio.fail_after(10):
+        async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
+            nursery.start_soon(server)
+            nursery.start_soon(get_info, channel, None)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(upload, channel)
+        await stream.aclose()
+    assert (
+        sum(len(body) for kind, _, number, body in frames(bytes(heard)) if (kind, number) == (DATA, 3)) == 20 * 10_008
+    )
 
 
 async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:
