@@ -338,8 +338,7 @@ class _Registration:
         try:
             reply = await self._stub.GetInfo(InfoRequest())
         except GRPCError as error:
-            retry = states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
-            return states.Failed(self._call_failed(states.AskInfo(), _text(error)), retry)
+            return states.Failed(self._call_failed(states.AskInfo(), _text(error)), _retry_after(error))
         try:
             info = check_info(
                 reply.type,
@@ -359,7 +358,7 @@ class _Registration:
         try:
             await self._stub.NotifyRegistrationStatus(verdict)
         except GRPCError as failure:
-            return states.Failed(self._call_failed(states.Notify(error), _text(failure)))
+            return states.Failed(self._call_failed(states.Notify(error), _text(failure)), _retry_after(failure))
         return states.Notified()
 
     def _call_failed(self, command: states.WaitingCommand, reason: str) -> str:
@@ -379,6 +378,8 @@ class _Registration:
             return None  # The event changed nothing: what was waited for is waited for on.
         operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
         self._waiting, self._deadline = None, math.inf
+        # Whatever was asked, its answer comes too late from here on.
+        self._ticket += 1
         if operation is None:
             return None
         return Finished(operation, outcome or Outcome.SUPERSEDED, trio.current_time() - self._began)
@@ -459,6 +460,11 @@ def _reason_of(state: states.State) -> str | None:
 
 def _attempt_of(state: states.State) -> int:
     return 0 if isinstance(state, states.Leaving | states.Gone) else state.attempt
+
+
+def _retry_after(error: GRPCError) -> states.Retry:
+    """What is not implemented will not be at the next try (behaviour 28, fault 71)."""
+    return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
 
 
 def _text(error: GRPCError) -> str:

@@ -13,7 +13,6 @@ from typing import assert_never
 import attrs
 
 from plugind.protocol import messages as m
-from plugind.protocol.errors import ValidationError
 from plugind.protocol.plugins import InstancePolicy, PluginInfo, Version, highest_version
 
 
@@ -89,8 +88,5 @@ def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
 
 
 def _version(info: PluginInfo) -> Version:
-    try:
-        return highest_version(info.versions)
-    except ValidationError:
-        # A handler of a user may admit what is no version number: it ranks below all that are.
-        return Version((-1,))
+    # What names no version number at all ranks below all that do.
+    return highest_version(info.versions) or Version((-1,))

@@ -229,7 +229,7 @@ def _nudged(state: State, event: SocketTouched | NameFreed | TryNow | HandlerAva
             return _again(state.generation, 1 if isinstance(event, TryNow) else state.attempt + 1)
         case Parked() if _unparks(state.until_type, event):
             return _again(state.generation, 1)
-        case Refusing(then=ThenPark(until_type=until_type)) if _unparks(until_type, event):
+        case Refusing(then=ThenPark() as park) | Leaving(then=ThenPark() as park) if _unparks(park.until_type, event):
             return attrs.evolve(state, then=ThenDial(state.generation)), ()
         case Refusing(then=ThenWait() as wait) | Leaving(then=ThenWait() as wait) if isinstance(
             event, TryNow | NameFreed
@@ -270,7 +270,7 @@ def _outcome(state: State, event: Outcome | Admitted | NoHandler | ClaimRefused)
         case Dialing(owed=PluginInfo() as owed), Dialed():
             return Notifying(state.generation, state.attempt, owed, state.notify_try), (Notify(None),)
         case Dialing(owed=PluginInfo() as owed), Failed():
-            return _notify_failed(state.generation, state.attempt, owed, state.notify_try, event.reason)
+            return _notify_failed(state.generation, state.attempt, owed, state.notify_try, event)
         case ((Dialing() | AskingInfo()), Failed()):
             return _failed_before_info(state.generation, state.attempt, event)
         case AskingInfo(), InfoReceived():
@@ -300,7 +300,7 @@ def _outcome(state: State, event: Outcome | Admitted | NoHandler | ClaimRefused)
         case Notifying(stopping=True), Failed():
             return _go(state, ThenEnd(stopped=True), event.reason)
         case Notifying(), Failed():
-            return _notify_failed(state.generation, state.attempt, state.info, state.notify_try, event.reason)
+            return _notify_failed(state.generation, state.attempt, state.info, state.notify_try, event)
         case Refusing(), (Notified() | Failed()):
             return _refused(state)
         case Waiting(owed=None), TimerElapsed():
@@ -358,11 +358,15 @@ def _notified(state: Notifying) -> Step:
     return Registered(state.generation, state.attempt, state.info), (HangUp(),)
 
 
-def _notify_failed(generation: int, attempt: int, owed: PluginInfo, tries: int, reason: str) -> Step:
-    """Behaviour 33: the notify alone is tried again, at once the first time (fault 36), then by backoff (fault 35)."""
-    if tries >= NOTIFY_TRIES:
-        leaving = Leaving(generation, owed, reason, ThenWait(reason, attempt))
-        return leaving, (HangUp(), AskDeregister(owed, generation))
+def _notify_failed(generation: int, attempt: int, owed: PluginInfo, tries: int, failure: Failed) -> Step:
+    """Behaviour 33: the notify alone is tried again, at once the first time (fault 36), then by backoff (fault 35).
+
+    A plugin that does not know the call will not learn it: it is let go and parked (fault 71).
+    """
+    reason = failure.reason
+    if failure.retry is Retry.NEVER or tries >= NOTIFY_TRIES:
+        then = ThenPark(reason, attempt) if failure.retry is Retry.NEVER else ThenWait(reason, attempt)
+        return Leaving(generation, owed, reason, then), (HangUp(), AskDeregister(owed, generation))
     if tries == 1:
         return Dialing(generation, attempt, owed, tries + 1), (HangUp(), Dial(patient=False))
     waiting = Waiting(generation, attempt, reason, owed, owed, tries)

@@ -164,15 +164,17 @@ def parse_version(text: str) -> Version:
     return Version(tuple(numbers), match[3].removeprefix("-"))
 
 
-def highest_version(versions: tuple[str, ...]) -> Version:
-    """Return the highest of ``versions``.
+def highest_version(versions: tuple[str, ...]) -> Version | None:
+    """Return the highest of ``versions``, those passed over that are no version number; None if there is none."""
+    numbers = [version for version in map(_version_or_none, versions) if version is not None]
+    return max(numbers, key=lambda version: version.key, default=None)
 
-    Raises:
-      ValidationError: if there is none, or one of them is no version number.
-    """
-    if not versions:
-        raise ValidationError("the plugin names no supported version")
-    return max((parse_version(text) for text in versions), key=lambda version: version.key)
+
+def _version_or_none(text: str) -> Version | None:
+    try:
+        return parse_version(text)
+    except ValidationError:
+        return None
 
 
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
@@ -191,17 +193,15 @@ def check_csi_versions(versions: tuple[str, ...]) -> Version:
     """
     if not versions:
         raise ValidationError("the CSI driver names no supported version")
-    spoken = [version for version in map(_version_or_none, versions) if version is not None and version.numbers[0] < 2]
-    if not spoken:
+    highest = highest_version(tuple(text for text in versions if not _is_of_the_future(text)))
+    if highest is None:
         raise ValidationError(f"none of the CSI versions {', '.join(map(repr, versions))} is a version number below 2")
-    return max(spoken, key=lambda version: version.key)
+    return highest
 
 
-def _version_or_none(text: str) -> Version | None:
-    try:
-        return parse_version(text)
-    except ValidationError:
-        return None
+def _is_of_the_future(text: str) -> bool:
+    version = _version_or_none(text)
+    return version is not None and version.numbers[0] >= 2
 
 
 def check_extended_resource(name: str) -> None:

@@ -52,25 +52,78 @@ def policy_of(handler: Handler) -> InstancePolicy:
 
 async def run(handler: Handler, inbox: trio.MemoryReceiveChannel[m.HandlerMessage], timeout: float) -> None:
     """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds."""
-    lanes: dict[str, deque[m.HandlerMessage]] = {}
     async with trio.open_nursery() as nursery:
-        async for ask in inbox:
-            lane = lanes.get(ask.plugin.name)
-            if lane is None:
-                lanes[ask.plugin.name] = deque([ask])
-                nursery.start_soon(_serve, handler, lanes, ask.plugin.name, timeout)
-            else:
-                lane.append(ask)
+        await _Pool(handler, inbox, timeout, nursery).work()
 
 
-async def _serve(handler: Handler, lanes: dict[str, deque[m.HandlerMessage]], name: str, timeout: float) -> None:
-    lane = lanes[name]
-    while lane:
-        ask = lane[0]
-        outcome, error = await _contain(handler, ask, timeout)
-        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
-        lane.popleft()
-    del lanes[name]
+#: Workers that may wait for asks; one more than that goes home.
+MAX_IDLE = 4
+#: Asks that a worker takes before other actors have their turn.
+BATCH = 16
+
+
+class _Pool:
+    """Workers that share one inbox. One always waits for the next ask, so that a call that waits holds up nobody.
+
+    Most calls end at once, and those of a storm come many at a time: then one worker takes them one after the other,
+    without a new task or a wake for each.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        inbox: trio.MemoryReceiveChannel[m.HandlerMessage],
+        timeout: float,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._handler = handler
+        self._inbox = inbox
+        self._timeout = timeout
+        self._nursery = nursery
+        #: Workers that wait for an ask, or are about to.
+        self._idle = 1
+        #: What is still to be done for each name that a worker is busy with.
+        self._lanes: dict[str, deque[m.HandlerMessage]] = {}
+
+    async def work(self) -> None:
+        """Take asks until the inbox ends, or until enough others wait for them; whoever starts it counts it as idle."""
+        while True:
+            try:
+                ask = await self._inbox.receive()
+            except trio.EndOfChannel:
+                return
+            self._idle -= 1
+            await self._take(ask)
+            await self._take_waiting()
+            if self._idle >= MAX_IDLE:
+                return
+            self._idle += 1
+
+    async def _take_waiting(self) -> None:
+        for _ in range(BATCH):
+            try:
+                ask = self._inbox.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                return
+            await self._take(ask)
+
+    async def _take(self, ask: m.HandlerMessage) -> None:
+        name = ask.plugin.name
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.append(ask)
+            return
+        if not self._idle:
+            # Counted before it runs, so that a batch of asks starts one and not many.
+            self._idle += 1
+            self._nursery.start_soon(self.work)
+        lane = self._lanes[name] = deque((ask,))
+        while lane:
+            ask = lane[0]
+            outcome, error = await _contain(self._handler, ask, self._timeout)
+            ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
+            lane.popleft()
+        del self._lanes[name]
 
 
 async def _call(handler: Handler, ask: m.HandlerMessage) -> None:
@@ -92,13 +145,21 @@ async def _contain(handler: Handler, ask: m.HandlerMessage, timeout: float) -> t
         with trio.move_on_after(timeout) as scope:
             await _call(handler, ask)
     except PluginError as error:
-        return Outcome.REFUSED, str(error)
+        return Outcome.REFUSED, _words(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error is its plugin's failure alone
-        return Outcome.FAILED, f"{type(error).__name__}: {error}"
+        return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}"
     except BaseExceptionGroup as group:
         if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
             raise
-        return Outcome.FAILED, f"{type(group).__name__}: {group}"
+        return Outcome.FAILED, f"{type(group).__name__}: {_words(group)}"
     if scope.cancelled_caught:
         return Outcome.TIMED_OUT, f"the handler did not finish in {timeout:g} s"
     return Outcome.OK, ""
+
+
+def _words(error: BaseException) -> str:
+    """Return the text of an error whose class we did not write, and which may fail to give it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - see above
+        return "no words"

@@ -75,6 +75,7 @@ STATES: dict[str, s.State] = {
     "parked orphan": s.Parked(1, 2, "no", INFO, "T"),
     "registered": s.Registered(1, 2, INFO),
     "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
+    "leaving to park": s.Leaving(1, INFO, "no", s.ThenPark("no", 2)),
     "leaving to dial": s.Leaving(1, INFO, "no", s.ThenDial(2)),
     "leaving to end": s.Leaving(1, INFO, "no", s.ThenEnd()),
     "leaving to stop": s.Leaving(1, INFO, "no", s.ThenEnd(stopped=True)),
@@ -104,8 +105,8 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Dialed → Notifying(g1 #2 a notify_try=2) | Notify(None)
-        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
@@ -120,8 +121,8 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Dialed → Notifying(g1 #2 a notify_try=5) | Notify(None)
-        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
@@ -218,8 +219,8 @@ TABLE: dict[str, str] = {
         StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified → Registered(g1 #2 a) | HangUp
-        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Dialing(g1 #2 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        Failed('no'), Failed('no' STALE) → Dialing(g1 #2 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
@@ -235,8 +236,8 @@ TABLE: dict[str, str] = {
         StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified → Registered(g1 #2 a) | HangUp
-        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
@@ -252,8 +253,8 @@ TABLE: dict[str, str] = {
         StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified → Registered(g1 #2 a) | HangUp
-        Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
+        Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
@@ -431,6 +432,17 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to park": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        SocketTouched(g1), TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Parked(g1 #2 'no' a) | Release(g1)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed

@@ -260,9 +260,10 @@ def test_the_highest_version_is_the_highest_number_wherever_it_stands() -> None:
     assert highest_version(("0.9.0", "v0.10.0", "0.2.0")) == Version((0, 10, 0))
 
 
-def test_there_is_no_highest_of_no_versions() -> None:
-    with pytest.raises(ValidationError, match=r"^the plugin names no supported version$"):
-        highest_version(())
+def test_what_is_no_version_number_is_passed_over_in_the_search_for_the_highest() -> None:
+    assert highest_version(("1.0.0", "latest")) == Version((1, 0, 0))
+    assert highest_version(("latest",)) is None
+    assert highest_version(()) is None
 
 
 # --- the rules of each type -------------------------------------------------------------------------------------------
