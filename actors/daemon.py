@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -97,6 +98,7 @@ def log_from(args: argparse.Namespace) -> Log:
 async def serve(node: AbstractAsyncContextManager[object], log: Log, config: Config) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
     raise_descriptor_limit()
+    _spare_the_collector()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(log.run)
@@ -118,6 +120,17 @@ async def serve(node: AbstractAsyncContextManager[object], log: Log, config: Con
                 await stop.wait()
             log.event(Level.INFO, "stopped")
             nursery.cancel_scope.cancel()
+
+
+def _spare_the_collector() -> None:
+    """Look for cyclic garbage more seldom, and never among what was imported.
+
+    A storm makes hundreds of thousands of objects that live on, and hardly a cycle: with the default thresholds the
+    collector took a seventh of all CPU in looking through them again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def tell_service_manager(state: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Protocol, assert_never, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, assert_never, cast
 
 import attrs
 import trio
@@ -17,7 +17,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.channel import Channel
-from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.actors.mailbox import RegistrationInbox
 from plugind.actors.places import Place, Places
 from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
@@ -32,6 +32,8 @@ from plugind.protocol.wire_errors import DialError, DialFailure, Peer
 
 if TYPE_CHECKING:
     import grpclib.client
+
+T = TypeVar("T")
 
 #: Characters of an error that a plugin is told or people are shown (fault 94).
 MAX_ERROR = 2048
@@ -115,6 +117,7 @@ class _Registration:
         "_finished",
         "_inbox",
         "_info",
+        "_now",
         "_over",
         "_path",
         "_peer",
@@ -137,6 +140,8 @@ class _Registration:
         self._commands: tuple[states.Command, ...] = ()
         self._finished: Finished | None = None
         self._over = False
+        #: The time of the present step.
+        self._now = trio.current_time()
         self._appeared = appeared
         self._path = appeared.path
         self._channel: Channel | None = None
@@ -159,8 +164,8 @@ class _Registration:
 
     async def run(self, state: states.State, commands: tuple[states.Command, ...]) -> None:
         self._state, self._commands = state, commands
-        # One scope serves many waits, since in a storm a new one for each would cost more than the waits. It is armed
-        # (a deadline, the bell) while the actor waits and at no other time, and renewed once it was cancelled.
+        # One scope serves many waits, since in a storm a new one for each would cost more than the waits. It is
+        # renewed once it was cancelled, by the deadline of a wait or by the bell.
         while not self._over:
             with trio.CancelScope() as self._scope:
                 await self._live()
@@ -169,6 +174,7 @@ class _Registration:
 
     async def _live(self) -> None:
         """Go from state to state, until the end or until the scope is used up."""
+        # Looked at before anything is performed: what was begun is not to be cut off half-way.
         while not self._scope.cancel_called:
             commands, self._commands = self._commands, ()
             for command in commands:
@@ -180,8 +186,17 @@ class _Registration:
             self._advance(await self._next_event())
 
     def _advance(self, event: states.Event) -> None:
+        self._now = trio.current_time()
         self._state, self._commands = lifecycle.step(self._state, event)
         self._finished = self._settle(event, self._commands) or self._finished
+
+    async def _report(self, channel: trio.MemorySendChannel[T], message: T) -> None:
+        try:
+            channel.send_nowait(message)
+        except trio.WouldBlock:
+            # The deadline of the last wait is still on the scope, and is not meant for this one.
+            self._scope.deadline = math.inf
+            await channel.send(message)
 
     async def _next_event(self) -> states.Event:
         while True:
@@ -196,12 +211,9 @@ class _Registration:
     async def _wait(self) -> states.Event | m.RegistrationMessage:
         """Return the outcome of what is waited for, or a message if one comes first; see :meth:`_cut_off`."""
         self._scope.deadline = self._deadline
-        try:
-            if isinstance(self._waiting, _IN_LINE):
-                return await self._call(self._waiting)
-            return await self._inbox.receive()
-        finally:
-            self._scope.deadline = math.inf
+        if isinstance(self._waiting, _IN_LINE):
+            return await self._call(self._waiting)
+        return await self._inbox.receive()
 
     def _cut_off(self) -> states.Event | None:
         """Return the event that follows from the end of a wait by its scope: None if the inbox's bell rang."""
@@ -245,14 +257,14 @@ class _Registration:
             case states.HangUp():
                 self.hang_up()
             case states.Announce():
-                await report(self._config.reconciler, m.PluginRegistered(self._path, state.generation))
+                await self._report(self._config.reconciler, m.PluginRegistered(self._path, state.generation))
             case states.Release():
-                await report(self._config.reconciler, m.Released(self._path, command.generation))
+                await self._report(self._config.reconciler, m.Released(self._path, command.generation))
             case _:
                 await self._begin(command, state)
 
     async def _begin(self, command: states.WaitingCommand, state: states.State) -> None:
-        self._waiting, self._began = command, trio.current_time()
+        self._waiting, self._began = command, self._now
         timeouts = self._config.timeouts
         match command:
             case states.Dial():
@@ -267,7 +279,7 @@ class _Registration:
             case states.Claim():
                 self._info = command.info
                 claimed = m.Claimed(self._path, state.generation, command.info, self._new_ticket())
-                await report(self._config.reconciler, claimed)
+                await self._report(self._config.reconciler, claimed)
             case states.AskValidate():
                 self._ask(m.Validate, command.info, state.generation)
             case states.AskRegister():
@@ -382,7 +394,7 @@ class _Registration:
         self._ticket += 1
         if operation is None:
             return None
-        return Finished(operation, outcome or Outcome.SUPERSEDED, trio.current_time() - self._began)
+        return Finished(operation, outcome or Outcome.SUPERSEDED, self._now - self._began)
 
     async def _show(self) -> None:
         state, finished = self._state, self._finished
@@ -399,8 +411,7 @@ class _Registration:
                 state.generation,
             ):
                 return
-        now = trio.current_time()
-        peer = self._peer
+        now, peer = self._now, self._peer
         self._shown = m.StateChanged(
             self._path,
             self._appeared.root,
@@ -417,11 +428,11 @@ class _Registration:
             None if peer is None else peer.pid,
             finished,
         )
-        await report(self._config.status, self._shown)
+        await self._report(self._config.status, self._shown)
 
     async def _repeat(self) -> None:
         if self._shown is not None:
-            await report(self._config.status, attrs.evolve(self._shown, finished=None))
+            await self._report(self._config.status, attrs.evolve(self._shown, finished=None))
 
 
 def _outcome_of(event: states.Event) -> Outcome | None:
