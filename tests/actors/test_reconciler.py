@@ -35,7 +35,10 @@ async def test_nothing_there_is_nothing_done(autojump_clock: MockClock) -> None:
 
 
 async def test_a_socket_is_registered_and_known_whole(autojump_clock: MockClock) -> None:
-    """Reconciler Test_Run_Positive_Register; actual state Test_ASW_AddPlugin_Positive_NewPlugin: stored whole."""
+    """Reconciler Test_Run_Positive_Register; actual state Test_ASW_AddPlugin_Positive_NewPlugin: stored whole.
+
+    Desired state Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed.
+    """
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red", ("1.0.0", "2.0.0"), "/run/red.sock"), uid=42)
         await node.settled()
@@ -270,7 +273,7 @@ async def test_csi_drivers_of_one_name_must_bring_a_higher_version(autojump_cloc
 
 
 async def test_a_slow_handler_holds_up_its_own_name_alone(autojump_clock: MockClock) -> None:
-    """Behaviour 22, executor ..._ConcurrentRegisterPlugin: different names run side by side."""
+    """Behaviour 22: different names run side by side."""
     handler = FakeHandler().always("validate", Takes(5.0), name="slow")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("slow.sock", colour("slow"))
@@ -302,7 +305,10 @@ async def test_a_handler_that_hangs_meets_its_deadline_and_hurts_nobody_else(aut
 async def test_a_handler_that_raises_is_that_plugins_failure_alone(
     autojump_clock: MockClock, error: BaseException
 ) -> None:
-    """Behaviour 22, fault 81, goroutinemap ..._SecondOpAfterFirstPanics: contained, told, rolled back, tried again."""
+    """Behaviour 22, fault 81: contained, told, rolled back, tried again.
+
+    Goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics.
+    """
     handler = FakeHandler().script("register", Fails(error), name="bad")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         bad = node.plug("bad.sock", colour("bad"))

@@ -81,8 +81,8 @@ async def test_sockets_that_are_there_before_the_start_are_registered(autojump_c
 
 
 async def test_each_conversation_of_many_goes_its_own_way_side_by_side(autojump_clock: MockClock) -> None:
-    """executor TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin and
-    ..._UnregisterPlugin_ConcurrentUnregisterPlugin: different paths run in parallel."""
+    """Executor TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin and
+    TestOperationExecutor_UnregisterPlugin_ConcurrentUnregisterPlugin: different paths run in parallel."""
     handler = FakeHandler().always("register", Takes(3.0)).always("deregister", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugins = [node.plug(f"{number}.sock", colour(f"{number}")) for number in range(20)]

@@ -133,7 +133,11 @@ async def test_a_socket_that_vanishes_is_deregistered_if_register_was_asked(
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
 async def test_a_socket_that_is_replaced_is_left_and_begun_anew(autojump_clock: MockClock, scene: Scene) -> None:
-    """Behaviours 19, 20 and 24, fault 10; reconciler Test_Run_Positive_ReRegister: unregister before register."""
+    """Behaviours 19, 20 and 24, fault 10; reconciler Test_Run_Positive_ReRegister: unregister before register.
+
+    Actual state Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID, desired state
+    Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: the new appearance is not the old one.
+    """
     async with SimulatedNode(handlers={"Colour": scene.handler}) as node:
         plugin = plug(node, scene)
         await trio.sleep_until(MOMENT)
@@ -188,8 +192,13 @@ async def test_a_socket_that_vanishes_while_its_register_is_undone_is_undone_onc
 async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_for_that(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 20, executor ..._SerialRegisterPlugin and ..._SerialUnregisterPlugin, goroutinemap
-    Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes: one path, one operation at a time."""
+    """Behaviour 20: one path, one operation at a time.
+
+    Executor TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin and
+    TestOperationExecutor_UnregisterPlugin_SerialUnregisterPlugin; goroutinemap
+    Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes and
+    Test_NewGoRoutineMap_Positive_SecondOpAfterFirstCompletes.
+    """
     handler = FakeHandler().script("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -205,7 +214,7 @@ async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_
 async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_ends_gone(
     autojump_clock: MockClock,
 ) -> None:
-    """Goroutinemap ..._Positive_ThirdOpAfterFirstCompletes: what holds at the end of the first decides."""
+    """Goroutinemap Test_NewGoRoutineMap_Positive_ThirdOpAfterFirstCompletes: what holds when the first ends decides."""
     handler = FakeHandler().script("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -221,7 +230,7 @@ async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_en
 
 
 async def test_a_deregister_that_fails_or_hangs_leaves_the_state_clean(autojump_clock: MockClock) -> None:
-    """Fault 84, goroutinemap ..._SecondOpAfterFirstPanics: it was asked; what comes next is not held up for ever."""
+    """Fault 84, goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics: it was asked, that is all."""
     handler = FakeHandler().script("deregister", Fails("broken"), Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())

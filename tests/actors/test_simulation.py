@@ -52,7 +52,7 @@ def csi(name: str = "a.example.com") -> FakePlugin:
 
 
 async def test_a_plugin_that_does_all_well_is_registered_without_any_wait(autojump_clock: MockClock) -> None:
-    """The whole timeline of the way; reference plugin_manager_test TestPluginRegistration."""
+    """The whole timeline of the way; goroutinemap Test_NewGoRoutineMap_Positive_SingleOp."""
     async with SimulatedNode() as node:
         plugin = node.plug("csi.sock", csi())
         await node.settled()

@@ -33,7 +33,7 @@ def red(**faults: object) -> FakePlugin:
 
 
 async def test_a_stop_leaves_what_is_registered_and_tells_nobody(autojump_clock: MockClock) -> None:
-    """Behaviour 42: plugind stops, the plugins do not."""
+    """Behaviour 42: plugind stops, the plugins do not; goroutinemap Test_NewGoRoutineMap_Positive_WaitEmpty."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -64,7 +64,7 @@ async def test_a_stop_can_deregister_what_is_registered(autojump_clock: MockCloc
 
 
 async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock: MockClock) -> None:
-    """Behaviour 42, fault 87: registered and told, then the end."""
+    """Behaviour 42, fault 87: registered and told, then the end; goroutinemap Test_NewGoRoutineMap_Positive_Wait."""
     handler = FakeHandler().always("register", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
