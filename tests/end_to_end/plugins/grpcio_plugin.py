@@ -1,0 +1,65 @@
+"""A CSI driver on grpcio's own server: `python grpcio_plugin.py SOCKET NAME`. A JSON line when it listens and per call."""
+
+import concurrent.futures
+import json
+import os
+import signal
+import sys
+
+import grpc
+
+from plugind.protocol.proto import csi_v1_pb2 as csi
+from plugind.protocol.proto import pluginregistration_pb2 as registration
+
+
+def say(**line: object) -> None:
+    # In one write at once: a line in a buffer would be lost with a process that is killed.
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def main(socket: str, name: str) -> None:
+    def get_info(request: registration.InfoRequest, context: grpc.ServicerContext) -> registration.PluginInfo:
+        say(call="GetInfo")
+        return registration.PluginInfo(type="CSIPlugin", name=name, supported_versions=["1.0.0"])
+
+    def notify(
+        request: registration.RegistrationStatus, context: grpc.ServicerContext
+    ) -> registration.RegistrationStatusResponse:
+        say(call="NotifyRegistrationStatus", plugin_registered=request.plugin_registered, error=request.error)
+        return registration.RegistrationStatusResponse()
+
+    def node_info(request: csi.NodeGetInfoRequest, context: grpc.ServicerContext) -> csi.NodeGetInfoResponse:
+        return csi.NodeGetInfoResponse(node_id="node-1")
+
+    services = {
+        "pluginregistration.Registration": {
+            "GetInfo": grpc.unary_unary_rpc_method_handler(
+                get_info, registration.InfoRequest.FromString, registration.PluginInfo.SerializeToString
+            ),
+            "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                notify,
+                registration.RegistrationStatus.FromString,
+                registration.RegistrationStatusResponse.SerializeToString,
+            ),
+        },
+        "csi.v1.Node": {
+            "NodeGetInfo": grpc.unary_unary_rpc_method_handler(
+                node_info, csi.NodeGetInfoRequest.FromString, csi.NodeGetInfoResponse.SerializeToString
+            ),
+        },
+    }
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, methods) for service, methods in services.items()]
+    )
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    say(listening=socket)
+    signal.sigwait({signal.SIGTERM})
+    server.stop(1).wait()
+
+
+if __name__ == "__main__":
+    # Blocked before grpcio starts its threads, so that the signal waits for the main one.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    main(*sys.argv[1:])

@@ -1,0 +1,101 @@
+"""Device plugins on grpclib's own asyncio server: `python grpclib_plugin.py [--late] (SOCKET NAME)...`.
+
+A JSON line when it listens and for each call. With --late it binds, says so, and listens once it reads a line.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
+
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, DevicePluginOptions, Empty, ListAndWatchResponse
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
+from plugind.protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+
+def say(**line: object) -> None:
+    # In one write at once: a line in a buffer would be lost with a process that is killed.
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
+class Registration(RegistrationBase):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def GetInfo(self, stream: "Stream[InfoRequest, PluginInfo]") -> None:  # noqa: N802 - the service names it
+        await stream.recv_message()
+        say(call="GetInfo", name=self.name)
+        await stream.send_message(PluginInfo(type="DevicePlugin", name=self.name, supported_versions=["v1beta1"]))
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, stream: "Stream[RegistrationStatus, RegistrationStatusResponse]"
+    ) -> None:
+        status = await stream.recv_message()
+        assert status is not None
+        await stream.send_message(RegistrationStatusResponse())
+        say(
+            call="NotifyRegistrationStatus",
+            name=self.name,
+            plugin_registered=status.plugin_registered,
+            error=status.error,
+        )
+
+
+class Devices(DevicePluginBase):
+    async def GetDevicePluginOptions(self, stream: "Stream[Empty, DevicePluginOptions]") -> None:  # noqa: N802
+        await stream.recv_message()
+        await stream.send_message(DevicePluginOptions())
+
+    async def ListAndWatch(self, stream: "Stream[Empty, ListAndWatchResponse]") -> None:  # noqa: N802
+        await stream.recv_message()
+        await stream.send_message(ListAndWatchResponse(devices=[Device(ID="0", health="Healthy")]))
+        # The stream stays open for as long as the device plugin lives.
+        await asyncio.Event().wait()
+
+    async def _unimplemented(self, stream: object) -> None:
+        raise GRPCError(Status.UNIMPLEMENTED)
+
+    GetPreferredAllocation = Allocate = PreStartContainer = _unimplemented
+
+
+async def main(arguments: list[str]) -> None:
+    late = arguments[:1] == ["--late"]
+    pairs = arguments[1:] if late else arguments
+    servers = []
+    for path, name in zip(pairs[::2], pairs[1::2], strict=True):
+        server = Server([Registration(name), Devices()])
+        if late:
+            bound = socket.socket(socket.AF_UNIX)
+            bound.bind(path)
+            say(bound=path)
+            sys.stdin.readline()
+            await server.start(sock=bound)
+        else:
+            await server.start(path=path)
+        servers.append(server)
+    say(listening=pairs[::2])
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    for server in servers:
+        server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,228 @@
+"""The processes of the end-to-end tests: a daemon of their own, what it says on its status socket, and plugins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from plugind.actors.io.http_client import Reply, UnreachableError, ask
+
+#: Seconds for anything at all; a loaded machine takes some, a healthy one none of them.
+DEADLINE = 30.0
+PLUGIND = [sys.executable, "-m", "plugind.supervisor"]
+
+Plugin = Mapping[str, object]
+"""A plugin as the status socket tells of it."""
+
+
+def run(*arguments: str, status: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
+    """Run a command of plugind to its end."""
+    options = [] if status is None else ["--status", status]
+    done = subprocess.run(
+        [*PLUGIND, *arguments, *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=DEADLINE,
+        env={**os.environ, **(environment or {})},
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@attrs.frozen
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@attrs.define
+class Watch:
+    """A stream of changes, read as far as a test has asked; what was told before is kept."""
+
+    _pieces: AsyncIterator[bytes]
+    _rest: bytes = b""
+    #: All that was told.
+    told: list[Plugin] = attrs.field(factory=list)
+    #: The last that was told of each socket.
+    now: dict[str, Plugin] = attrs.field(factory=dict)
+
+    async def until(self, condition: Callable[[Watch], bool]) -> None:
+        """Read until ``condition`` holds."""
+        with trio.move_on_after(DEADLINE):
+            while not condition(self):
+                while b"\n" not in self._rest:
+                    self._rest += await anext(self._pieces)
+                line, self._rest = self._rest.split(b"\n", 1)
+                plugin: Plugin = json.loads(line)
+                self.told.append(plugin)
+                self.now[str(plugin["socket"])] = plugin
+            return
+        raise AssertionError("in vain; told: " + "\n".join(map(str, self.told)))
+
+    async def state(self, path: str | Path, state: str, *, after: int = 0) -> Plugin:
+        """Read until the socket is in ``state``, in a generation after ``after``, and return what was told of it."""
+        socket = str(path)
+        await self.until(
+            lambda watch: (
+                (plugin := watch.now.get(socket)) is not None
+                and plugin["state"] == state
+                and number(plugin["generation"]) > after
+            )
+        )
+        return self.now[socket]
+
+    async def all(self, paths: list[Path], state: str) -> list[Plugin]:
+        """Read until every socket of ``paths`` is in ``state``."""
+        return [await self.state(path, state) for path in paths]
+
+    def states(self, path: str | Path) -> list[str]:
+        """The states that were told of one socket, in order."""
+        return [str(plugin["state"]) for plugin in self.told if plugin["socket"] == str(path)]
+
+
+def number(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+@attrs.define
+class Daemon:
+    """A ``plugind run`` of ours."""
+
+    root: Path
+    status: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def lines(self) -> list[dict[str, object]]:
+        """What it has logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Watch]:
+        async with self._asked("/watch") as reply:
+            assert reply.status == 200
+            pieces = reply.pieces()
+            assert isinstance(pieces, AsyncGenerator)
+            async with aclosing(pieces):
+                yield Watch(pieces)
+
+    async def get(self, target: str, *, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+        async with self._asked(target, method, body) as reply:
+            return reply.status, await reply.body()
+
+    async def plugins(self) -> dict[str, Plugin]:
+        """What ``GET /plugins`` answers, by socket."""
+        _, body = await self.get("/plugins")
+        return {plugin["socket"]: plugin for plugin in json.loads(body)}
+
+    @asynccontextmanager
+    async def _asked(self, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Reply]:
+        with trio.fail_after(DEADLINE):
+            while True:
+                try:
+                    async with ask(self.status, method, target, body) as reply:
+                        yield reply
+                    return
+                except UnreachableError:
+                    # It may be about to start, which nobody is told of; it may also have failed to.
+                    if self.process.poll() is not None:
+                        raise AssertionError(f"the daemon ended: {self.log.read_text()}") from None
+                    await trio.sleep(0.02)
+
+    async def ready(self) -> None:
+        """Wait until the daemon has looked at all its roots."""
+        with trio.fail_after(DEADLINE):
+            while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110 - it is in another process
+                await trio.sleep(0.02)
+
+    async def ended(self) -> int:
+        """Wait for its end, and return the exit code."""
+        with trio.fail_after(DEADLINE):
+            return await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
+
+
+@contextmanager
+def daemon(
+    directory: Path, *arguments: str, root: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Daemon]:
+    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs."""
+    root = root or directory / "root"
+    status = str(directory / "status.sock")
+    log = directory / "log"
+    with log.open("ab") as stderr:
+        command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *arguments]
+        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
+    try:
+        yield Daemon(root, status, process, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@attrs.define
+class PluginProcess:
+    """A plugin that prints JSON lines of what it is asked and told."""
+
+    process: trio.Process
+    lines: list[dict[str, object]] = attrs.field(factory=list)
+    _rest: bytes = b""
+
+    async def line(self, **wanted: object) -> dict[str, object]:
+        """Return the next line that has all of ``wanted``; others before it are passed over."""
+        assert self.process.stdout is not None
+        with trio.fail_after(DEADLINE):
+            while True:
+                while b"\n" not in self._rest:
+                    piece = await self.process.stdout.receive_some()
+                    assert piece, f"the plugin ended; it said {self.lines}"
+                    self._rest += piece
+                first, self._rest = self._rest.split(b"\n", 1)
+                said: dict[str, object] = json.loads(first)
+                self.lines.append(said)
+                if wanted.items() <= said.items():
+                    return said
+
+    async def told_registered(self) -> None:
+        """Wait until it was told that it is registered, and nothing else since the last time."""
+        said = await self.line(call="NotifyRegistrationStatus")
+        assert (said["plugin_registered"], said["error"]) == (True, "")
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        with trio.fail_after(DEADLINE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def plugin_process(command: list[str]) -> AsyncIterator[PluginProcess]:
+    """Start a plugin; killed at exit where it still runs."""
+    # No cluster is to be found from here, whoever runs the tests.
+    environment = {**os.environ, "KUBECONFIG": os.devnull}
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    plugin = PluginProcess(process)
+    try:
+        yield plugin
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            await process.stdin.aclose()
+            await process.stdout.aclose()

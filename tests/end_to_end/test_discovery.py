@@ -1,0 +1,266 @@
+"""What may lie in a root, and what may happen to it, with real sockets and processes (behaviours 1 to 16)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
+from plugind.tests.end_to_end.processes import (
+    Daemon,
+    PluginProcess,
+    Watch,
+    daemon,
+    number,
+    plugin_process,
+)
+
+#: What grpclib's plugins are shown as, whatever their sockets are called.
+NAME = "grpclib.example.com/n{}"
+
+
+def bound(path: Path) -> socket.socket:
+    """A socket that is bound and does not listen."""
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    return made
+
+
+def stale(*paths: Path) -> None:
+    """Leave sockets as a process does that was killed."""
+    for path in paths:
+        bound(path).close()
+
+
+@asynccontextmanager
+async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProcess]:
+    """A process with a plugin at each of ``paths``, ready to answer."""
+    pairs = [text for index, path in enumerate(paths) for text in (str(path), name.format(index))]
+    command = [*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]
+    async with plugin_process(command) as plugin:
+        await plugin.line(listening=[str(path) for path in paths])
+        yield plugin
+
+
+async def place(shared: Daemon, name: str) -> Path:
+    """A directory of the test's own in the shared root."""
+    await shared.ready()
+    directory = shared.root / name
+    directory.mkdir()
+    return directory
+
+
+async def settled(shared: Daemon, watch: Watch, directory: Path) -> None:
+    """Wait until the daemon has looked at all that was in ``directory`` before this."""
+    mark = directory / "mark.sock"
+    stale(mark)
+    await watch.state(mark, "stale")
+
+
+async def test_a_dead_socket_is_stale_until_a_plugin_takes_its_path(shared: Daemon) -> None:
+    """Behaviour 15."""
+    path = await place(shared, "stale") / "a.sock"
+    async with shared.watch() as watch:
+        stale(path)
+        first = await watch.state(path, "stale")
+        assert first["reason"]
+        async with plugin_process(GRPCIO.command(path, "stale.example.com", path)) as plugin:
+            await plugin.told_registered()
+            second = await watch.state(path, "registered", after=number(first["generation"]))
+            assert second["attempt"] == 1
+            # On SIGTERM grpcio removes its socket by itself.
+            assert await plugin.end() == 0
+            await watch.state(path, "gone")
+
+
+async def test_a_plugin_that_binds_long_before_it_listens_pays_no_backoff(shared: Daemon) -> None:
+    """Behaviour 12."""
+    path = await place(shared, "late") / "a.sock"
+    command = [*GRPCLIB.command(path, "", path)[:2], "--late", str(path), NAME.format("late")]
+    async with shared.watch() as watch, plugin_process(command) as plugin:
+        await plugin.line(bound=str(path))
+        await watch.state(path, "dialing")
+        # It is refused now, and once more at the least.
+        await trio.sleep(0.2)
+        assert plugin.process.stdin is not None
+        await plugin.process.stdin.send_all(b"\n")
+        await plugin.told_registered()
+        assert (await watch.state(path, "registered"))["attempt"] == 1
+        assert {"waiting", "stale"}.isdisjoint(watch.states(path))
+
+
+async def test_a_stopped_plugin_hangs_nobody_and_registers_once_it_goes_on(shared: Daemon, tmp_path: Path) -> None:
+    """Behaviour 26: GetInfo has its deadline, and others do not wait for it (behaviour 22)."""
+    directory = await place(shared, "stopped")
+    hung, healthy = directory / "hung.sock", directory / "healthy.sock"
+    async with shared.watch() as watch, plugins_at(tmp_path / "a") as first, plugins_at(tmp_path / "b") as second:
+        first.process.send_signal(signal.SIGSTOP)
+        (tmp_path / "a").rename(hung)
+        await watch.state(hung, "asking-info")
+        (tmp_path / "b").rename(healthy)
+        await watch.state(healthy, "registered")
+        assert watch.now[str(hung)]["state"] == "asking-info"
+        waiting = await watch.state(hung, "waiting")
+        assert "failed to get plugin info using RPC GetInfo" in str(waiting["reason"])
+        first.process.send_signal(signal.SIGCONT)
+        assert number((await watch.state(hung, "registered"))["attempt"]) > 1
+        await first.told_registered()
+        await second.told_registered()
+
+
+async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:
+    """TestFoundNestedPluginSocket..., at depth 0 to 3; a whole tree that is moved in counts as well (behaviour 5)."""
+    directory = await place(shared, "nested")
+    staged = [tmp_path / str(index) for index in range(6)]
+    paths = [
+        directory / "0.sock",
+        directory / "one" / "1.sock",
+        directory / "one" / "two" / "2.sock",
+        directory / "moved" / "3.sock",
+        directory / "moved" / "in" / "4.sock",
+        shared.root / "top.sock",
+    ]
+    async with shared.watch() as watch, plugins_at(*staged):
+        for old, new in zip(staged[:3], paths[:3], strict=True):
+            new.parent.mkdir(exist_ok=True)
+            old.rename(new)
+        (tmp_path / "tree" / "in").mkdir(parents=True)
+        staged[3].rename(tmp_path / "tree" / "3.sock")
+        staged[4].rename(tmp_path / "tree" / "in" / "4.sock")
+        (tmp_path / "tree").rename(directory / "moved")
+        staged[5].rename(paths[5])
+        names = [plugin["name"] for plugin in await watch.all(paths, "registered")]
+        assert names == [NAME.format(index) for index in range(6)]
+        # Moved out, the tree takes its plugins with it.
+        (directory / "moved").rename(tmp_path / "out")
+        await watch.all(paths[3:5], "gone")
+        paths[5].unlink()
+        await watch.state(paths[5], "gone")
+        assert watch.now[str(paths[2])]["state"] == "registered"
+
+
+async def test_ten_sockets_with_one_name_are_all_kept(shared: Daemon) -> None:
+    """Behaviour 37: device plugins of one resource stand side by side, and the end of one is the end of no other."""
+    directory = await place(shared, "one-name")
+    paths = [directory / f"{index}.sock" for index in range(10)]
+    async with shared.watch() as watch, plugins_at(*paths, name="one.example.com/name"):
+        plugins = await watch.all(paths, "registered")
+        assert {(plugin["name"], plugin["active"]) for plugin in plugins} == {("one.example.com/name", True)}
+        for path in paths[:9]:
+            path.unlink()
+        await watch.all(paths[:9], "gone")
+        assert watch.now[str(paths[9])]["state"] == "registered"
+        code, body = await shared.get("/plugins?name=one.example.com/name")
+        assert (code, body.count(b'"socket"')) == (200, 1)
+
+
+async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tmp_path: Path) -> None:
+    """Fault 21; paths of over 107 bytes are fault 23."""
+    directory = await place(shared, "odd")
+    names = [
+        b"with space.sock",
+        b"caf\xc3\xa9 \xe2\x9c\x93.sock",
+        b"bad-\xff\xfe.sock",
+        b"new\nline\x1b[31m.sock",
+        b"%2e%41#?.sock",
+        b"x" * 255,
+    ]
+    shown = [str(directory / os.fsdecode(name)) for name in names]
+    shown[2] = shown[2].replace("\udcff", "\\xff").replace("\udcfe", "\\xfe")
+    staged = [tmp_path / str(index) for index in range(len(names))]
+    async with shared.watch() as watch, plugins_at(*staged) as plugin:
+        for old, name in zip(staged, names, strict=True):
+            old.rename(directory / os.fsdecode(name))
+        for index, socket_shown in enumerate(shown):
+            assert (await watch.state(socket_shown, "registered"))["name"] == NAME.format(index)
+        for _ in names:
+            await plugin.told_registered()
+        for name in names:
+            os.unlink(directory / os.fsdecode(name))
+        for socket_shown in shown:
+            await watch.state(socket_shown, "gone")
+
+
+async def test_what_is_no_plugin_socket_is_passed_over_or_refused_with_a_reason(shared: Daemon, tmp_path: Path) -> None:
+    """TestWatcher_..., behaviours 5 to 8: dot names at every time, files, FIFOs and directories; links are refused."""
+    directory = await place(shared, "kinds")
+    staged = [tmp_path / str(index) for index in range(4)]
+    async with shared.watch() as watch, plugins_at(*staged):
+        (directory / ".hidden").mkdir()
+        staged[0].rename(directory / ".hidden" / "a.sock")
+        staged[1].rename(directory / ".dot.sock")
+        (directory / "file.sock").touch()
+        os.mkfifo(directory / "fifo.sock")
+        (directory / "directory.sock").mkdir()
+        staged[2].rename(directory / "directory.sock" / "a.sock")
+        (directory / "link.sock").symlink_to(staged[3])
+        await watch.state(directory / "directory.sock" / "a.sock", "registered")
+        refused = await watch.state(directory / "link.sock", "parked")
+        assert "symbolic link" in str(refused["reason"])
+        await settled(shared, watch, directory)
+        here = {path for path in await shared.plugins() if path.startswith(str(directory))}
+        there = {"directory.sock/a.sock", "link.sock", "mark.sock"}
+        assert here == {str(directory / name) for name in there}
+        # What is removed without ever having been a socket costs nobody else his place (behaviour 8).
+        (directory / "file.sock").unlink()
+        (directory / "fifo.sock").unlink()
+        # Shown by its right name it is a plugin like any other.
+        (directory / ".dot.sock").rename(directory / "dot.sock")
+        await watch.state(directory / "dot.sock", "registered")
+
+
+async def test_ten_sockets_from_before_the_start_and_a_dead_one_among_them(tmp_path: Path) -> None:
+    """TestPluginRegistrationAtKubeletStart; a dead socket at the start holds up nobody (behaviour 15)."""
+    root = tmp_path / "root"
+    (root / "deeper").mkdir(parents=True)
+    paths = [root / f"{index}.sock" for index in range(9)] + [root / "deeper" / "9.sock"]
+    stale(root / "dead.sock")
+    async with plugins_at(*paths):
+        with daemon(tmp_path) as node:
+            async with node.watch() as watch:
+                plugins = await watch.all(paths, "registered")
+                assert [plugin["attempt"] for plugin in plugins] == [1] * 10
+                await watch.state(root / "dead.sock", "stale")
+
+
+async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) -> None:
+    """Behaviour 16: a CSI driver of version 1 is refused there, others are told apart by the warning."""
+    old = tmp_path / "old"
+    old.mkdir()
+    driver, device = old / "csi.sock", old / "device.sock"
+    with daemon(tmp_path, "--deprecated-root", str(old)) as node:
+        async with (
+            node.watch() as watch,
+            plugin_process(GRPCIO.command(driver, GRPCIO.name, driver)) as refused,
+            plugins_at(device),
+        ):
+            registered = await watch.state(device, "registered")
+            assert registered["warnings"] == ["the socket lies in a deprecated directory"]
+            said = await refused.line(call="NotifyRegistrationStatus")
+            assert said["plugin_registered"] is False
+            assert "plugin validation failed with err: " in str(said["error"])
+            assert "deprecated" in str(said["error"])
+
+
+async def test_a_root_that_is_removed_is_found_again_though_plugins_still_listen_in_it(tmp_path: Path) -> None:
+    """Behaviours 10 and 11."""
+    root = tmp_path / "root"
+    (root / "deeper").mkdir(parents=True)
+    first = [root / "a.sock", root / "deeper" / "b.sock"]
+    with daemon(tmp_path, "--rescan", "60") as node:
+        async with node.watch() as watch, plugins_at(*first):
+            await watch.all(first, "registered")
+            shutil.rmtree(root)
+            await watch.all(first, "gone")
+            # Made again, by whoever is faster: the daemon, which misses it, or the plugin's installation.
+            (root / "deeper").mkdir(parents=True, exist_ok=True)
+            async with plugins_at(*first) as second:
+                for plugin in await watch.all(first, "registered"):
+                    assert plugin["pid"] == second.process.pid

@@ -1,0 +1,51 @@
+"""Plugins that others wrote, each a process of its own, and a daemon that is another one."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.end_to_end.foreign import ALL, Foreign
+from plugind.tests.end_to_end.processes import Daemon, number, plugin_process
+
+pytestmark = pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
+
+
+async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
+    foreign: Foreign, shared: Daemon, tmp_path: Path
+) -> None:
+    """TestPluginRegistration, TestPluginReRegistration; behaviours 3, 4, 9 and 24."""
+    directory = shared.root / foreign.label
+    await shared.ready()
+    directory.mkdir()
+    path, renamed = directory / "a.sock", directory / "b.sock"
+    command = foreign.command(path, foreign.name, tmp_path / "service.sock")
+    async with shared.watch() as watch:
+        async with plugin_process(command) as plugin:
+            await plugin.told_registered()
+            first = await watch.state(path, "registered")
+            endpoint = tmp_path / "service.sock" if foreign.own_endpoint else path
+            facts = (foreign.type, foreign.name, str(endpoint), foreign.versions, 1, None)
+            keys = ("type", "name", "endpoint", "versions", "attempt", "next_try_in")
+            assert tuple(first[key] for key in keys) == facts
+            assert (first["root"], first["pid"]) == (str(shared.root), plugin.process.pid)
+            # Killed, it leaves its socket: what the next one does with the path is an unlink and a bind.
+            assert await plugin.end(signal.SIGKILL) == -signal.SIGKILL
+        async with plugin_process(command) as plugin:
+            await plugin.told_registered()
+            second = await watch.state(path, "registered", after=number(first["generation"]))
+            assert tuple(second[key] for key in keys) == facts
+            assert second["pid"] == plugin.process.pid
+
+            path.rename(renamed)
+            await plugin.told_registered()
+            await watch.state(path, "gone")
+            third = await watch.state(renamed, "registered")
+            assert (third["name"], third["attempt"]) == (foreign.name, 1)
+            assert number(third["generation"]) > number(second["generation"])
+
+            renamed.unlink()
+            await watch.state(renamed, "gone")
+    assert not [path for path in await shared.plugins() if path.startswith(str(directory))]
