@@ -12,7 +12,7 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.serving import Service, serve_stream
+from plugind.actors.io.serving import ConnectionEnded, HandlerFailed, Service, log_report, serve_stream
 from plugind.actors.simulation_directory import MemoryDirectory
 from plugind.actors.simulation_network import Accepting, Listener, MemoryNetwork, MemoryStream
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
@@ -256,7 +256,13 @@ class PluggedIn:
             services = [FakeRegistration(self.plugin, self.calls.append, self.reset)]
         else:
             services = [_Recorded(service, self.calls.append) for service in self.plugin]
-        await serve_stream(services, stream, peer=None)
+        await serve_stream(services, stream, report=_report)
+
+
+def _report(what: HandlerFailed | ConnectionEnded) -> None:
+    """An error in a service under test is worth a line; that connections end is what scripts are about."""
+    if isinstance(what, HandlerFailed):
+        log_report(what)
 
 
 class _Recorded:

@@ -168,7 +168,7 @@ def play(seed: int, policy: InstancePolicy, events: int) -> None:
     trio.run(partial(Script(seed, policy).run, events), clock=MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize(("seed", "policy"), enumerate(InstancePolicy))
+@pytest.mark.parametrize(("seed", "policy"), list(enumerate(InstancePolicy)))
 def test_whatever_happens_what_is_registered_is_what_is_there_in_the_end(seed: int, policy: InstancePolicy) -> None:
     """Per try Validate, Register, Deregister in order; no actor crashes; nothing leaks; the view tells the truth."""
     play(seed, policy, 60)
