@@ -60,12 +60,19 @@ def run_pytest(project: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+def snippets(page: str) -> str:
+    """The Python on a page, as the one module that a reader would make of it."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    return "\n\n".join(part.partition("```")[0] for part in text.split("```python\n")[1:])
+
+
 def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -> None:
     """From an installed plugind to a passing test: nothing but the fixture's name."""
     (tmp_path / "test_ours.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    (tmp_path / "test_page.py").write_text(snippets("testing.md"))
     output = run_pytest(tmp_path)
-    assert "3 passed" in output, output
+    assert "6 passed" in output, output
     assert "1 failed" in output, output
     assert "assert None == 'registered'" in output, output
 
