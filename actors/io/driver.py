@@ -5,6 +5,7 @@ came for their call or the leader is done, when one of them leads. So a lone cal
 and nothing outlives the caller.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -165,38 +166,47 @@ class Driver:
             await self.flush()
 
     async def wait(self, ready: Callable[[], bool], call: Call | None) -> None:
-        """Return when `ready` is true: lead, or park while another leads."""
+        """Return when `ready` is true: lead, or park while another leads.
+
+        To lead is to send what waits to be sent and to read once, on behalf of every call.
+        """
+        connection = self.connection
         try:
             while not ready():
                 if self.closed:
                     raise trio.ClosedResourceError("this channel was closed")
                 if self._leading:
                     await self._park(call)
-                elif self.connection.failure is not None:
+                    continue
+                if connection.outgoing:
+                    await self._flush_as_leader()
+                if connection.failure is not None:
                     return
-                else:
-                    await self._lead()
+                self._leading = True
+                try:
+                    data = await self._transport.receive(unsent=bool(connection.outgoing))
+                except (OSError, trio.BrokenResourceError) as error:
+                    self._lost(error)
+                    data = None
+                finally:
+                    self._leading = False
+                self._take(data)
         finally:
             if self._parked and not self._leading:
                 self._wake_next()
 
-    async def _lead(self) -> None:
-        """Send what waits to be sent, then wait for the peer once, on behalf of every call."""
-        connection = self.connection
-        data: bytes | None = None
+    async def _flush_as_leader(self) -> None:
         self._leading = True
         try:
-            if connection.outgoing:
-                await self.flush()
-                if connection.failure is not None:
-                    return
-                if self._senders and not connection.outgoing:
-                    self._wake(everyone=True)
-            data = await self._transport.receive(unsent=bool(connection.outgoing))
-        except (OSError, trio.BrokenResourceError) as error:
-            self._lost(error)
+            await self.flush()
         finally:
             self._leading = False
+        if self._senders and not self.connection.outgoing:
+            self._wake(everyone=True)
+
+    def _take(self, data: bytes | None) -> None:
+        """Give the connection what was read, and wake those whom it concerns."""
+        connection = self.connection
         if data:
             if connection.budgets.counted > _UNTIMED_FRAMES:
                 self._mind_period()
@@ -208,9 +218,13 @@ class Driver:
         else:
             connection.touched.clear()
         if connection.failure is not None:
-            # The GOAWAY that says why, as far as it goes.
-            await self.flush()
-            connection.outgoing.clear()
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Send the GOAWAY that says why, as far as it goes; nothing else will be sent."""
+        with contextlib.suppress(OSError):
+            self._transport.send(self.connection.outgoing)
+        self.connection.outgoing.clear()
 
     def _mind_period(self) -> None:
         """Fill the budgets of frames if their period is over."""

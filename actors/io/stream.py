@@ -141,8 +141,8 @@ class Stream(Generic[SendT, RecvT]):
             raise ProtocolError("the request was ended already")
         if not isinstance(message, self._request_type):
             raise TypeError(f"the message must be a {self._request_type.__name__}, not {message!r}")
-        await self._send(frame_message(message.SerializeToString()), end=end or not self._streams_out)
         self._sent = True
+        await self._send(frame_message(message.SerializeToString()), end=end or not self._streams_out)
 
     async def _send(self, data: bytes, *, end: bool) -> None:
         driver = self._driver
@@ -150,12 +150,11 @@ class Stream(Generic[SendT, RecvT]):
         self._ended = end
         if not call.id:
             await driver.open(call, self._head(), self._deadline, end=False)
-        if not call.local_open:
-            # The peer gave the response, or gave up, before it had the whole request.
-            return
-        sent = driver.send_now(call, data, end=end)
-        if sent != len(data) or driver.connection.outgoing:
-            await driver.send_rest(call, data, sent, self._deadline, end=end)
+        # The peer may have given the response, or given up, before it has the whole request.
+        if call.local_open:
+            sent = driver.send_now(call, data, end=end)
+            if sent != len(data) or driver.connection.outgoing:
+                await driver.send_rest(call, data, sent, self._deadline, end=end)
 
     async def end(self) -> None:
         """End a streaming request that `send_message` did not end."""
