@@ -25,8 +25,8 @@ is what travels there (``plugind.protocol.messages``)::
                                                                                                       the socket
 
 Asks flow down by ``send_nowait`` into inboxes that the protocol bounds: a registration has at most one ask under way,
-and of one path the reconciler tells levels, not edges. Reports flow up by ``await send``: to the reconciler, which waits
-only for Status, and to Status, which waits for nobody. So no cycle of blocking sends exists.
+and of one path the reconciler tells levels, not edges. Reports flow up by ``await send``: to the reconciler, which
+waits only for Status, and to Status, which waits for nobody. So no cycle of blocking sends exists.
 
 No actor imports another: the supervisor binds them.
 """
