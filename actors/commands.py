@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from plugind.actors import console, daemon, fake_plugin
+from plugind.actors import console, console_probe, daemon, fake_plugin
 from plugind.actors.console_client import complain
 from plugind.actors.io.roots import RootBusyError
 from plugind.actors.supervision import GaveUpError, leaves
@@ -68,6 +68,7 @@ def _parser(run_daemon: Callable[[argparse.Namespace], Awaitable[None]], make_no
     add("watch", "print changes as they happen", console.add_watch_arguments, console.run_watch)
     add("wait", "wait until plugins are registered", console.add_wait_arguments, console.run_wait)
     add("retry", "try a plugin now", console.add_retry_arguments, console.run_retry)
+    add("probe", "check a plugin's socket", console_probe.add_probe_arguments, console_probe.run_probe)
     add("fake", "play a plugin", fake_plugin.add_arguments, fake_plugin.main)
     return parser
 

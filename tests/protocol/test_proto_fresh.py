@@ -6,8 +6,6 @@ import pytest
 
 from plugind.protocol.proto import regenerate
 
-pytest.importorskip("grpc_tools", reason="the compiler comes with the dev extra")
-
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
 
 
