@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Protocol
 
 import trio
 
@@ -95,7 +96,22 @@ def log_from(args: argparse.Namespace) -> Log:
     return Log(Level[args.log_level.upper()], Format(args.log_format))
 
 
-async def serve(node: AbstractAsyncContextManager[object], log: Log, config: Config) -> None:
+class Node(Protocol):
+    """The node that a daemon runs: its block is its life."""
+
+    async def __aenter__(self) -> object:
+        """Start it."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None:
+        """Stop it."""
+
+    async def snapshot(self) -> object:
+        """Return once the node has answered, which it does as soon as its status socket listens."""
+
+
+async def serve(node: Node, log: Log, config: Config) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
     raise_descriptor_limit()
     _spare_the_collector()
@@ -115,6 +131,8 @@ async def serve(node: AbstractAsyncContextManager[object], log: Log, config: Con
 
             nursery.start_soon(listen)
             async with node:
+                # Whoever is told that the daemon is ready may ask it at once; and one without a socket never started.
+                await node.snapshot()
                 log.event(Level.INFO, "started", roots=", ".join(root.path for root in config.roots), pid=os.getpid())
                 tell_service_manager("READY=1")
                 await stop.wait()
