@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import IO
 
 import attrs
 import trio
@@ -162,12 +163,19 @@ def daemon(
     """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs."""
     root = root or directory / "root"
     status = str(directory / "status.sock")
-    log = directory / "log"
-    with log.open("ab") as stderr:
-        command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *arguments]
-        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
+    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *arguments]
+    with (directory / "log").open("ab") as log, daemon_process(command, log, environment) as process:
+        yield Daemon(root, status, process, directory / "log")
+
+
+@contextmanager
+def daemon_process(
+    command: list[str], stderr: int | IO[bytes], environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that tests end; killed at exit where it still runs."""
+    process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
     try:
-        yield Daemon(root, status, process, log)
+        yield process
     finally:
         if process.poll() is None:
             process.kill()

@@ -1,0 +1,229 @@
+"""The start and the end of a daemon, and all that may go wrong with either."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind import supervisor
+from plugind.tests.end_to_end.foreign import GRPCLIB, NODE
+from plugind.tests.end_to_end.processes import (
+    DEADLINE,
+    PLUGIND,
+    Daemon,
+    daemon,
+    daemon_process,
+    number,
+    plugin_process,
+    run,
+)
+
+
+def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run a daemon that is to end at once: its exit code, and the one line that it says."""
+    done = run("run", *arguments, environment=environment)
+    assert done.out == ""
+    lines = done.err.splitlines()
+    assert len(lines) == 1, done.err
+    return done.code, lines[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+async def test_a_signal_ends_it_with_exit_0_and_it_leaves_plugins_registered(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Fault 87; behaviour 42: nothing is deregistered, and nothing of the daemon stays but the root."""
+    path = tmp_path / "root" / "deep" / "a.sock"
+    with daemon(tmp_path) as node:
+        await node.ready()
+        # The root is made where it is missing, and everything under it is watched at once (behaviour 1).
+        path.parent.mkdir()
+        async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
+            await plugin.told_registered()
+            async with node.watch() as watch:
+                await watch.state(path, "registered")
+                node.process.send_signal(number)
+                with trio.fail_after(DEADLINE), pytest.raises(StopAsyncIteration):
+                    await watch.until(lambda watch: False)
+                assert watch.states(path)[-1] == "registered"
+            assert await node.ended() == 0
+            assert plugin.process.returncode is None
+    logged = node.lines()
+    assert [line["msg"] for line in logged if line["msg"] in ("started", "stopping", "stopped")] == [
+        "started",
+        "stopping",
+        "stopped",
+    ]
+    assert [line["signal"] for line in logged if "signal" in line] == [number.name]
+    assert sorted(os.listdir(tmp_path)) == ["log", "root"]
+
+
+async def test_a_hung_plugin_does_not_hold_up_the_end_and_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """Fault 87."""
+    (tmp_path / "root").mkdir()
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "root" / "silent.sock"))
+        silent.listen()
+        for signals in (1, 2):
+            with daemon(tmp_path) as node:
+                async with node.watch() as watch:
+                    await watch.until(lambda watch: "asking-info" in watch.states(node.root / "silent.sock"))
+                    for _ in range(signals):
+                        node.process.send_signal(signal.SIGTERM)
+                assert await node.ended() == 0
+
+
+async def test_a_daemon_that_was_killed_leaves_nothing_that_stops_its_successor(tmp_path: Path) -> None:
+    """Faults 84 and 97: its lock is free, its status socket is replaced, and what is there is registered anew."""
+    path = tmp_path / "root" / "a.sock"
+    path.parent.mkdir()
+    async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
+        for _ in range(2):
+            with daemon(tmp_path) as node:
+                await plugin.told_registered()
+                async with node.watch() as watch:
+                    assert (await watch.state(path, "registered"))["attempt"] == 1
+                node.process.kill()
+                assert await node.ended() == -signal.SIGKILL
+            assert stat.S_ISSOCK(os.stat(node.status).st_mode)
+
+
+async def test_a_second_daemon_on_one_root_is_refused_in_one_line(shared: Daemon, tmp_path: Path) -> None:
+    """Fault 96; the first one is not disturbed."""
+    await shared.ready()
+    # By another name, and beside a root that is free, it is still the same directory.
+    roots = ["--root", str(tmp_path / "free"), "--root", f"{shared.root}/../{shared.root.name}/."]
+    told = refused(*roots, "--status", str(tmp_path / "status.sock"))
+    said = f"plugind: another plugind runs on {shared.root}: stop it, or choose another directory with --root"
+    assert told == (1, said)
+    assert not (tmp_path / "status.sock").exists()
+    await shared.plugins()
+
+
+async def test_a_second_daemon_on_one_status_socket_is_refused_and_the_first_keeps_it(
+    shared: Daemon, tmp_path: Path
+) -> None:
+    await shared.ready()
+    code, line = refused("--root", str(tmp_path / "root"), "--status", shared.status)
+    said = f"another process answers at {shared.status}; stop it, or give this one another path with --status"
+    assert (code, line) == (78, f"plugind: {said}")
+    await shared.plugins()
+
+
+def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Faults 2 and 3; what is refused is left as it was."""
+    file, link, open_to_all, nested = (tmp_path / name for name in ("file", "link", "open", "nested"))
+    file.touch()
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    link.symlink_to(open_to_all)
+    no_directory = "is not a directory, or is a symbolic link: name a directory"
+    everybody = f"run 'chmod o-w {open_to_all}', or allow it with --insecure-root"
+    in_each_other = f"the roots {nested} and {nested / 'in'} lie in each other: name one of them"
+    said = {
+        (str(file),): f"the root {file} {no_directory}",
+        (str(link),): f"the root {link} {no_directory}",
+        (str(file / "below"),): f"the root {file / 'below'} {no_directory}",
+        (str(open_to_all),): f"everybody may write to the root {open_to_all}: {everybody}",
+        ("",): "a root is named by an empty text: name a directory with --root",
+        (str(nested), str(nested / "in")): in_each_other,
+    }
+    status = ["--status", str(tmp_path / "status.sock")]
+    assert refused("--root", str(file), *status) == (78, f"plugind: the root {file} {no_directory}")
+    for roots, line in said.items():
+        # All but one in this process: the way to the exit code is the same, and there is no start to wait for.
+        code = supervisor.main(["run", *status, *(text for root in roots for text in ("--root", root))])
+        assert (code, *capsys.readouterr()) == (78, "", f"plugind: {line}\n")
+    assert {"status.sock"}.isdisjoint(os.listdir(tmp_path))
+    assert open_to_all.stat().st_mode & 0o777 == 0o777
+
+
+async def test_a_root_that_everybody_may_write_to_is_accepted_when_told_to(tmp_path: Path) -> None:
+    """Fault 3."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(0o777)
+    with daemon(tmp_path, "--insecure-root") as node:
+        await node.ready()
+
+
+async def test_the_environment_names_the_roots_and_the_status_socket(tmp_path: Path) -> None:
+    roots = [tmp_path / "one", tmp_path / "two"]
+    environment = {"PLUGIND_ROOT": ":".join(map(str, roots)), "PLUGIND_STATUS": str(tmp_path / "deep" / "s.sock")}
+    paths = [root / "a.sock" for root in roots]
+    status = environment["PLUGIND_STATUS"]
+    with (tmp_path / "log").open("wb") as log, daemon_process([*PLUGIND, "run"], log, environment) as process:
+        node = Daemon(roots[0], status, process, tmp_path / "log")
+        async with node.watch() as watch:
+            await node.ready()
+            pairs = [text for index, path in enumerate(paths) for text in (str(path), f"example.com/n{index}")]
+            async with plugin_process([*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]):
+                assert [plugin["root"] for plugin in await watch.all(paths, "registered")] == [*map(str, roots)]
+                listed = run("ls", "--json", environment=environment)
+                assert {plugin["socket"] for plugin in json.loads(listed.out)} == {*map(str, paths)}
+        assert stat.filemode(os.stat(status).st_mode) == "srw-------"
+        process.terminate()
+        assert await node.ended() == 0
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "nobody-reads"])
+async def test_it_goes_on_when_its_standard_error_is_gone(closed: bool, tmp_path: Path) -> None:
+    """Fault 95: closed from the start (a descriptor that something else then gets), or a pipe whose reader has left."""
+    path = tmp_path / "root" / "a.sock"
+    arguments = ["run", "--root", str(path.parent), "--status", str(tmp_path / "status.sock")]
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", *PLUGIND] if closed else PLUGIND
+    with daemon_process([*command, *arguments], writer) as process:
+        os.close(writer)
+        node = Daemon(path.parent, str(tmp_path / "status.sock"), process, tmp_path / "none")
+        await node.ready()
+        async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
+            await plugin.told_registered()
+            async with node.watch() as watch:
+                await watch.state(path, "registered")
+        process.terminate()
+        assert await node.ended() == 0
+
+
+async def test_a_service_manager_is_told_that_it_is_ready_once_it_answers(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(DEADLINE)
+        with daemon(tmp_path, environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as node:
+            assert manager.recv(100) == b"READY=1"
+            # At once, without another try.
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(node.status)
+            node.process.terminate()
+            assert manager.recv(100) == b"STOPPING=1"
+            assert await node.ended() == 0
+
+
+async def test_what_is_told_of_a_plugin_is_logged_once_and_no_control_character_gets_through(tmp_path: Path) -> None:
+    """Fault 94: one line an event, changes of state only."""
+    with daemon(tmp_path) as node:
+        await node.ready()
+        path = node.root / "new\nline\x1b[2J.sock"
+        staged = tmp_path / "staged"
+        async with node.watch() as watch, plugin_process(NODE.command(staged, "odd.example.com", staged)) as plugin:
+            await plugin.line(listening=str(staged))
+            staged.rename(path)
+            generation = number((await watch.state(path, "registered"))["generation"])
+            path.unlink()
+            await watch.state(path, "gone")
+        node.process.terminate()
+        assert await node.ended() == 0
+    raw = node.log.read_bytes()
+    assert b"\x1b" not in raw
+    about = [line for line in node.lines() if line.get("generation") == generation]
+    assert [(line["level"], line["msg"], line["socket"]) for line in about] == [
+        ("info", "plugin registered", str(path)),
+        ("info", "plugin gone", str(path)),
+    ]
