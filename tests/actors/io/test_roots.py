@@ -1,0 +1,90 @@
+"""Roots are made, checked, and held by one daemon at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.io.roots import RootBusyError, held
+from plugind.protocol.errors import ConfigError
+
+
+def test_a_missing_root_is_made_with_those_above_it(tmp_path: Path) -> None:
+    """Behaviour 1, fault 1."""
+    root = tmp_path / "a" / "b"
+    with held([str(root)]):
+        assert root.is_dir()
+        assert root.stat().st_mode & 0o022 == 0
+        assert list(root.iterdir()) == []
+
+
+def test_a_root_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:
+    """Fault 96."""
+    busy = pytest.raises(RootBusyError, match=f"another plugind runs on {tmp_path}")
+    with held([str(tmp_path)]), busy, held([str(tmp_path)]):
+        pass
+    with held([str(tmp_path)]):
+        pass
+
+
+def test_one_root_that_is_taken_frees_the_others_again(tmp_path: Path) -> None:
+    free, taken = tmp_path / "free", tmp_path / "taken"
+    with held([str(taken)]):
+        with pytest.raises(RootBusyError), held([str(free), str(taken)]):
+            pass
+        with held([str(free)]):
+            pass
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "below a file"])
+def test_what_is_no_directory_is_bad_configuration(tmp_path: Path, kind: str) -> None:
+    """Fault 2."""
+    root = tmp_path / "root"
+    match kind:
+        case "file":
+            root.touch()
+        case "link":
+            (tmp_path / "real").mkdir()
+            root.symlink_to(tmp_path / "real")
+        case "dangling link":
+            root.symlink_to(tmp_path / "nowhere")
+        case _:
+            root.touch()
+            root = root / "below"
+    with pytest.raises(ConfigError, match="is not a directory"), held([str(root)]):
+        pass
+
+
+def test_a_root_that_everybody_may_write_to_is_refused_unless_allowed(tmp_path: Path) -> None:
+    """Fault 3."""
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"run 'chmod o-w {root}'"), held([str(root)]):
+        pass
+    with held([str(root)], allow_insecure=True):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Fault 3."""
+    root = tmp_path / "root"
+    root.mkdir()
+    os.chown(root, 12345, 12345)
+    with pytest.raises(ConfigError, match="belongs to user 12345"), held([str(root)]):
+        pass
+
+
+def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for _ in range(3):
+        with held([str(tmp_path)]):
+            pass
+        with pytest.raises(ConfigError), held([str(tmp_path), str(tmp_path / "open")]):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
