@@ -45,6 +45,11 @@ class DaemonProcess:
                 return int(line.split()[1])
         raise KeyError(field)
 
+    def delayed_seconds(self) -> float:
+        """How long its threads could have run but had no core, since their start: others on the machine had it."""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
+
     def descriptors(self) -> int:
         """How many descriptors it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -156,10 +161,10 @@ def plugind_run(root: Path, log: Path, options: Sequence[str] = (), core: int | 
 def plugind_started(
     root: Path, log: Path, options: Sequence[str] = (), core: int | None = None, profile: Path | None = None
 ) -> Iterator[DaemonProcess]:
-    """As `plugind_run`, but whoever needs it ready waits. `profile` is a file that cProfile writes at the end."""
+    """As `plugind_run`, but whoever needs it ready waits. `profile` is a file that the sampler writes at the end."""
     status = log.parent / "status.sock"
-    profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
-    command = [sys.executable, *profiler, "-m", "plugind.supervisor", "run", "--root", str(root)]
+    module = ["plugind.benchmarks.sampler", str(profile)] if profile else ["plugind.supervisor"]
+    command = [sys.executable, "-m", *module, "run", "--root", str(root)]
     with _running([*command, "--status", str(status), *options], log, status, core) as daemon:
         yield daemon
 

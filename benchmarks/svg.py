@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import attrs
@@ -43,7 +43,7 @@ class Lines:
 
     title: str
     x_title: str
-    values: dict[str, Sequence[tuple[float, Spread]]]
+    values: Mapping[str, Sequence[tuple[float, Spread]]]
     log: bool = False
     log_x: bool = False
 

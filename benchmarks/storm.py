@@ -1,0 +1,140 @@
+"""Thousands of plugin sockets at once: how soon each is registered, and what the daemon spends on it.
+
+    python -m benchmarks.storm --sockets 1 100 1000 2000 5000 10000 --runs 3
+
+The daemon is `plugind run` as users run it, with its status socket, logs and metrics; the plugins live in a process of
+their own, as cheap as can be (`--server fake`), or are grpcio's servers (`--server grpcio`). A storm lasts from the
+first socket that listens to the last plugin that was told that it is registered. Sizes take turns, so that what
+disturbs the machine for a while disturbs each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+
+from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.storm_plugins import SERVERS
+from plugind.benchmarks.storm_run import Scenario, run_storm
+from plugind.benchmarks.storm_tables import Outcome, plot, rows, told
+from plugind.benchmarks.table import Progress, write_json
+
+_OVERFLOW = 18_000
+"""More sockets than inotify's queue holds events (16,384), fewer than the 20,000 descriptors of many a container."""
+
+
+def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
+    """What is measured, one for each row."""
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = arguments.pin and len(cores) > 1
+    base = Scenario(
+        sockets=1,
+        server=arguments.server,
+        existing=arguments.existing,
+        overflow=arguments.overflow,
+        remove=arguments.remove,
+        stop_midway=arguments.stop_midway,
+        hang=arguments.hang,
+        fail_first=arguments.fail_first,
+        spin=arguments.spin,
+        idle_seconds=arguments.idle_seconds,
+        patience=arguments.patience,
+        daemon_core=cores[0] if pinned else None,
+        server_core=cores[1] if pinned else None,
+        profile=arguments.profile,
+    )
+    sizes = arguments.sockets or ([_OVERFLOW] if arguments.overflow else [1, 100, 1000, 2000, 5000, 10000])
+    fractions = [0.0, arguments.hang_fraction] if arguments.hang_fraction else [0.0]
+    return [
+        attrs.evolve(base, sockets=size, daemon=daemon, hang_fraction=fraction)
+        for size in sizes
+        for fraction in fractions
+        for daemon in arguments.daemon
+    ]
+
+
+def measure(wanted: Sequence[Scenario], runs: int) -> Outcome:
+    """All scenarios by turns; the idle daemon is watched in the first run of each."""
+    outcome = Outcome({scenario: [] for scenario in wanted}, {})
+    progress = Progress(len(wanted) * runs)
+    for number in range(runs):
+        for scenario in wanted:
+            what = f"run {number + 1}/{runs}: {scenario.daemon}, {scenario.sockets:,} sockets"
+            progress.step(f"{what}, {scenario.hang_fraction:.0%} hang" if scenario.hang_fraction else what)
+            if scenario in outcome.failed:
+                continue
+            try:
+                outcome.runs[scenario].append(run_storm(scenario, idle=number == 0))
+            except (RuntimeError, OSError) as error:
+                outcome.failed[scenario] = str(error)
+    progress.end()
+    return outcome
+
+
+def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
+    """Raises the limit of descriptors, which the children inherit, and says what could not be had."""
+    most = max(scenario.sockets for scenario in wanted)
+    needed = most * 2 + 1024
+    have = raise_descriptor_limit(needed)
+    if have < needed:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        room = have - most
+        yield (
+            f"descriptors: {needed:,} were wanted for {most:,} plugins that all hold a connection; the hard limit "
+            f"allows {hard:,}, so the plugins' process can serve {room:,} connections at once"
+        )
+    queue = Path("/proc/sys/fs/inotify/max_queued_events")
+    if queue.exists() and any(scenario.overflow for scenario in wanted):
+        yield f"inotify: a queue holds {int(queue.read_text()):,} events"
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.storm", description=__doc__.split("\n")[0])
+    parser.add_argument("--sockets", type=int, nargs="+", metavar="N", help="default: 1 100 1000 2000 5000 10000")
+    parser.add_argument("--runs", type=int, default=3, help="medians of so many (default 3)")
+    parser.add_argument(
+        "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
+    )
+    parser.add_argument("--server", choices=tuple(SERVERS), default="fake", help="what the plugins are")
+    parser.add_argument("--existing", action="store_true", help="the sockets are there before the daemon starts")
+    parser.add_argument("--overflow", action="store_true", help="they appear while the daemon is stopped by SIGSTOP")
+    parser.add_argument("--hang-fraction", type=float, default=0.0, metavar="F", help="so many hang, 0 to 1")
+    parser.add_argument("--hang", choices=("accept", "get-info", "notify", "backlog"), default="get-info", help="where")
+    parser.add_argument("--fail-first", type=int, default=0, metavar="K", help="each fails its first K GetInfo calls")
+    parser.add_argument("--remove", action="store_true", help="at last all sockets are removed")
+    parser.add_argument("--stop-midway", action="store_true", help="SIGTERM when half of the plugins were told")
+    parser.add_argument("--spin", action="store_true", help="a server that never sleeps: no wake-ups across cores")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
+    parser.add_argument("--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0: not")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
+    parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
+    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measures, prints, writes; exit code 1 when a plugin was lost, or anything else went wrong."""
+    arguments = _parse()
+    wanted = scenarios(arguments)
+    for line in limits(wanted):
+        print(line, file=sys.stderr)
+    outcome = measure(wanted, arguments.runs)
+    print(told(outcome))
+    if arguments.json:
+        write_json(arguments.json, rows(outcome))
+    if arguments.plot:
+        arguments.plot.write_text(plot(outcome))
+    for scenario, reason in outcome.failed.items():
+        print(f"{scenario.daemon} with {scenario.sockets:,} sockets was not measured: {reason}", file=sys.stderr)
+    return 1 if outcome.failed or any(run.errors for run in outcome.all_runs()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
