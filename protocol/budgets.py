@@ -33,31 +33,24 @@ _KINDS: Final = (
 class Budgets:
     """The frames counted so far in this period."""
 
-    __slots__ = ("_limits", "_spent", "counted")
+    __slots__ = ("_limits", "counted", "spent")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits.budgets
-        self._spent = [0] * 9
+        self.spent = [0] * 9
+        """Frames of each kind in this period, less those that something of ours asked for."""
         self.counted = 0
         """Frames of all kinds in this period."""
 
     def spend(self, kind: int) -> None:
         """Count one frame. Raises `WireError` for one too many."""
         self.counted += 1
-        spent = self._spent[kind] = self._spent[kind] + 1
+        spent = self.spent[kind] = self.spent[kind] + 1
         if spent > self._limits[kind]:
             problem, what = _KINDS[kind]
             raise over_limit(problem, self._limits[kind], what)
 
-    def grant(self, kind: int, frames: int) -> None:
-        """Allow as many frames more, as something of ours asks for them."""
-        self._spent[kind] -= frames
-
-    def forgive(self, kind: int) -> None:
-        """Forget what was spent of one kind."""
-        self._spent[kind] = 0
-
     def replenish(self) -> None:
         """Begin a new period."""
-        self._spent = [0] * 9
+        self.spent = [0] * 9
         self.counted = 0

@@ -150,12 +150,12 @@ CACHE: Final = HeaderCache()
 class HeaderReader:
     """The receiving side of HPACK for one connection."""
 
-    __slots__ = ("_cache", "_limit", "_may_learn", "_state")
+    __slots__ = ("_cache", "_limit", "_may_learn", "state")
 
     def __init__(self, list_limit: int, cache: HeaderCache = CACHE) -> None:
         self._limit = list_limit
         self._cache = cache
-        self._state = cache.root
+        self.state = cache.root
         self._may_learn = NEW_BLOCKS_PER_CONNECTION
 
     def read(self, block: bytes) -> ResponseBlock:
@@ -163,29 +163,29 @@ class HeaderReader:
 
         Raises `WireError` for what is no HPACK and for a list over the limit; the connection cannot go on after that.
         """
-        hit = self._state.blocks.get(block)
+        hit = self.state.blocks.get(block)
         if hit is None:
             return self._decode(block)
         if hit[0].size > self._limit:
             raise over_limit(WireProblem.HEADER_LIST_BYTES, self._limit, "a header list")
-        self._state = hit[1]
+        self.state = hit[1]
         return hit[0]
 
     def _decode(self, block: bytes) -> ResponseBlock:
         decoder = Decoder(self._limit)
         table: _Table = decoder.header_table
-        table.maxsize = self._state.max_size
-        for name, value in reversed(self._state.entries):
+        table.maxsize = self.state.max_size
+        for name, value in reversed(self.state.entries):
             table.add(name, value)
         raw = _decode(decoder, block, self._limit)
         found = interpret(raw, sum(len(name) + len(value) + 32 for name, value in raw))
         following = TableState(tuple(table.dynamic_entries), table.maxsize)
-        if following.entries == self._state.entries and following.max_size == self._state.max_size:
-            following = self._state
+        if following.entries == self.state.entries and following.max_size == self.state.max_size:
+            following = self.state
         if self._may_learn:
             self._may_learn -= 1
-            following = self._cache.learn(self._state, block, found, following)
-        self._state = following
+            following = self._cache.learn(self.state, block, found, following)
+        self.state = following
         return found
 
 

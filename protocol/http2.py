@@ -148,7 +148,8 @@ class ClientConnection(Sender):
         while size - position >= 9:
             high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
             length = high << 8 | low
-            start, end = position + 9, position + 9 + length
+            start = position + 9
+            end = start + length
             if not self.settled or length > MAX_FRAME:
                 self._check_frame(data[position:start], kind, flags, length)
             if end > size:

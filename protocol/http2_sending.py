@@ -153,7 +153,7 @@ class Sender:
         self.send_window -= size
         stream.send_window -= size
         # Whoever takes data says so, on two levels.
-        self.budgets.grant(WINDOW_UPDATES, 2)
+        self.budgets.spent[WINDOW_UPDATES] -= 2
         if end:
             stream.local_open = False
 
@@ -164,7 +164,7 @@ class Sender:
             if self.streams.pop(stream.id, None) is not None and self.failure is None:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
                 # What the peer sent before it heard of this is no fault of its own.
-                self.budgets.forgive(LATE_FRAMES)
+                self.budgets.spent[LATE_FRAMES] = 0
 
     def used(self, stream: Stream, size: int) -> None:
         """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""

@@ -53,8 +53,16 @@ async def dial(
     (behaviour 12), and one with a full backlog until the deadline (fault 30). Does not wait, and so does not
     checkpoint, when the socket accepts at once. Raises DialError.
     """
-    connection = await _connect(path, timeout, refused_grace)
-    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=_peer(connection))
+    connection = _socket(path)
+    try:
+        problem = _try(connection, path)
+        if problem is not None:
+            await _retry(connection, path, problem, timeout, refused_grace)
+        peer = _peer(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer)
 
 
 async def connect_stream(
@@ -69,21 +77,13 @@ async def connect_stream(
     return Channel(StreamTransport(stream), authority=authority, limits=limits, peer=peer)
 
 
-async def _connect(path: str, timeout: float, refused_grace: float) -> socket.socket:
+def _socket(path: str) -> socket.socket:
     if not path or "\0" in path or path.startswith("@"):
         raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system")
     try:
-        connection = socket.socket(_FAMILY, _KIND)
+        return socket.socket(_FAMILY, _KIND)
     except OSError as error:
         raise _failure(error, path) from error
-    try:
-        problem = _try(connection, path)
-        if problem is not None:
-            await _retry(connection, path, problem, timeout, refused_grace)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 async def _retry(connection: socket.socket, path: str, error: OSError, timeout: float, refused_grace: float) -> None:
