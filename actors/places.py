@@ -38,7 +38,7 @@ class Places:
     with those, at most ``most_open``.
     """
 
-    def __init__(self, *, limit: int = 64, lapse: float = 0.05, most_open: int = 4096) -> None:
+    def __init__(self, *, limit: int = 64, lapse: float = 0.1, most_open: int = 4096) -> None:
         self._limit = limit
         self._lapse = lapse
         self._most_open = most_open
@@ -73,11 +73,19 @@ class Places:
         """Let places lapse while others wait for one; otherwise no timer runs."""
         while True:
             await self._contended.wait()
+            resume = 0.0
             while self._queue:
                 self._drop()
                 oldest = self._lent[0].lent_at if self._lent else trio.current_time()
-                await trio.sleep_until(oldest + self._lapse)
-                self._let_lapse(trio.current_time())
+                due = max(oldest + self._lapse, resume)
+                await trio.sleep_until(due)
+                now = trio.current_time()
+                if now - due > self._lapse / 2:
+                    # It is this process that was busy, not the plugins that are slow: to begin more conversations
+                    # would make all of them later still.
+                    resume = now + self._lapse
+                else:
+                    self._let_lapse(now)
             self._contended = trio.Event()
 
     @property

@@ -62,6 +62,24 @@ async def test_places_of_those_who_hang_lapse_so_that_the_others_begin(autojump_
     assert times == [0.0, 0.0, 0.05, 0.05, 0.1, 0.1]
 
 
+async def test_places_do_not_lapse_while_the_daemon_itself_is_late(mock_clock: MockClock) -> None:
+    """Then the plugins are not what is slow."""
+    places = Places(limit=1, lapse=0.1)
+    await places.take()
+    taken: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(places.run)
+        nursery.start_soon(_take, places, taken, "second")
+        await wait_all_tasks_blocked()
+        mock_clock.jump(5)  # as after a round of the loop that took so long
+        await wait_all_tasks_blocked()
+        assert taken == []
+        mock_clock.jump(0.11)
+        await wait_all_tasks_blocked()
+        assert taken == ["second"]
+        nursery.cancel_scope.cancel()
+
+
 async def test_those_who_overstay_are_bounded_by_the_descriptors(autojump_clock: MockClock) -> None:
     places = Places(limit=1, lapse=0.05, most_open=3)
     async with trio.open_nursery() as nursery:
