@@ -1,4 +1,4 @@
-"""A CSI driver on grpcio's own server: `grpcio_plugin.py SOCKET NAME`. A JSON line once it listens and for each call."""
+"""A CSI driver on grpcio's server: `grpcio_plugin.py SOCKET NAME`. A JSON line once it listens and for each call."""
 
 import concurrent.futures
 import json

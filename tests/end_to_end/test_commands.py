@@ -1,0 +1,213 @@
+"""What the commands print and how they end, each as a process that asks a daemon which is another."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind import supervisor
+from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, number, plugin_process
+
+#: What every program that reads the JSON may count on.
+CONTRACT = {
+    "socket",
+    "root",
+    "type",
+    "name",
+    "endpoint",
+    "versions",
+    "state",
+    "reason",
+    "attempt",
+    "next_try_in",
+    "generation",
+    "since",
+    "registered_in",
+}
+
+
+async def all_done(commands: Mapping[str, list[str]], status: str) -> dict[str, Done]:
+    """Run commands side by side, and return how each ended."""
+    done: dict[str, Done] = {}
+
+    async def run_one(label: str, arguments: list[str]) -> None:
+        options = [] if arguments[0] == "probe" else ["--status", status]
+        with trio.fail_after(DEADLINE):
+            ended = await trio.run_process(
+                [*PLUGIND, *arguments, *options], check=False, capture_stdout=True, capture_stderr=True
+            )
+        done[label] = Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    async with trio.open_nursery() as nursery:
+        for label, arguments in commands.items():
+            nursery.start_soon(run_one, label, arguments)
+    return done
+
+
+async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Daemon) -> None:
+    directory = shared.root / "commands"
+    await shared.ready()
+    directory.mkdir()
+    good, hung = directory / "good.sock", directory / "hung.sock"
+    name, nobody = "commands.example.com/gpu", "nobody.example.com"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(hung))
+        silent.listen()
+        async with shared.watch() as watch, plugin_process(GRPCLIB.command(good, name, good)) as plugin:
+            await plugin.told_registered()
+            registered = await watch.state(good, "registered")
+            waiting = await watch.state(hung, "waiting")
+            done = await all_done(
+                {
+                    "ls": ["ls"],
+                    "ls json": ["ls", "--json"],
+                    "describe": ["describe", name],
+                    "describe json": ["describe", str(good), "--json"],
+                    "describe nobody": ["describe", nobody],
+                    "wait": ["wait", name, "--type", "DevicePlugin"],
+                    "wait as another type": ["wait", name, "--type", "CSIPlugin", "--timeout", "0.2"],
+                    "wait for nobody": ["wait", name, nobody, "--timeout", "0.2"],
+                    "retry": ["retry", str(hung)],
+                    "retry nobody": ["retry", nobody],
+                    "probe": ["probe", str(good), "--json"],
+                    "probe hung": ["probe", str(hung), "--timeout", "0.2"],
+                },
+                shared.status,
+            )
+            # What a retry does is to begin again: the first attempt of the same generation.
+            await watch.until(lambda watch: watch.now[str(hung)]["attempt"] == 1)
+            assert watch.now[str(hung)]["generation"] == waiting["generation"]
+
+    assert {label: (ended.code, ended.err) for label, ended in done.items() if ended.code} == {
+        "describe nobody": (1, f"plugind: no plugin has the name, and no socket the path, {nobody}\n"),
+        "wait as another type": (
+            1,
+            f"plugind: {name} is not registered: it is there as DevicePlugin, not as CSIPlugin\n",
+        ),
+        "wait for nobody": (1, done["wait for nobody"].err),
+        "retry nobody": (1, f"plugind: no plugin has the name, and no socket the path, {nobody}\n"),
+        "probe hung": (1, ""),
+    }
+    assert {ended.err for ended in done.values() if ended.code == 0} == {""}
+    assert done["wait for nobody"].err.startswith(f"plugind: {nobody} is not registered: no plugin has that name")
+    assert f"{hung} is " in done["wait for nobody"].err
+    assert "GetInfo" in done["probe hung"].out
+
+    line = next(line for line in done["ls"].out.splitlines() if str(good) in line)
+    assert line.split()[:3] == [name, "DevicePlugin", "registered"]
+    listed = {plugin["socket"]: plugin for plugin in json.loads(done["ls json"].out)}
+    assert listed.keys() >= {str(good), str(hung)}
+    assert all(plugin.keys() >= CONTRACT for plugin in listed.values())
+    same = CONTRACT - {"since"}
+    assert {key: listed[str(good)][key] for key in same} == {key: registered[key] for key in same}
+    assert f"Name:       {name}\n" in done["describe"].out
+    (described,) = json.loads(done["describe json"].out)
+    states = ["dialing", "asking-info", "validating", "registering", "notifying", "registered"]
+    assert [entry["state"] for entry in described["history"]][-6:] == states
+    assert done["wait"].out.startswith(f"{name} is registered in ")
+    assert done["retry"].out == f"trying {hung} now\n"
+    assert json.loads(done["probe"].out)["ok"] is True
+
+
+async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node:
+        await node.ready()
+        path = node.root / "a.sock"
+        # It prints JSON lines, as plugins do.
+        async with plugin_process([*PLUGIND, "watch", "--json", "--status", node.status]) as watch:
+            async with plugin_process(GRPCIO.command(path, GRPCIO.name, path)) as plugin:
+                said = await watch.line(state="registered")
+                assert said.keys() >= CONTRACT | {"time"}
+                assert (said["socket"], said["name"]) == (str(path), GRPCIO.name)
+                assert await plugin.end() == 0
+                await watch.line(state="gone", generation=said["generation"])
+            generations = {number(line["generation"]) for line in watch.lines}
+            assert generations == {said["generation"]}
+            node.process.send_signal(signal.SIGTERM)
+            with trio.fail_after(DEADLINE):
+                assert await watch.process.wait() == 0
+        assert await node.ended() == 0
+
+
+async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: Path) -> None:
+    status = str(tmp_path / "status.sock")
+    path = tmp_path / "root" / "a.sock"
+    done: dict[str, Done] = {}
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            done.update(await all_done({"wait": ["wait", GRPCLIB.name]}, status))
+
+        nursery.start_soon(wait)
+        with daemon(tmp_path) as node:
+            await node.ready()
+            async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
+                await plugin.told_registered()
+                with trio.fail_after(DEADLINE):
+                    while not done:  # noqa: ASYNC110 - a process ends
+                        await trio.sleep(0.02)
+    assert (done["wait"].code, done["wait"].err) == (0, "")
+
+
+async def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(tmp_path: Path) -> None:
+    """Also where a killed daemon has left its socket."""
+    left, nowhere = str(tmp_path / "left.sock"), str(tmp_path / "status.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(left)
+    commands = {
+        "ls": ["ls"],
+        "describe": ["describe", "a"],
+        "watch": ["watch"],
+        "retry": ["retry", "a"],
+        "wait": ["wait", "a", "--timeout", "0.1"],
+    }
+    hint = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
+    for status, why in ((nowhere, "No such file or directory"), (left, "Connection refused")):
+        reason = f"no daemon answers at {status} ({why}); {hint}\n"
+        said = dict.fromkeys(commands, (1, "", f"plugind: {reason}"))
+        said["wait"] = (1, "", f"plugind: a is not registered: {reason}")
+        done = await all_done(commands if status == nowhere else {"ls": ["ls"]}, status)
+        assert {label: (ended.code, ended.out, ended.err) for label, ended in done.items()} == {
+            label: said[label] for label in done
+        }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "frobnicate", "ls --frobnicate", "describe", "wait", "wait a --timeout soon", "retry", "probe", "fake",
+     "run --rescan 0", "run --log-format xml", "run surplus"],
+)  # fmt: skip
+def test_wrong_usage_is_exit_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        supervisor.main(arguments.split())
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "usage: plugind" in err
+
+
+@pytest.mark.parametrize("command", ["", *["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake"]])
+def test_help_is_there_for_every_command_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        supervisor.main([*command.split(), "--help"])
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.count(f"plugind {command}".rstrip()) > 1
+    assert "example" in out
+
+
+async def test_the_command_is_installed_beside_its_python() -> None:
+    with trio.fail_after(DEADLINE):
+        done = await trio.run_process(
+            [str(Path(sys.executable).with_name("plugind")), "--version"], capture_stdout=True
+        )
+    assert done.stdout.startswith(b"plugind ")

@@ -1,0 +1,151 @@
+"""The programs of examples/ as processes: the plugin, the handler, and the program that embeds a node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Lines:
+    """The lines of a process, as they come."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._text = b""
+
+    async def until(self, ending: str) -> str:
+        """Return the next line that ends so."""
+        assert self.process.stdout is not None
+        with trio.fail_after(DEADLINE):
+            while True:
+                *lines, self._text = self._text.split(b"\n")
+                for index, line in enumerate(lines):
+                    if line.decode().endswith(ending):
+                        self._text = b"\n".join([*lines[index + 1 :], self._text])
+                        return line.decode()
+                piece = await self.process.stdout.receive_some()
+                assert piece, f"it ended before {ending!r}"
+                self._text += piece
+
+    async def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        with trio.fail_after(DEADLINE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(*command: str | Path) -> AsyncIterator[Lines]:
+    process = await trio.lowlevel.open_process([sys.executable, *command], stdout=subprocess.PIPE)
+    try:
+        yield Lines(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            assert process.stdout is not None
+            await process.stdout.aclose()
+
+
+async def test_the_example_handler_registers_the_example_plugin_by_its_newest_version(tmp_path: Path) -> None:
+    root, endpoint = tmp_path / "root", tmp_path / "service.sock"
+    root.mkdir()
+    path = root / "e.sock"
+    plugin: list[str | Path] = [EXAMPLES / "example_plugin.py", "--name", "first.example.com", "--socket", str(path)]
+    async with started(EXAMPLES / "example_handler.py", root) as handler, started(*plugin) as first:
+        await first.until("v1beta2 asked: 'hello' 'from the example handler'")
+        await first.until("registered")
+        assert await handler.until(" registered ") == f"{path} first.example.com registered "
+        assert await first.end(signal.SIGTERM) == 0
+        await handler.until(" gone the socket was removed")
+        async with started(*plugin, "--endpoint", endpoint) as second:
+            await second.until("v1beta2 asked: 'hello' 'from the example handler'")
+            await second.until("registered")
+            await handler.until(" registered ")
+        assert await handler.end(signal.SIGINT) == 0
+
+
+def entry_point(directory: Path, value: str) -> dict[str, str]:
+    """Install a distribution that names a handler; return the environment in which it is found."""
+    info = directory / "users_handler-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-handler\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[plugind.handlers]\nExamplePlugin = {value}\n")
+    return {"PYTHONPATH": f"{directory}{os.pathsep}{EXAMPLES}"}
+
+
+async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path: Path) -> None:
+    """Behaviour 41; and behaviour 16, since the example handler refuses deprecated directories."""
+    environment = entry_point(tmp_path / "site", "example_handler:ExampleHandler")
+    old = tmp_path / "old"
+    with daemon(tmp_path, "--deprecated-root", str(old), environment=environment) as node:
+        await node.ready()
+        path, deprecated = node.root / "e.sock", old / "d.sock"
+        plugin: list[str | Path] = [EXAMPLES / "example_plugin.py", "--name", "first.example.com", "--socket"]
+        async with node.watch() as watch, started(*plugin, path) as first, started(*plugin, deprecated) as second:
+            await first.until("v1beta2 asked: 'hello' 'from the example handler'")
+            await first.until("registered")
+            await watch.state(path, "registered")
+            # Refused, it ends; and takes its socket with it.
+            with trio.fail_after(DEADLINE):
+                assert await second.process.wait() == 1
+            await watch.state(deprecated, "gone")
+            reasons = [str(said["reason"]) for said in watch.told if said["socket"] == str(deprecated)]
+            assert any(f"{deprecated} lies in a deprecated directory: move it" in reason for reason in reasons)
+
+
+async def test_without_a_handler_the_example_plugin_is_told_so_and_parked(tmp_path: Path) -> None:
+    """Behaviour 29."""
+    with daemon(tmp_path) as node:
+        await node.ready()
+        path = node.root / "e.sock"
+        reason = f"RegisterPlugin error -- no handler registered for plugin type: ExamplePlugin at socket {path}"
+        async with node.watch() as watch:
+            async with started(EXAMPLES / "example_plugin.py", "--name", "a.example.com", "--socket", path) as plugin:
+                with trio.fail_after(DEADLINE):
+                    assert await plugin.process.wait() == 1
+            await watch.state(path, "gone")
+            parked = [said for said in watch.told if said["state"] == "parked"]
+            assert [(said["socket"], said["reason"]) for said in parked] == [(str(path), reason)]
+
+
+@pytest.mark.parametrize("value", ["no_such_module:Handler", "example_handler:NoSuchClass"])
+def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_78(value: str, tmp_path: Path) -> None:
+    environment = entry_point(tmp_path / "site", value)
+    arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
+    done = run(*arguments, environment=environment)
+    assert (done.code, done.out, len(done.err.splitlines())) == (78, "", 1)
+    assert done.err.startswith(f"plugind: the handler for ExamplePlugin ({value}) cannot be loaded: ")
+
+
+async def test_the_embedding_example_waits_for_a_colour_and_lets_it_go(tmp_path: Path) -> None:
+    path = tmp_path / "red.sock"
+    fake: list[str | Path] = [
+        *PLUGIND[1:],
+        "fake",
+        "--socket",
+        path,
+        "--type",
+        "ColourPlugin",
+        "--name",
+        "red.example.com",
+    ]
+    async with started(EXAMPLES / "embed.py", tmp_path) as program, started(*fake):
+        await program.until(f"in service: red.example.com, at {path}")
+        assert (await program.until(" s")).startswith("red.example.com was registered within ")
+        await program.until(f"{path}: registered, all is well")
+        await program.until("out of service: red.example.com")
+        with trio.fail_after(DEADLINE):
+            assert await program.process.wait() == 0
