@@ -66,9 +66,10 @@ def log_report(what: HandlerFailed | ConnectionEnded) -> None:
     match what:
         case HandlerFailed(method, error):
             _log.error("handler failed: method=%s", method, exc_info=error)
-        case ConnectionEnded(peer, Ending(end, detail)):
+        case ConnectionEnded(peer, Ending(end, detail), error):
             level = logging.DEBUG if end in (End.PEER_CLOSED, End.STOPPED, End.IDLE) else logging.WARNING
-            _log.log(level, "connection ended: reason=%r detail=%r peer_pid=%s", end.value, detail, peer.pid)
+            text = "connection ended: reason=%r detail=%r peer_pid=%s"
+            _log.log(level, text, end.value, detail, peer.pid, exc_info=error)
 
 
 async def serve_stream(

@@ -29,6 +29,7 @@ class FrameKind(enum.Enum):
     PRIORITY = "PRIORITY"
     UNKNOWN = "unknown"
     RESET = "RST_STREAM"
+    GOAWAY = "GOAWAY"
     WINDOW_UPDATE = "WINDOW_UPDATE"
 
 
@@ -49,6 +50,8 @@ DEFAULT_ALLOWANCES: Mapping[FrameKind, Allowance] = {
     FrameKind.PRIORITY: Allowance(100, 10),
     FrameKind.UNKNOWN: Allowance(100, 10),
     FrameKind.RESET: Allowance(400, 50),
+    # One to say that it begins to leave, one to leave.
+    FrameKind.GOAWAY: Allowance(8, 0.1),
     FrameKind.WINDOW_UPDATE: Allowance(1000, 100),
 }
 
@@ -123,7 +126,7 @@ class FrameBudget:
 
 
 #: RFC 9113 section 6; None for the types that other limits hold: DATA with content by flow control, HEADERS by the
-#: number of calls, CONTINUATION by h2, and PUSH_PROMISE and GOAWAY, which end the connection.
+#: number of calls, CONTINUATION by h2, and PUSH_PROMISE, which ends the connection.
 _DATA = 0x0
 _END_STREAM = 0x1
 _KINDS: Mapping[int, FrameKind | None] = {
@@ -134,7 +137,7 @@ _KINDS: Mapping[int, FrameKind | None] = {
     0x4: FrameKind.SETTINGS,
     0x5: None,
     0x6: FrameKind.PING,
-    0x7: None,
+    0x7: FrameKind.GOAWAY,
     0x8: FrameKind.WINDOW_UPDATE,
     0x9: None,
 }

@@ -73,24 +73,33 @@ class Connection:
         self._writer = Writer(stream, write_timeout=limits.write_timeout, farewell=limits.farewell)
         self._ending: Ending | None = None
         self._shaken = False
+        self._peer_leaves = False
         self._quiet = trio.CancelScope()
 
     async def run(self) -> Ending:
         """Serve until the connection ends; closes the stream, and raises nothing of the client's doing."""
         self._budget = FrameBudget(self._limits.allowances, max_frame_size=FRAME_SIZE, now=trio.current_time())
         self._quiet.deadline = trio.current_time() + self._limits.handshake_timeout
+        error: Exception | None = None
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._flush()
-                nursery.start_soon(self._write)
-                nursery.start_soon(self._stop_when_told)
-                nursery.start_soon(self._read)
+            await self._serve()
+        except* Exception as group:  # noqa: BLE001 -- h2, and what we did not foresee, never end the listener
+            error = _first(group)
         finally:
-            await self._close()
+            await self._close(ErrorCodes.NO_ERROR if error is None else ErrorCodes.INTERNAL_ERROR)
+        if error is not None and self._ending is None:
+            self._ending = Ending(End.INTERNAL, f"{type(error).__name__}: {error}")
         assert self._ending is not None
-        self._report(ConnectionEnded(self._peer, self._ending))
+        self._report(ConnectionEnded(self._peer, self._ending, error))
         return self._ending
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._flush()
+            nursery.start_soon(self._write)
+            nursery.start_soon(self._stop_when_told)
+            nursery.start_soon(self._read)
 
     # Ending
 
@@ -103,10 +112,10 @@ class Connection:
             call.scope.cancel()
         self._writer.close()
 
-    async def _close(self) -> None:
-        """Say GOAWAY where the surrounding scope was cancelled, and close the stream whatever happened."""
+    async def _close(self, code: ErrorCodes) -> None:
+        """Say GOAWAY where nobody began to end the connection, and close the stream whatever happened."""
         if self._ending is None:
-            self._queue_goaway()
+            self._queue_goaway(code)
             await self._writer.last_words()
         await trio.aclose_forcefully(self._stream)
 
@@ -117,13 +126,17 @@ class Connection:
         self._end_if_drained()
 
     def _end_if_drained(self) -> None:
-        if self._stopping.is_set() and not self._calls:
+        if self._calls:
+            return
+        if self._stopping.is_set():
             self._finish(Ending(End.STOPPED))
+        elif self._peer_leaves:
+            self._finish(Ending(End.PEER_CLOSED, "GOAWAY"))
 
-    def _queue_goaway(self) -> None:
+    def _queue_goaway(self, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         # Written by hand: h2 takes a connection for closed once it has said GOAWAY, and calls in progress must end.
         last = self._h2.highest_inbound_stream_id
-        self._writer.put(GoAwayFrame(0, last_stream_id=last, error_code=ErrorCodes.NO_ERROR).serialize())
+        self._writer.put(GoAwayFrame(0, last_stream_id=last, error_code=code).serialize())
 
     def _flush(self) -> None:
         self._writer.put(self._h2.data_to_send())
@@ -162,6 +175,7 @@ class Connection:
             self._flush()
             if ending is not None:
                 return self._finish(ending)
+            self._end_if_drained()
             # Answers to a client that does not read must not pile up: read no more before some have left.
             while self._writer.full and self._ending is None:
                 await self._writer.room.park()
@@ -171,7 +185,7 @@ class Connection:
         try:
             self._budget.feed(data, trio.current_time())
             for event in self._h2.receive_data(data):
-                if isinstance(event, h2.events.ConnectionTerminated):
+                if isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
                     return Ending(End.PEER_CLOSED, f"GOAWAY {event.error_code}")
                 self._handle(event)
         except FloodError as error:
@@ -203,6 +217,9 @@ class Connection:
                 self._writer.room.unpark_all()
             case h2.events.PingReceived() | h2.events.PingAckReceived():
                 self._extend()
+            case h2.events.ConnectionTerminated():
+                # It waits for the calls that it began, and then we end.
+                self._peer_leaves = True
             case _:
                 # Acknowledgements, trailers of a request, priorities, unknown frames: nothing to do.
                 pass
@@ -371,3 +388,9 @@ class Connection:
             with contextlib.suppress(h2.exceptions.ProtocolError):
                 self._h2.acknowledge_received_data(size, stream_id)
             self._flush()
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first of the errors in a group, since what comes after it is its doing."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

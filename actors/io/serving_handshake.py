@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import h2.config
 import h2.connection
+import h2.events
 import h2.settings
+from hyperframe.frame import Frame, GoAwayFrame
 
 from plugind.actors.io.serving_limits import ServerLimits
 from plugind.actors.io.serving_stream import Headers
@@ -15,9 +17,23 @@ from plugind.actors.io.serving_stream import Headers
 FRAME_SIZE = 16384
 
 
+class _ServerHalf(h2.connection.H2Connection):
+    """h2's connection, except that a client's GOAWAY does not end it.
+
+    A client that says it begins to leave, as Node's do in answer to ours, still waits for the calls that it began
+    (RFC 9113 section 6.8). h2 would refuse every frame from there on, also of the same read.
+    """
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        event = h2.events.ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        return [], [event]
+
+
 def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
     """h2's state of one connection, with our SETTINGS and windows queued to be sent."""
-    connection = h2.connection.H2Connection(
+    connection = _ServerHalf(
         h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
     )
     codes = h2.settings.SettingCodes

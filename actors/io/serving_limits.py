@@ -52,6 +52,8 @@ class End(enum.Enum):
     PROTOCOL = "HTTP/2 broken by the client"
     FLOOD = "frame budget exceeded"
     NOT_READING = "client does not read"
+    #: What nobody foresaw was raised, in h2 or in the server itself: an error of ours, contained.
+    INTERNAL = "internal error"
 
 
 @attrs.frozen
@@ -72,10 +74,11 @@ class HandlerFailed:
 
 @attrs.frozen
 class ConnectionEnded:
-    """A connection is over."""
+    """A connection is over; ``error`` is there where that was for an error of ours."""
 
     peer: Peer
     ending: Ending
+    error: Exception | None = None
 
 
 Report = Callable[[HandlerFailed | ConnectionEnded], None]

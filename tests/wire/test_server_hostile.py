@@ -28,6 +28,7 @@ FLOODS = [
     ),
     pytest.param(frame(0x77, b"?"), "more unknown frames than the budget allows", id="fault-58-unknown"),
     pytest.param(frame(3, b"\0\0\0\0", stream=1), "more RST_STREAM frames than the budget allows", id="fault-60-reset"),
+    pytest.param(frame(7, bytes(8)), "more GOAWAY frames than the budget allows", id="fault-60-goaway"),
 ]
 BROKEN = [
     pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="fault-66-http1"),

@@ -1,0 +1,97 @@
+"""How connections end that nobody wanted to end so: errors of our own, and clients that leave with calls under way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h2.connection
+import h2.events
+import pytest
+import trio
+import trio.testing
+
+from plugind.actors.io.serving import End, Ending
+from plugind.tests.wire.server_helpers import HELLO, ByteClient, frame, in_memory, message, served
+
+GOAWAY = frame(7, bytes(8))
+BAD = frame(0x77, b"bad")
+
+
+def breakable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let h2 raise, on the frame BAD, what is none of its own errors."""
+    whole = h2.connection.H2Connection.receive_data
+
+    def receive(self: h2.connection.H2Connection, data: bytes) -> list[h2.events.Event]:
+        if BAD in data:
+            raise KeyError("unforeseen")
+        return whole(self, data)
+
+    monkeypatch.setattr(h2.connection.H2Connection, "receive_data", receive)
+
+
+async def test_an_unforeseen_error_within_h2_ends_one_connection_and_not_the_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakable(monkeypatch)
+    async with served(tmp_path / "s") as server:
+        async with await trio.open_unix_socket(server.path) as other:
+            client = ByteClient(other)
+            await client.hello()
+            async with await trio.open_unix_socket(server.path) as bad:
+                await bad.send_all(HELLO + BAD)
+                said = bytearray()
+                while data := await bad.receive_some(65536):
+                    said += data
+            internal_error = 2
+            assert said.endswith(frame(7, bytes(4) + internal_error.to_bytes(4, "big")))
+            assert (await client.call("unary", message(b"there")))["grpc-status"] == "0"
+        assert server.reports.endings[0] == Ending(End.INTERNAL, "KeyError: 'unforeseen'")
+
+
+async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakable(monkeypatch)
+    async with in_memory() as server:
+        await server.client.hello()
+        server.client.open_call("hang")
+        await server.client.flush()
+        await server.echo.hanging.wait()
+        await server.client.stream.send_all(BAD)
+        assert await server.ending() == Ending(End.INTERNAL, "KeyError: 'unforeseen'")
+        assert server.echo.cancelled.is_set()
+
+
+async def test_a_client_that_says_goaway_still_gets_the_answers_to_its_calls(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """RFC 9113 section 6.8. The frames come in one write, as Node's do."""
+    async with in_memory() as server:
+        await server.client.hello()
+        stream_id = server.client.open_call("unary", end=False)
+        await server.client.flush()
+        last = frame(0, message(b"last"), flags=1, stream=stream_id)
+        await server.client.stream.send_all(GOAWAY + frame(6, b"8 bytes.") + last)
+        await server.client.read_until(h2.events.StreamEnded)
+        assert server.client.trailers(stream_id) == {"grpc-status": "0"}
+        assert any(isinstance(event, h2.events.PingAckReceived) for event in server.client.events)
+        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY")
+
+
+async def test_a_client_that_says_goaway_without_a_call_is_done(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        await server.client.stream.send_all(GOAWAY)
+        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY")
+
+
+async def test_a_client_that_says_goaway_for_an_error_gets_nothing_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with in_memory() as server:
+        await server.client.hello()
+        server.client.open_call("hang")
+        await server.client.flush()
+        await server.client.stream.send_all(frame(7, bytes(7) + b"\1"))
+        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY 1")
+        assert server.echo.cancelled.is_set()
