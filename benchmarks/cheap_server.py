@@ -99,7 +99,9 @@ class Server:
         try:
             descriptor, _ = plugin.accept()
         except OSError:
-            self.accept_errors += 1
+            if not plugin.error:  # It is tried again at each turn: one failure is counted for each socket.
+                self.accept_errors += 1
+                plugin.error = "its connection could not be accepted"
             return
         self.accepted += 1
         self._connections[descriptor] = Connection(plugin, self._automaton.start)

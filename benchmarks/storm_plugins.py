@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,8 @@ SERVERS = {"fake": "cheap_server", "grpcio": "grpcio_server"}
 """What may serve, and the module that does."""
 GRPCIO_SHARE = 250
 """Servers in one process of grpcio's: each has threads, pipes and an epoll of its own."""
+_DESCRIPTORS = 1.5
+"""Descriptors that a cheap plugin may need: its listener, and half of them a connection at the same time."""
 
 
 @attrs.frozen
@@ -70,7 +73,7 @@ def healthy(options: ServerOptions) -> int:
 @contextmanager
 def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
     """Starts the processes; no socket is there before `create`."""
-    shares = [options.sockets] if kind == "fake" else _shares(options.sockets)
+    shares = _shares(options.sockets, kind)
     with ExitStack() as stack:
         processes = []
         for number, sockets in enumerate(shares):
@@ -82,6 +85,8 @@ def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
         yield Plugins(processes)
 
 
-def _shares(sockets: int) -> list[int]:
-    full, rest = divmod(sockets, GRPCIO_SHARE)
-    return [GRPCIO_SHARE] * full + [rest] * bool(rest)
+def _shares(sockets: int, kind: str) -> list[int]:
+    """How many of the sockets each process serves: cheap ones get another where descriptors would not do."""
+    room = int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] / _DESCRIPTORS) if kind == "fake" else GRPCIO_SHARE
+    processes = math.ceil(sockets / room)
+    return [sockets // processes + (number < sockets % processes) for number in range(processes)]

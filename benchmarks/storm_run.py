@@ -170,7 +170,7 @@ class _Storm:
             self._account(since_ns=0)
         if poll.times:
             self.result.healthz_median_ms, self.result.healthz_max_ms = median(poll.times), max(poll.times)
-        if poll.failures:
+        if poll.failures and not self._scenario.stop_midway:
             self.result.trouble = f"{poll.failures} requests to the status socket failed"
 
     def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:

@@ -11,6 +11,7 @@ from plugind.benchmarks.storm_run import Scenario, StormRun
 from plugind.benchmarks.svg import Bars, Lines, Series, chart
 from plugind.benchmarks.table import Cell, Row, Spread, figure, machine, table
 
+_TITLE = "Storms: plugin sockets that appear at once, until the last plugin was told that it is registered"
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
 _REFERENCE = "the reference, in Go"
 #: The reference's own figures on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
@@ -84,13 +85,13 @@ def told(outcome: Outcome) -> str:
         line += [outcome.median(scenario, field) for field in shown.values()]
         lines.append([*line, sum(run.errors for run in outcome.runs[scenario])])
     notes = [*_troubles(outcome), *_ratios(outcome, measured), *_overflows(outcome)]
-    return "\n".join([title(measured[0]), machine(), "", table(head, lines), "", *notes])
+    return "\n".join([_TITLE, conditions(measured[0]), machine(), "", table(head, lines), "", *notes])
 
 
-def title(scenario: Scenario) -> str:
-    """What was measured, in a line."""
+def conditions(scenario: Scenario) -> str:
+    """What all storms of a table have in common."""
     server = {"fake": "cheap plugins in one process", "grpcio": "plugins that are grpcio servers"}[scenario.server]
-    parts = ["Storms of plugin sockets", server]
+    parts = [server]
     parts += ["there before the daemon starts (timed from its start)"] * scenario.existing
     parts += ["made while the daemon is stopped (timed from its waking)"] * scenario.overflow
     parts += [f"each failing its first {scenario.fail_first} GetInfo calls"] * bool(scenario.fail_first)
@@ -167,7 +168,7 @@ def plot(outcome: Outcome) -> str:
     panels.append(_latency(outcome, [one for one in measured if one.daemon == measured[0].daemon]))
     names = [*dict.fromkeys(name for panel in panels if isinstance(panel, Lines) for name in panel.values)]
     series = [Series(name, _COLOURS[name]) for name in names] + _PERCENTILES
-    return chart(title(measured[0]), machine(), series, panels)
+    return chart(_TITLE, f"{conditions(measured[0])}; {machine()}", series, panels)
 
 
 def _curves(outcome: Outcome, plain: list[Scenario], *, reference: bool) -> Iterator[Lines]:

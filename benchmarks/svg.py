@@ -155,7 +155,10 @@ def _lines(panel: Lines, series: Sequence[Series], top: float) -> Iterator[str]:
     for x in across:
         yield _text(horizontal.at(x), top + _PANEL + 18, f"{x:,g}", anchor="middle", colour=_FAINT)
     yield _text(WIDTH - _RIGHT, top + _PANEL + 34, panel.x_title, anchor="end", colour=_FAINT)
+    crowd = [(horizontal.at(x), axis.at(spread.median)) for x, spread in points]
     for one in series:
+        if one.name not in panel.values:
+            continue
         line = sorted(panel.values.get(one.name, ()), key=lambda point: point[0])
         places = [(horizontal.at(x), axis.at(spread.median)) for x, spread in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
@@ -163,7 +166,9 @@ def _lines(panel: Lines, series: Sequence[Series], top: float) -> Iterator[str]:
         for (x, y), (_, spread) in zip(places, line, strict=True):
             yield from _whisker(axis, x, spread)
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.6" fill="{one.colour}"/>'
-            yield _text(x + 7, y - 7, figure(spread.median), size=11, colour=one.colour)
+            # A line right above would run through the figure.
+            below = any(other == x and 0 < y - height < 34 for other, height in crowd)
+            yield _text(x + 7, y + 17 if below else y - 7, figure(spread.median), size=11, colour=one.colour)
 
 
 def _vertical(levels: Sequence[float], top: float, *, log: bool) -> _Axis:
