@@ -25,7 +25,7 @@ _KINDS: Final = (
     (WireProblem.WINDOW_UPDATES, "WINDOW_UPDATE frames"),
     (WireProblem.PRIORITIES, "PRIORITY frames"),
     (WireProblem.UNKNOWN_FRAMES, "frames of unknown types"),
-    (WireProblem.RESETS, "RST_STREAM and GOAWAY frames"),
+    (WireProblem.RESETS, "GOAWAY frames and late RST_STREAM frames"),
     (WireProblem.LATE_FRAMES, "frames for calls that are over"),
 )
 

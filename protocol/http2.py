@@ -285,20 +285,18 @@ class ClientConnection(Sender):
         stream = self._stream(stream_id, "RST_STREAM")
         if len(payload) != 4:
             raise WireError(WireProblem.FRAME_SIZE, "RST_STREAM of a wrong size")
-        self._count_reset()
-        if stream is not None:
+        if stream is None:
+            self.budgets.spend(RESETS)
+        else:
             del self.streams[stream_id]
             stream.local_open = stream.remote_open = False
             self.touched.append(stream)
             stream.on_reset(WORD.unpack(payload)[0])
 
-    def _count_reset(self) -> None:
-        self.budgets.spend(RESETS)
-
     def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) < 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
-        self._count_reset()
+        self.budgets.spend(RESETS)
         last, code = WORD.unpack_from(payload)[0] & MAX_STREAM_ID, WORD.unpack_from(payload, 4)[0]
         said = f": {shown(payload[8:])}" if len(payload) > 8 else ""
         self.goaway = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
@@ -314,7 +312,9 @@ class ClientConnection(Sender):
         if len(payload) % 6 or (flags & ACK and payload):
             raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
         self.budgets.spend(SETTINGS_FRAMES)
-        self.settled = True
+        if not self.settled:
+            self.settled = True
+            self.max_streams = None
         if flags & ACK:
             return
         for key, value in read_settings(payload) if payload else ():

@@ -4,6 +4,8 @@ We send no header field through HPACK's dynamic table: the first block of a conn
 within whatever limit the peer announces (RFC 7541 section 4.2), and after that a block is a constant.
 """
 
+from typing import Final
+
 from plugind.protocol.budgets import LATE_FRAMES, WINDOW_UPDATES, Budgets
 from plugind.protocol.frames import (
     CONTINUATION,
@@ -23,6 +25,9 @@ from plugind.protocol.frames import (
 from plugind.protocol.hpack_cache import ResponseBlock
 from plugind.protocol.limits import DEFAULT_WINDOW, Limits
 from plugind.protocol.wire_errors import ErrorCode, WireError, WireProblem
+
+STREAMS_BEFORE_SETTINGS: Final = 100
+"""How many calls begin before the peer said how many it takes; no server is to take fewer (section 6.5.2)."""
 
 
 class Stream:
@@ -91,7 +96,7 @@ class Sender:
         """Why no new stream can be opened, once the peer said GOAWAY."""
         self.send_window = DEFAULT_WINDOW
         self.max_frame = MAX_FRAME
-        self.max_streams: int | None = None
+        self.max_streams: int | None = STREAMS_BEFORE_SETTINGS
         self._initial_window = DEFAULT_WINDOW
         self._next_id = 1
 

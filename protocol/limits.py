@@ -50,7 +50,7 @@ class Limits:
     unknown_frames: int = attrs.field(default=100, validator=_positive)
     """Frames of types that RFC 9113 does not know, in one period (fault 58)."""
     resets: int = attrs.field(default=100, validator=_positive)
-    """RST_STREAM and GOAWAY frames in one period (fault 60)."""
+    """GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60)."""
     late_frames: int = attrs.field(default=4096, validator=_positive)
     """HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled."""
     total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))

@@ -240,6 +240,9 @@ class Driver:
         if self._parked is None:
             self._parked = {}
         parked = self._parked
+        if call is not None and not call.id:
+            # A call that has not begun waits for others to end.
+            call = None
         task = trio.lowlevel.current_task()
         parked.setdefault(call, []).append(task)
 
@@ -253,13 +256,17 @@ class Driver:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self, *, everyone: bool = False) -> None:
-        """Wake the tasks whose calls got something, and those that wait for no call."""
+        """Wake the tasks whose calls got something, and those that wait to begin one if that may be."""
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
-            touched = list(self._parked) if everyone else [None, *connection.touched]
-            for call in touched:
-                for task in self._parked.pop(cast("Call | None", call), ()):
+            waiters: list[Call | None] = (
+                list(self._parked) if everyone else cast("list[Call | None]", connection.touched)
+            )
+            if None in self._parked and connection.can_open and not everyone:
+                waiters = [*waiters, None]
+            for call in waiters:
+                for task in self._parked.pop(call, ()):
                     trio.lowlevel.reschedule(task)
         connection.touched.clear()
 

@@ -225,6 +225,62 @@ async def test_the_peers_limit_of_streams_is_kept(autojump_clock: trio.testing.M
     assert opened == [1, 3, 5, 7]
 
 
+async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stream_goes_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The stream's reader leads for hours; the call that ends and the call that begins are not its own."""
+    channel, theirs = await in_memory()
+
+    async def server() -> None:
+        await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 2)))
+        async for part in theirs:
+            for kind, _, number, _ in frames(bytes(part)):
+                if kind == HEADERS and number == 1:
+                    await theirs.send_all(headers(1) + data(1, message(b"")))
+                elif kind == HEADERS:
+                    await trio.sleep(1)
+                    await theirs.send_all(answer(number))
+
+    async def follow() -> None:
+        await channel.stub(DevicePluginStub).ListAndWatch(Empty(), timeout=3600)
+
+    done: list[float] = []
+
+    async def call() -> None:
+        assert await get_info(channel, None) == INFO
+        done.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server)
+        nursery.start_soon(follow)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as calls:
+            for _ in range(3):
+                calls.start_soon(call)
+        nursery.cancel_scope.cancel()
+    assert done == [1, 2, 3]
+
+
+async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_clock: trio.testing.MockClock) -> None:
+    """Before SETTINGS came, as many calls begin as every server is to take, and the others after them."""
+    channel, theirs = await in_memory()
+    opened: list[list[int]] = []
+
+    async def server() -> None:
+        for hello in (HELLO, b""):
+            await trio.sleep(1)
+            numbers = [number for kind, _, number, _ in frames(bytes(await theirs.receive_some())) if kind == HEADERS]
+            opened.append(numbers)
+            await theirs.send_all(hello)
+        await theirs.send_all(b"".join(answer(number) for numbers in opened for number in numbers))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server)
+        for _ in range(150):
+            nursery.start_soon(get_info, channel, None)
+    assert [len(numbers) for numbers in opened] == [100, 50]
+
+
 async def test_a_peer_that_takes_no_streams_is_held_to_the_deadline(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 62, of another kind: the limit is zero."""
     channel, theirs = await in_memory()

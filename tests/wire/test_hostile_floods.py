@@ -97,7 +97,7 @@ FLOODS = {
     "fault 60: GOAWAY": (
         HELLO,
         goaway(2**31 - 1, 0),
-        "RST_STREAM and GOAWAY frames",
+        "GOAWAY frames and late RST_STREAM frames",
         WireProblem.RESETS,
         100,
     ),
