@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("NAME", "TYPE", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "SOCKET", "REASON")
-#: The columns that a narrow terminal cuts.
-_CUT = ("SOCKET", "REASON")
+_STATE, _SOCKET, _REASON = (COLUMNS.index(name) for name in ("STATE", "SOCKET", "REASON"))
+_GAP = "  "
+#: Columns of a terminal that are left to paths and to reasons at least.
+_NARROWEST = 12
 _COLOURS = {
     "registered": "green",
     "waiting": "yellow",
@@ -84,26 +86,34 @@ def plain(plugins: Sequence[Plugin]) -> str:
     lines = [COLUMNS, *map(row, in_order(plugins))]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS) - 1)]
     return "".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip() + "\n"
+        _GAP.join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip() + "\n"
         for line in lines
     )
 
 
-def rich_table(plugins: Sequence[Plugin]) -> Table:
-    """Return the table for a terminal, cut to its width."""
+def rich_table(plugins: Sequence[Plugin], width: int) -> Table:
+    """Return the table for a terminal of ``width`` columns: paths and reasons are cut, the rest stays whole."""
     # rich takes a tenth of a second to import, which a pipe need not pay.
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        narrow = column in _CUT
-        # Names and states stay whole; paths and reasons share what is left.
-        table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=1 if narrow else None)
-    for plugin in in_order(plugins):
-        colour = _COLOURS.get(str(plugin.get("state")), "cyan")
+    rows = [row(plugin) for plugin in in_order(plugins)]
+    widths = [max(len(line[column]) for line in (COLUMNS, *rows)) for column in range(len(COLUMNS))]
+    left = width - sum(widths[:_SOCKET]) - len(_GAP) * (len(COLUMNS) - 1)
+    widths[_SOCKET] = max(_NARROWEST, min(widths[_SOCKET], left // 2))
+    widths[_REASON] = max(_NARROWEST, left - widths[_SOCKET])
+    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
+    for column, cells in zip(COLUMNS, widths, strict=True):
+        table.add_column(column, no_wrap=True, overflow="ellipsis", width=cells)
+    for line in rows:
+        colour = _COLOURS.get(line[_STATE], "cyan")
+        socket = line[_SOCKET]
+        if len(socket) > widths[_SOCKET]:
+            # The end of a path tells one from another.
+            socket = "…" + socket[1 - widths[_SOCKET] :]
+        cells_shown = (*line[:_SOCKET], socket, *line[_SOCKET + 1 :])
         # Text, never markup: what a plugin says of itself is not ours to interpret.
-        table.add_row(*(Text(cell, style=colour if index == 2 else "") for index, cell in enumerate(row(plugin))))
+        table.add_row(*(Text(cell, style=colour if at == _STATE else "") for at, cell in enumerate(cells_shown)))
     return table
 
 
@@ -114,7 +124,8 @@ def show(plugins: Sequence[Plugin]) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(rich_table(plugins))
+    console = Console(highlight=False)
+    console.print(rich_table(plugins, console.width), soft_wrap=False)
 
 
 def described(plugin: Plugin) -> str:
