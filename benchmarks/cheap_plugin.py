@@ -169,7 +169,7 @@ class Plugin:
             else:
                 if self.hang == "notify":
                     return b""
-                self._note(part)
+                self.note(part)
         return out
 
     def _answer(self, stream: int) -> bytes:
@@ -183,7 +183,8 @@ class Plugin:
             return failure(stream, _UNAVAILABLE, "not ready yet")
         return self.info if stream == 1 else success(stream, self.message)
 
-    def _note(self, told: Told) -> None:
+    def note(self, told: Told) -> None:
+        """It was told how its registration went."""
         if told.registered:
             self.notified += 1
             if not self.notified_ns:

@@ -223,8 +223,9 @@ def raise_descriptor_limit(wanted: int) -> int:
     return now
 
 
-def _parse() -> ServerOptions:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cheap_server", description=__doc__.split("\n")[0])
+def parse_options(program: str, about: str) -> ServerOptions:
+    """The command line of a process with plugins."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=about.split("\n")[0])
     parser.add_argument("--dir", dest="directory", type=Path, required=True, help="where the sockets are made")
     parser.add_argument("--sockets", type=int, default=2000)
     parser.add_argument("--type", default="CSIPlugin", help="the plugin type that each names")
@@ -245,7 +246,7 @@ def _parse() -> ServerOptions:
 
 def main() -> int:
     """Runs the server until its standard input ends."""
-    options = _parse()
+    options = parse_options("cheap_server", __doc__)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
     wanted = options.sockets + 1024

@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 
 from plugind.benchmarks.cheap_server import raise_descriptor_limit
-from plugind.benchmarks.storm_plugins import SERVERS
+from plugind.benchmarks.storm_plugins import SERVERS, shares
 from plugind.benchmarks.storm_run import Scenario, run_storm
 from plugind.benchmarks.storm_tables import Outcome, plot, rows, told
 from plugind.benchmarks.table import Progress, write_json
@@ -80,14 +80,13 @@ def measure(wanted: Sequence[Scenario], runs: int) -> Outcome:
 def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
     """Raises the limit of descriptors, which the children inherit, and says what could not be had."""
     most = max(scenario.sockets for scenario in wanted)
-    needed = most * 2 + 1024
-    have = raise_descriptor_limit(needed)
-    if have < needed:
+    # The daemon might hold a connection to each, and a process of plugins has a listener for each besides.
+    needed = 2 * most + 1024
+    if (have := raise_descriptor_limit(needed)) < needed:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        room = have - most
         yield (
-            f"descriptors: {needed:,} were wanted for {most:,} plugins that all hold a connection; the hard limit "
-            f"allows {hard:,}, so the plugins' process can serve {room:,} connections at once"
+            f"descriptors: {needed:,} were wanted, the hard limit allows {hard:,}; so {most:,} plugins share "
+            f"{len(shares(most, wanted[0].server))} process(es), and the daemon has to do with {have:,}"
         )
     queue = Path("/proc/sys/fs/inotify/max_queued_events")
     if queue.exists() and any(scenario.overflow for scenario in wanted):
@@ -116,7 +115,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
     parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.server == "grpcio" and arguments.hang_fraction and arguments.hang in ("accept", "backlog"):
+        parser.error("grpcio's servers cannot hang before they accept: use --hang get-info or notify")
+    return arguments
 
 
 def main() -> int:

@@ -73,11 +73,11 @@ def healthy(options: ServerOptions) -> int:
 @contextmanager
 def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
     """Starts the processes; no socket is there before `create`."""
-    shares = _shares(options.sockets, kind)
+    parts = shares(options.sockets, kind)
     with ExitStack() as stack:
         processes = []
-        for number, sockets in enumerate(shares):
-            prefix = f"p{number}-" if len(shares) > 1 else ""
+        for number, sockets in enumerate(parts):
+            prefix = f"p{number}-" if len(parts) > 1 else ""
             own = attrs.evolve(
                 options, sockets=sockets, wait=True, name=prefix + options.name, file=prefix + options.file
             )
@@ -85,7 +85,7 @@ def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
         yield Plugins(processes)
 
 
-def _shares(sockets: int, kind: str) -> list[int]:
+def shares(sockets: int, kind: str) -> list[int]:
     """How many of the sockets each process serves: cheap ones get another where descriptors would not do."""
     room = int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] / _DESCRIPTORS) if kind == "fake" else GRPCIO_SHARE
     processes = math.ceil(sockets / room)

@@ -11,7 +11,7 @@ from plugind.benchmarks.storm_run import Scenario, StormRun
 from plugind.benchmarks.svg import Bars, Lines, Series, chart
 from plugind.benchmarks.table import Cell, Row, Spread, figure, machine, table
 
-_TITLE = "Storms: plugin sockets that appear at once, until the last plugin was told that it is registered"
+_TITLE = "Storms: sockets that appear at once, until the last plugin is told"
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
 _REFERENCE = "the reference, in Go"
 #: The reference's own figures on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
@@ -90,7 +90,7 @@ def told(outcome: Outcome) -> str:
 
 def conditions(scenario: Scenario) -> str:
     """What all storms of a table have in common."""
-    server = {"fake": "cheap plugins in one process", "grpcio": "plugins that are grpcio servers"}[scenario.server]
+    server = {"fake": "cheap plugins", "grpcio": "plugins that are grpcio servers"}[scenario.server]
     parts = [server]
     parts += ["there before the daemon starts (timed from its start)"] * scenario.existing
     parts += ["made while the daemon is stopped (timed from its waking)"] * scenario.overflow
