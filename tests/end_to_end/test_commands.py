@@ -71,12 +71,10 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
                     "ls json": ["ls", "--json"],
                     "describe": ["describe", name],
                     "describe json": ["describe", str(good), "--json"],
-                    "describe nobody": ["describe", nobody],
                     "wait": ["wait", name, "--type", "DevicePlugin"],
                     "wait as another type": ["wait", name, "--type", "CSIPlugin", "--timeout", "0.2"],
                     "wait for nobody": ["wait", name, nobody, "--timeout", "0.2"],
                     "retry": ["retry", str(hung)],
-                    "retry nobody": ["retry", nobody],
                     "probe": ["probe", str(good), "--json"],
                     "probe hung": ["probe", str(hung), "--timeout", "0.2"],
                 },
@@ -87,13 +85,11 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
             assert watch.now[str(hung)]["generation"] == waiting["generation"]
 
     assert {label: (ended.code, ended.err) for label, ended in done.items() if ended.code} == {
-        "describe nobody": (1, f"plugind: no plugin has the name, and no socket the path, {nobody}\n"),
         "wait as another type": (
             1,
             f"plugind: {name} is not registered: it is there as DevicePlugin, not as CSIPlugin\n",
         ),
         "wait for nobody": (1, done["wait for nobody"].err),
-        "retry nobody": (1, f"plugind: no plugin has the name, and no socket the path, {nobody}\n"),
         "probe hung": (1, ""),
     }
     assert {ended.err for ended in done.values() if ended.code == 0} == {""}
@@ -115,6 +111,15 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
     assert done["wait"].out.startswith(f"{name} is registered in ")
     assert done["retry"].out == f"trying {hung} now\n"
     assert json.loads(done["probe"].out)["ok"] is True
+
+
+async def test_a_plugin_that_nobody_knows_is_one_clear_line_and_exit_1(shared: Daemon) -> None:
+    await shared.ready()
+    said = "no plugin has the name, and no socket the path, nobody.example.com"
+    done = await all_done(
+        {command: [command, "nobody.example.com"] for command in ("describe", "retry")}, shared.status
+    )
+    assert set(done.values()) == {Done(1, "", f"plugind: {said}\n")}
 
 
 async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(tmp_path: Path) -> None:
@@ -157,27 +162,22 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
     assert (done["wait"].code, done["wait"].err) == (0, "")
 
 
-async def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(tmp_path: Path) -> None:
-    """Also where a killed daemon has left its socket."""
-    left, nowhere = str(tmp_path / "left.sock"), str(tmp_path / "status.sock")
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(left)
-    commands = {
-        "ls": ["ls"],
-        "describe": ["describe", "a"],
-        "watch": ["watch"],
-        "retry": ["retry", "a"],
-        "wait": ["wait", "a", "--timeout", "0.1"],
-    }
+@pytest.mark.parametrize("left", [True, False], ids=["killed", "never-there"])
+def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
+    left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, where the way to the exit code is the same; a killed daemon leaves its socket (fault 97)."""
+    status = str(tmp_path / "status.sock")
+    if left:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(status)
+    why = "Connection refused" if left else "No such file or directory"
     hint = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
-    for status, why in ((nowhere, "No such file or directory"), (left, "Connection refused")):
-        reason = f"no daemon answers at {status} ({why}); {hint}\n"
-        said = dict.fromkeys(commands, (1, "", f"plugind: {reason}"))
-        said["wait"] = (1, "", f"plugind: a is not registered: {reason}")
-        done = await all_done(commands if status == nowhere else {"ls": ["ls"]}, status)
-        assert {label: (ended.code, ended.out, ended.err) for label, ended in done.items()} == {
-            label: said[label] for label in done
-        }
+    reason = f"no daemon answers at {status} ({why}); {hint}\n"
+    for command in ("ls", "ls --json", "describe a", "watch", "retry a", "wait a --timeout 0.1"):
+        code = supervisor.main([*command.split(), "--status", status])
+        prefix = "plugind: a is not registered: " if command.startswith("wait") else "plugind: "
+        assert (command, code, *capsys.readouterr()) == (command, 1, "", prefix + reason)
 
 
 @pytest.mark.parametrize(

@@ -5,56 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
-from plugind.tests.end_to_end.processes import (
-    Daemon,
-    PluginProcess,
-    Watch,
-    daemon,
-    number,
-    plugin_process,
-)
-
-#: What grpclib's plugins are shown as, whatever their sockets are called.
-NAME = "grpclib.example.com/n{}"
-
-
-def bound(path: Path) -> socket.socket:
-    """A socket that is bound and does not listen."""
-    made = socket.socket(socket.AF_UNIX)
-    made.bind(str(path))
-    return made
-
-
-def stale(*paths: Path) -> None:
-    """Leave sockets as a process does that was killed."""
-    for path in paths:
-        bound(path).close()
-
-
-@asynccontextmanager
-async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProcess]:
-    """A process with a plugin at each of ``paths``, ready to answer."""
-    pairs = [text for index, path in enumerate(paths) for text in (str(path), name.format(index))]
-    command = [*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]
-    async with plugin_process(command) as plugin:
-        await plugin.line(listening=[str(path) for path in paths])
-        yield plugin
-
-
-async def place(shared: Daemon, name: str) -> Path:
-    """A directory of the test's own in the shared root."""
-    await shared.ready()
-    directory = shared.root / name
-    directory.mkdir()
-    return directory
+from plugind.tests.end_to_end.processes import Daemon, Watch, daemon, number, plugin_process
+from plugind.tests.end_to_end.sockets import NAME, place, plugins_at, stale
 
 
 async def settled(shared: Daemon, watch: Watch, directory: Path) -> None:

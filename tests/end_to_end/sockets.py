@@ -1,0 +1,45 @@
+"""Sockets for a test to play with: those of live plugins, and those that nobody listens at."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from plugind.tests.end_to_end.foreign import GRPCLIB
+from plugind.tests.end_to_end.processes import Daemon, PluginProcess, plugin_process
+
+#: What grpclib's plugins are shown as, whatever their sockets are called.
+NAME = "grpclib.example.com/n{}"
+
+
+def bound(path: Path) -> socket.socket:
+    """A socket that is bound and does not listen."""
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    return made
+
+
+def stale(*paths: Path) -> None:
+    """Leave sockets as a process does that was killed."""
+    for path in paths:
+        bound(path).close()
+
+
+@asynccontextmanager
+async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProcess]:
+    """A process with a plugin at each of ``paths``, ready to answer."""
+    pairs = [text for index, path in enumerate(paths) for text in (str(path), name.format(index))]
+    command = [*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]
+    async with plugin_process(command) as plugin:
+        await plugin.line(listening=[str(path) for path in paths])
+        yield plugin
+
+
+async def place(shared: Daemon, name: str) -> Path:
+    """A directory of the test's own in the shared root."""
+    await shared.ready()
+    directory = shared.root / name
+    directory.mkdir()
+    return directory

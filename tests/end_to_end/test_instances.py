@@ -1,0 +1,58 @@
+"""Several sockets with one name, and one path with several sockets in turn (behaviours 9, 13 and 37)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plugind.tests.end_to_end.foreign import NODE, PYDRA
+from plugind.tests.end_to_end.processes import Daemon, number, plugin_process
+from plugind.tests.end_to_end.sockets import NAME, place, plugins_at
+
+
+async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves(
+    shared: Daemon, tmp_path: Path
+) -> None:
+    """Behaviour 37: two instances of one DRA driver overlap, each on sockets of its own; here on two frameworks."""
+    directory = await place(shared, "rolling")
+    old, new = directory / "driver-1-reg.sock", directory / "driver-2-reg.sock"
+    name = "rolling.example.com"
+    async with shared.watch() as watch, plugin_process(PYDRA.command(old, name, tmp_path / "1.sock")) as first:
+        await first.told_registered()
+        assert (await watch.state(old, "registered"))["active"] is True
+        async with plugin_process(NODE.command(new, name, tmp_path / "2.sock")) as second:
+            await second.told_registered()
+            await watch.until(lambda watch: watch.now[str(old)]["active"] is False)
+            assert (await watch.state(new, "registered"))["active"] is True
+            assert watch.now[str(old)]["state"] == "registered"
+            assert await second.end() == 0
+        # It has removed its socket as it left: the older one stands in for it, without being asked anything anew.
+        await watch.state(new, "gone")
+        await watch.until(lambda watch: watch.now[str(old)]["active"] is True)
+        assert watch.now[str(old)]["state"] == "registered"
+        assert watch.states(old).count("asking-info") == 1
+        old.unlink()
+        await watch.state(old, "gone")
+
+
+async def test_of_many_sockets_on_one_path_in_quick_succession_the_last_is_registered(
+    shared: Daemon, tmp_path: Path
+) -> None:
+    """Behaviours 9, 13 and 20: whatever was under way for a socket that is gone is no news any more."""
+    path = await place(shared, "churn") / "a.sock"
+    staged = [tmp_path / str(index) for index in range(30)]
+    async with shared.watch() as watch, plugins_at(*staged):
+        for index, old in enumerate(staged[:-1]):
+            # One over the other, then with a gap between them.
+            if index % 2:
+                path.unlink()
+            old.rename(path)
+        staged[-1].rename(path)
+        await watch.until(lambda watch: watch.now.get(str(path), {}).get("name") == NAME.format(29))
+        last = await watch.state(path, "registered")
+        assert last["attempt"] == 1
+        generations = [number(plugin["generation"]) for plugin in watch.told if plugin["socket"] == str(path)]
+        assert generations == sorted(generations)
+        # Made and removed again, at once: nothing stays.
+        path.unlink()
+        await watch.state(path, "gone", after=number(last["generation"]) - 1)
+        assert str(path) not in await shared.plugins()
