@@ -52,9 +52,10 @@ server.addService(Echo.service, {
     call.on('cancelled', () => say({ cancelled: 'hang' }))
   },
   held(call) {
-    call.on('cancelled', () => say({ cancelled: 'held' }))
-    call.write({ value: call.request.value })
+    // Node tells of every end as of a cancellation.
+    call.on('cancelled', () => { if (held.includes(call)) say({ cancelled: 'held' }) })
     held.push(call)
+    call.write({ value: call.request.value })
   },
 })
 
