@@ -160,10 +160,14 @@ class Daemon:
 def daemon(
     directory: Path, *arguments: str, root: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[Daemon]:
-    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs."""
+    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs.
+
+    It all but never rescans, since a rescan would repair what events have missed before a test gives up.
+    """
     root = root or directory / "root"
     status = str(directory / "status.sock")
-    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json", *arguments]
+    options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600", *arguments]
+    command = [*PLUGIND, "run", *options]
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment) as process:
         yield Daemon(root, status, process, directory / "log")
 

@@ -211,7 +211,7 @@ async def test_a_root_that_is_removed_is_found_again_though_plugins_still_listen
     root = tmp_path / "root"
     (root / "deeper").mkdir(parents=True)
     first = [root / "a.sock", root / "deeper" / "b.sock"]
-    with daemon(tmp_path, "--rescan", "60") as node:
+    with daemon(tmp_path) as node:
         async with node.watch() as watch, plugins_at(*first):
             await watch.all(first, "registered")
             shutil.rmtree(root)
