@@ -1,0 +1,219 @@
+"""Plugins that come and go at a steady rate: what rate the daemon holds, and whether its memory stays flat.
+
+    python -m benchmarks.churn --rates 50 100 200 400 --seconds 60
+
+At each rate sockets appear evenly, live for `--life` seconds after they were made, and are removed, while `--standing`
+others stay registered. A rate is held when every plugin was told that it is registered before it went, each once, and
+none waited long. Memory is sampled each second; its slope over the second half of the time is what must be about zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import linear_regression, median, quantiles
+
+import attrs
+
+from plugind.benchmarks.cheap_plugin import PluginReport, ServerOptions
+from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.daemon_process import DaemonProcess, StatusPoll, plugind_run
+from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.svg import PALETTE, Lines, Series, chart
+from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+
+_BEAT = 0.02
+"""Seconds between two commands to the plugins' process: so many sockets as are due are made, and removed, together."""
+_PATIENCE = 30.0
+_DEREGISTERED = re.compile(r'plugind_operations_total\{operation="deregister",outcome="ok",[^}]*\} (\S+)')
+
+
+@attrs.define(kw_only=True)
+class Churn:
+    """What one rate showed. `rss` is (seconds, MiB) through the time; the slope is in KiB per minute."""
+
+    rate: float
+    seconds: float
+    plugins: int = 0
+    never_told: int = 0
+    told_twice: int = 0
+    refused: int = 0
+    not_let_go: int = 0
+    achieved: float = 0.0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    max_ms: float = 0.0
+    cpu_percent: float = 0.0
+    cpu_ms: float = 0.0
+    healthz_max_ms: float | None = None
+    descriptors: int = 0
+    slope_kib_min: float = 0.0
+    rss: list[tuple[float, float]] = attrs.field(factory=list)
+
+    @property
+    def errors(self) -> int:
+        """All that was lost or done twice."""
+        return self.never_told + self.told_twice + self.refused + self.not_let_go
+
+
+@attrs.frozen(kw_only=True)
+class Conditions:
+    """What all rates have in common; seconds."""
+
+    seconds: float
+    life: float
+    standing: int
+    daemon_core: int | None
+    server_core: int | None
+
+
+def measure(rate: float, conditions: Conditions) -> Churn:
+    """Lets plugins come and go at this rate. Raises `RuntimeError`, `OSError`."""
+    total = max(1, round(rate * conditions.seconds))
+    with scratch_directory() as scratch:
+        root = scratch / "root"
+        root.mkdir()
+        options = ServerOptions(
+            directory=root, sockets=conditions.standing + total, wait=True, core=conditions.server_core
+        )
+        with (
+            cheap_server(options) as server,
+            plugind_run(root, scratch / "log", core=conditions.daemon_core) as daemon,
+        ):
+            if conditions.standing:
+                server.create(0, conditions.standing)
+                server.reached(conditions.standing, _PATIENCE)
+                time.sleep(1.0)
+            return _churn(server, daemon, Churn(rate=rate, seconds=conditions.seconds), conditions, total)
+
+
+def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditions: Conditions, total: int) -> Churn:
+    standing, let_go = conditions.standing, _let_go(daemon)
+    cpu, began = daemon.cpu_seconds(), time.monotonic()
+    made = removed = 0
+    with StatusPoll(daemon) as poll:
+        while removed < total:
+            now = time.monotonic() - began
+            due = min(total, int(now * result.rate) + 1)
+            over = min(made, max(0, int((now - conditions.life) * result.rate)))
+            if due > made:
+                server.create(standing + made, due - made)
+                made = due
+                result.achieved = made / max(now, _BEAT)
+            if over > removed:
+                server.remove(standing + removed, over - removed)
+                removed = over
+            if now >= len(result.rss):
+                result.rss.append((now, daemon.memory_kib() / 1024))
+            time.sleep(max(0.0, _BEAT - (time.monotonic() - began - now)))
+    spent, lasted = daemon.cpu_seconds() - cpu, time.monotonic() - began
+    result.cpu_percent, result.cpu_ms = spent / lasted * 100, spent / total * 1000
+    result.healthz_max_ms = max(poll.times, default=None)
+    deadline = time.monotonic() + _PATIENCE
+    while _let_go(daemon) - let_go < total and time.monotonic() < deadline:
+        time.sleep(0.1)
+    result.not_let_go = total - (_let_go(daemon) - let_go)
+    result.descriptors = daemon.descriptors()
+    _account(result, [plugin for plugin in server.report() if plugin["index"] >= standing])
+    return result
+
+
+def _account(result: Churn, report: Sequence[PluginReport]) -> None:
+    result.plugins = len(report)
+    told = [plugin for plugin in report if plugin["notified_ns"]]
+    result.never_told = len(report) - len(told)
+    result.told_twice = sum(plugin["notified"] > 1 for plugin in told)
+    result.refused = sum(plugin["refused"] > 0 for plugin in report)
+    times = [(plugin["notified_ns"] - plugin["listening_ns"]) / 1e6 for plugin in told]
+    if times:
+        result.p50_ms, result.max_ms = median(times), max(times)
+        result.p99_ms = quantiles(times, n=100, method="inclusive")[98] if len(times) > 1 else times[0]
+    later = [sample for sample in result.rss if sample[0] >= result.seconds / 2]
+    if len(later) > 1:
+        result.slope_kib_min = linear_regression(*zip(*later, strict=True)).slope * 1024 * 60
+
+
+def _let_go(daemon: DaemonProcess) -> int:
+    found = _DEREGISTERED.findall(daemon.get("/metrics")[1].decode())
+    return int(sum(float(count) for count in found))
+
+
+def told(results: Sequence[Churn]) -> str:
+    """The table."""
+    head = ["per second", "achieved", "plugins", "p50 ms", "p99 ms", "max ms", "CPU %", "CPU ms each", "healthz max ms"]
+    head += ["MiB first", "MiB last", "KiB/min", "descriptors", "errors"]
+    lines: list[list[Cell]] = []
+    for one in results:
+        line: list[Cell] = [one.rate, one.achieved, one.plugins, one.p50_ms, one.p99_ms, one.max_ms, one.cpu_percent]
+        line += [one.cpu_ms, one.healthz_max_ms, one.rss[0][1], one.rss[-1][1], one.slope_kib_min]
+        lines.append([*line, one.descriptors, one.errors])
+    troubles = [
+        f"{one.rate:g} per second: {one.never_told} never told, {one.told_twice} told more than once, {one.refused} "
+        f"refused, {one.not_let_go} not let go"
+        for one in results
+        if one.errors
+    ]
+    held = [one.rate for one in results if not one.errors and one.achieved >= 0.98 * one.rate]
+    verdict = f"held: {', '.join(f'{rate:g}' for rate in held) or 'none'} per second"
+    return "\n".join(["Plugins that come and go", machine(), "", table(head, lines), "", *troubles, verdict])
+
+
+def plot(results: Sequence[Churn], conditions: Conditions) -> str:
+    """Memory through the time, a line for each rate; latency over the rates."""
+    names = {one.rate: f"{one.rate:g} per second" for one in results}
+    step = max(1, int(conditions.seconds / 12))
+    panels = [
+        Lines(
+            title="Resident memory of the daemon, MiB: flat is good",
+            x_title="seconds",
+            values={names[one.rate]: [(round(at), Spread.of([mib])) for at, mib in one.rss[::step]] for one in results},
+        )
+    ]
+    series = [Series(name, PALETTE[index % len(PALETTE)]) for index, name in enumerate(names.values())]
+    about = f"each lives {conditions.life:g} s, {conditions.standing:,} others stay; {machine()}"
+    return chart("Plugins that come and go at a steady rate", about, series, panels)
+
+
+def main() -> int:
+    """Measures, prints, writes; exit code 1 when anything was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=float, nargs="+", default=[200.0], help="plugins per second (default 200)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each rate lasts (default 60)")
+    parser.add_argument("--life", type=float, default=2.0, help="seconds from a socket's making to its removal")
+    parser.add_argument("--standing", type=int, default=1000, help="plugins that stay (default 1000)")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
+    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    arguments = parser.parse_args()
+    raise_descriptor_limit(1 << 20)
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = arguments.pin and len(cores) > 1
+    conditions = Conditions(
+        seconds=arguments.seconds,
+        life=arguments.life,
+        standing=arguments.standing,
+        daemon_core=cores[0] if pinned else None,
+        server_core=cores[1] if pinned else None,
+    )
+    progress = Progress(len(arguments.rates))
+    results = []
+    for rate in arguments.rates:
+        progress.step(f"{rate:g} per second for {arguments.seconds:g} s")
+        results.append(measure(rate, conditions))
+    progress.end()
+    print(told(results))
+    if arguments.json:
+        rows: list[Row] = [attrs.asdict(one) | {"errors": one.errors, "machine": machine()} for one in results]
+        write_json(arguments.json, rows)
+    if arguments.plot:
+        arguments.plot.write_text(plot(results, conditions))
+    return 1 if any(one.errors for one in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
