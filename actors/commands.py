@@ -6,11 +6,10 @@ import argparse
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import trio
 
-from plugind.actors import console, console_probe, daemon, fake_plugin
+from plugind.actors import console, console_demo, console_probe, daemon, fake_plugin
 from plugind.actors.console_client import complain
 from plugind.actors.io.roots import RootBusyError
 from plugind.actors.supervision import GaveUpError, leaves
@@ -37,7 +36,9 @@ SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled b
 
 
 def main(
-    arguments: Sequence[str] | None, run_daemon: Callable[[argparse.Namespace], Awaitable[None]], make_node: Any
+    arguments: Sequence[str] | None,
+    run_daemon: Callable[[argparse.Namespace], Awaitable[None]],
+    make_node: console_demo.MakeNode,
 ) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
     args = _parser(run_daemon, make_node).parse_args(arguments)
@@ -45,7 +46,9 @@ def main(
     return run(args)
 
 
-def _parser(run_daemon: Callable[[argparse.Namespace], Awaitable[None]], make_node: Any) -> argparse.ArgumentParser:
+def _parser(
+    run_daemon: Callable[[argparse.Namespace], Awaitable[None]], make_node: console_demo.MakeNode
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plugind",
         description="Discover plugin sockets and register each with the consumer of its type.",
@@ -70,6 +73,8 @@ def _parser(run_daemon: Callable[[argparse.Namespace], Awaitable[None]], make_no
     add("retry", "try a plugin now", console.add_retry_arguments, console.run_retry)
     add("probe", "check a plugin's socket", console_probe.add_probe_arguments, console_probe.run_probe)
     add("fake", "play a plugin", fake_plugin.add_arguments, fake_plugin.main)
+    demo = functools.partial(console_demo.run_demo, make_node)
+    add("demo", "see a small node at work", console_demo.add_demo_arguments, demo)
     return parser
 
 
