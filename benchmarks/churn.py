@@ -88,7 +88,6 @@ def measure(rate: float, conditions: Conditions) -> Churn:
             if conditions.standing:
                 server.create(0, conditions.standing)
                 server.reached(conditions.standing, _PATIENCE)
-                time.sleep(1.0)
             return _churn(server, daemon, Churn(rate=rate, seconds=conditions.seconds), conditions, total)
 
 

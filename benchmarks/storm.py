@@ -45,6 +45,7 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         spin=arguments.spin,
         idle_seconds=arguments.idle_seconds,
         patience=arguments.patience,
+        settle=arguments.settle,
         daemon_core=cores[0] if pinned else None,
         server_core=cores[1] if pinned else None,
         profile=arguments.profile,
@@ -112,6 +113,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0: not")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
+    parser.add_argument("--settle", type=float, default=2.0, help="seconds before the memory at rest is read")
     parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
     parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")

@@ -16,8 +16,6 @@ from plugind.benchmarks.daemon_process import DaemonProcess, StatusPoll, peer_st
 from plugind.benchmarks.server_process import scratch_directory
 from plugind.benchmarks.storm_plugins import Plugins, plugins
 
-_SETTLE = 2.0
-"""Seconds after the last plugin was told, before the memory at rest is read."""
 _REMOVAL = 20.0
 """Seconds without any news after which the plugins that are left count as never removed."""
 _TAIL = 0.5
@@ -26,7 +24,11 @@ _TAIL = 0.5
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """What happens in a storm. `patience` is how long, in seconds, the plugins wait to be told."""
+    """What happens in a storm.
+
+    `patience` is how many seconds the plugins wait to be told, `settle` how many the daemon is left alone before its
+    memory at rest is read.
+    """
 
     sockets: int
     daemon: str = "plugind"
@@ -41,6 +43,7 @@ class Scenario:
     spin: bool = False
     idle_seconds: float = 20.0
     patience: float = 180.0
+    settle: float = 2.0
     daemon_core: int | None = None
     server_core: int | None = None
     daemon_options: tuple[str, ...] = ()
@@ -182,7 +185,7 @@ class _Storm:
         if self._scenario.stop_midway:
             result.stop_s = daemon.stop()
             return
-        time.sleep(_TAIL)
+        time.sleep(min(_TAIL, self._scenario.settle))
         result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / result.healthy * 1000
 
     def _account(self, since_ns: int) -> None:
@@ -211,7 +214,7 @@ class _Storm:
         result = self.result
         if not daemon.ended:
             result.peak_mib = daemon.memory_kib("VmHWM") / 1024
-            time.sleep(_SETTLE)
+            time.sleep(self._scenario.settle)
             result.rest_mib = daemon.memory_kib() / 1024
             if self._idle and self._scenario.idle_seconds:
                 result.idle_percent = idle_percent(daemon, self._scenario.idle_seconds)

@@ -1,0 +1,159 @@
+"""What the daemon costs while nothing happens, with so many plugins registered.
+
+    python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
+
+CPU is in per cent of one core, rescans included (one each 10 s); memory is resident, and per plugin it is what each
+added to the daemon that has none. How often the kernel woke the daemon tells timers that fire for nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from plugind.benchmarks.cheap_plugin import ServerOptions
+from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.daemon_process import DaemonProcess, peer_started, plugind_started
+from plugind.benchmarks.server_process import cheap_server, scratch_directory
+from plugind.benchmarks.svg import Lines, Series, chart
+from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+
+_PATIENCE = 300.0
+_COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
+_REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
+"""Per cent of a core that the reference takes with so many registered (Kubernetes v1.36.2, on two cores)."""
+
+
+@attrs.frozen(kw_only=True)
+class Idle:
+    """What one measurement showed."""
+
+    daemon: str
+    registered: int
+    cpu_percent: float
+    wakeups_per_s: float
+    rss_mib: float
+    kib_per_plugin: float | None
+    descriptors: int
+    threads: int
+
+
+def measure(daemon: str, registered: int, *, seconds: float, settle: float, empty_kib: int | None) -> tuple[Idle, int]:
+    """Watches the idle daemon; returns its KiB too. Raises `RuntimeError` when it did not register all."""
+    with scratch_directory() as scratch:
+        root = scratch / "root"
+        root.mkdir()
+        options = ServerOptions(directory=root, sockets=registered, wait=True)
+        started = plugind_started if daemon == "plugind" else peer_started
+        with cheap_server(options) as server, started(root, scratch / "log") as process:
+            process.wait_ready()
+            if registered:
+                server.create()
+                if (told := server.reached(registered, _PATIENCE)) < registered:
+                    raise RuntimeError(f"of {registered} plugins {told} were registered in {_PATIENCE:g} s")
+            time.sleep(settle)
+            cpu, wakeups = process.cpu_seconds(), _wakeups(process)
+            time.sleep(seconds)
+            cpu, wakeups = process.cpu_seconds() - cpu, _wakeups(process) - wakeups
+            kib = process.memory_kib()
+            each = (kib - empty_kib) / registered if empty_kib is not None and registered else None
+            idle = Idle(
+                daemon=daemon,
+                registered=registered,
+                cpu_percent=cpu / seconds * 100,
+                wakeups_per_s=wakeups / seconds,
+                rss_mib=kib / 1024,
+                kib_per_plugin=each,
+                descriptors=process.descriptors(),
+                threads=len(os.listdir(f"/proc/{process.pid}/task")),
+            )
+            return idle, kib
+
+
+def _wakeups(process: DaemonProcess) -> int:
+    """How often its threads went to sleep of their own will, and were woken."""
+    lines = (
+        line
+        for status in Path(f"/proc/{process.pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+    )
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def told(results: Sequence[Idle]) -> str:
+    """The table."""
+    head = [field.name.replace("_", " ") for field in attrs.fields(Idle)]
+    lines: list[list[Cell]] = [list(attrs.astuple(one)) for one in results]
+    return "\n".join(["The idle daemon", machine(), "", table(head, lines)])
+
+
+def plot(results: Sequence[Idle], seconds: float) -> str:
+    """CPU and memory over the number of plugins."""
+    daemons = [*dict.fromkeys(one.daemon for one in results)]
+    sizes = {one.registered for one in results}
+    cpu = {
+        name: [(one.registered, Spread.of([one.cpu_percent])) for one in results if one.daemon == name]
+        for name in daemons
+    }
+    memory = {
+        name: [(one.registered, Spread.of([one.rss_mib])) for one in results if one.daemon == name] for name in daemons
+    }
+    reference = [(size, Spread.of([percent])) for size, percent in _REFERENCE.items() if size in sizes]
+    if reference:
+        cpu["the reference, in Go"] = reference
+    panels = [
+        Lines(
+            title="Per cent of one core while nothing happens, logarithmic: less is better",
+            x_title="plugins registered",
+            values=cpu,
+            log=True,
+        ),
+        Lines(title="Resident memory, MiB", x_title="plugins registered", values=memory),
+    ]
+    return chart(
+        "The idle daemon", f"over {seconds:g} s; {machine()}", [Series(name, _COLOURS[name]) for name in cpu], panels
+    )
+
+
+def main() -> int:
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="plugins at rest")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch (default 30)")
+    parser.add_argument(
+        "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
+    )
+    parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the watching")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
+    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    arguments = parser.parse_args()
+    raise_descriptor_limit(1 << 20)
+    progress = Progress(len(arguments.registered) * len(arguments.daemon))
+    results: list[Idle] = []
+    for daemon in arguments.daemon:
+        empty_kib: int | None = None
+        for registered in sorted(arguments.registered):
+            progress.step(f"{daemon}, {registered:,} registered")
+            idle, kib = measure(
+                daemon, registered, seconds=arguments.seconds, settle=arguments.settle, empty_kib=empty_kib
+            )
+            empty_kib = kib if not registered else empty_kib
+            results.append(idle)
+    progress.end()
+    print(told(results))
+    if arguments.json:
+        rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
+        write_json(arguments.json, rows)
+    if arguments.plot:
+        arguments.plot.write_text(plot(results, arguments.seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
