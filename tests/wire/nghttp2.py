@@ -1,0 +1,124 @@
+"""nghttp2's tools as processes, and the way between TCP, which they speak, and unix sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.serving import bind_unix
+
+DEADLINE = 20.0
+_PACKAGES = {"nghttp": "nghttp2-client", "h2load": "nghttp2-client", "nghttpd": "nghttp2-server"}
+
+
+def tool(name: str) -> str:
+    """Where a tool is; skips the test where it is not."""
+    # Servers lie where a user's path need not lead.
+    found = shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin")
+    if found is None:
+        pytest.skip(f"{name} is not there: install {_PACKAGES[name]}")
+    return found
+
+
+@attrs.frozen
+class Done:
+    """How a tool ended, and all that it printed."""
+
+    code: int
+    out: str
+
+
+async def run_tool(name: str, *arguments: str) -> Done:
+    """Run a tool to its end."""
+    command = [tool(name), *arguments]
+    with trio.fail_after(DEADLINE):
+        done = await trio.run_process(command, check=False, capture_stdout=True, stderr=subprocess.STDOUT)
+    return Done(done.returncode, done.stdout.decode("utf-8", "replace"))
+
+
+@attrs.frozen
+class Nghttpd:
+    """An nghttpd that serves the files of a directory on a unix socket."""
+
+    path: str
+    process: trio.Process
+    log: Path
+
+    def said(self) -> str:
+        """What it has logged of the frames that came and went."""
+        return self.log.read_text(errors="replace")
+
+
+@asynccontextmanager
+async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
+    """Serve ``directory/files``; what ends in ``.grpc`` has gRPC's content type, and ``options`` may add trailers."""
+    types = directory / "types"
+    types.write_text("application/grpc grpc\n")
+    log, port = directory / "log", free_port()
+    command = [tool("nghttpd"), "-v", "--no-tls", "-a", "127.0.0.1", "-d", str(directory / "files")]
+    command += [f"--mime-types-file={types}", *options, str(port)]
+    with trio.fail_after(DEADLINE), log.open("wb") as file:
+        async with trio.open_nursery() as nursery:
+            start = partial(trio.run_process, command, stdout=file, stderr=file, check=False)
+            process: trio.Process = await nursery.start(start)
+            listener = trio.SocketListener(bind_unix(str(directory / "s")))
+            await nursery.start(trio.serve_listeners, partial(_bridge, partial(_when_it_listens, port)), [listener])
+            yield Nghttpd(str(directory / "s"), process, log)
+            nursery.cancel_scope.cancel()
+
+
+def free_port() -> int:
+    """A TCP port of this host that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+async def _when_it_listens(port: int) -> trio.SocketStream:
+    while True:
+        try:
+            return await trio.open_tcp_stream("127.0.0.1", port)
+        except OSError:
+            # It says to nobody when it does.
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def tcp_to(path: str) -> AsyncIterator[int]:
+    """A TCP port of this host that leads to the unix socket at ``path``."""
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        dial = partial(trio.open_unix_socket, path)
+        await nursery.start(trio.serve_listeners, partial(_bridge, dial), listeners)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+class _Dial(Protocol):
+    async def __call__(self) -> trio.SocketStream: ...
+
+
+async def _bridge(dial: _Dial, near: trio.SocketStream) -> None:
+    """Carry bytes both ways until one side is at its end."""
+    async with near, await dial() as far, trio.open_nursery() as nursery:
+
+        async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                async for data in source:
+                    await sink.send_all(data)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(carry, near, far)
+        await carry(far, near)

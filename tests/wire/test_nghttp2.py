@@ -1,0 +1,217 @@
+"""Both halves of our wire against nghttp2's tools, an implementation of HTTP/2 that knows nothing of gRPC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from google.protobuf.wrappers_pb2 import BytesValue, Int32Value
+from grpclib.client import UnaryStreamMethod, UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.io.dialling import dial
+from plugind.actors.io.serving import End
+from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.tests.wire.nghttp2 import Nghttpd, nghttpd, run_tool, tcp_to
+from plugind.tests.wire.server_helpers import Served, frame, message, served
+
+SIZES = [0, 1, 16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 4 * 1024 * 1024 - 16]
+OK = "--trailer=grpc-status: 0"
+GRPC = ["-H", ":method: POST", "-H", "te: trailers", "-H", "content-type: application/grpc"]
+
+
+# Our client and nghttpd: a file with a framed message, a content type by its name, and a trailer make a gRPC server.
+
+
+@asynccontextmanager
+async def files(directory: Path, *options: str, **content: bytes) -> AsyncIterator[tuple[Nghttpd, Channel]]:
+    """An nghttpd with these files, of which ``name_grpc`` becomes ``name.grpc``, and a channel to it."""
+    (directory / "files").mkdir()
+    for name, data in content.items():
+        (directory / "files" / name.replace("_", ".")).write_bytes(data)
+    async with nghttpd(directory, *options) as server, await dial(server.path, timeout=5) as channel:
+        yield server, channel
+
+
+def unary(channel: Channel, path: str) -> UnaryUnaryMethod[BytesValue, BytesValue]:
+    return channel.stub(lambda c: UnaryUnaryMethod(c, path, BytesValue, BytesValue))
+
+
+async def failure(channel: Channel, path: str, request: bytes = b"") -> tuple[Status, str | None, WireProblem]:
+    """The status of a call that fails, what it says, and the rule that was broken."""
+    with pytest.raises(GRPCError) as caught:
+        await unary(channel, path)(BytesValue(value=request))
+    cause = caught.value.__cause__
+    assert isinstance(cause, WireError)
+    return caught.value.status, caught.value.message, cause.problem
+
+
+@pytest.mark.parametrize("options", [[], ["-b255"], ["-w20", "-W24"], ["-p/65535.grpc=/1.grpc"]])
+async def test_messages_of_every_size_come_and_go(tmp_path: Path, options: list[str]) -> None:
+    """With frames padded, with windows widened by the server, and with a push to whom it is not disabled."""
+    content = {f"{size}_grpc": message(b"m" * size) for size in SIZES}
+    async with files(tmp_path, OK, *options, **content) as (server, channel):
+        for size in SIZES:
+            reply = await unary(channel, f"/{size}.grpc")(BytesValue(value=b"u" * size))
+            assert reply.value == b"m" * size
+        assert "PUSH_PROMISE" not in server.said()
+        assert "GOAWAY" not in server.said()
+        assert "RST_STREAM" not in server.said()
+
+
+async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+    async with files(tmp_path, OK, "-m5", a_grpc=message(b"a" * 20_000)) as (server, channel):
+        await unary(channel, "/a.grpc")(BytesValue())
+
+        async def call() -> None:
+            seen.append((await unary(channel, "/a.grpc")(BytesValue(value=b"u" * 20_000))).value)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(60):
+                nursery.start_soon(call)
+        assert "RST_STREAM" not in server.said()
+    assert seen == [b"a" * 20_000] * 60
+
+
+async def test_an_answer_that_is_reset_before_its_trailers_is_no_success(tmp_path: Path) -> None:
+    """An early answer, which nghttpd resets with NO_ERROR and without its trailers."""
+    async with files(tmp_path, OK, "--early-response", a_grpc=message(b"early")) as (_, channel):
+        ended = [await failure(channel, "/a.grpc", b"u" * 2_000_000) for _ in range(3)]
+    assert ended == [(Status.INTERNAL, "the peer reset the call (NO_ERROR)", WireProblem.PROTOCOL)] * 3
+
+
+async def test_what_is_no_grpc_ends_in_its_status(tmp_path: Path) -> None:
+    """Fault 67, and the connection goes on."""
+    async with files(tmp_path, OK, a_grpc=message(b"x"), page=b"<html>", cut_grpc=message(b"cut")[:-1]) as (_, channel):
+        ended = [await failure(channel, path) for path in ("/none", "/page", "/cut.grpc")]
+        assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"x"
+    assert ended == [
+        (Status.UNIMPLEMENTED, "the peer answered with HTTP status 404", WireProblem.PROTOCOL),
+        (Status.UNKNOWN, "the peer answered with no content-type, not application/grpc", WireProblem.PROTOCOL),
+        (Status.INTERNAL, "the response ended in the middle of a message", WireProblem.PROTOCOL),
+    ]
+
+
+async def test_an_answer_without_trailers_is_no_success(tmp_path: Path) -> None:
+    """Fault 67."""
+    async with files(tmp_path, a_grpc=message(b"x")) as (_, channel):
+        ended = await failure(channel, "/a.grpc")
+    assert ended == (Status.UNKNOWN, "the response ended without trailers", WireProblem.PROTOCOL)
+
+
+async def test_the_reason_of_a_goaway_is_told(tmp_path: Path) -> None:
+    """A broken frame, put in from here, makes nghttpd say GOAWAY and close."""
+    async with files(tmp_path, OK, a_grpc=message(b"x")) as (server, channel):
+        await unary(channel, "/a.grpc")(BytesValue())
+        channel.connection.outgoing += frame(8, bytes(4))
+        status, said, _ = await failure(channel, "/a.grpc")
+        assert "send GOAWAY" in server.said()
+    assert status is Status.UNAVAILABLE
+    assert said is not None
+    assert "PROTOCOL_ERROR" in said
+
+
+async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_unavailable(tmp_path: Path) -> None:
+    """Fault 34: more messages than the windows hold, so that the end cannot be there already."""
+    async with files(tmp_path, OK, a_grpc=message(b"x" * 50_000) * 80) as (server, channel):
+        method = channel.stub(lambda c: UnaryStreamMethod(c, "/a.grpc", Int32Value, BytesValue))
+        stream = method.open()
+        await stream.send_message(Int32Value(), end=True)
+        assert await stream.recv_message() == BytesValue(value=b"x" * 50_000)
+        server.process.kill()
+        with pytest.raises(GRPCError) as caught:
+            [_ async for _ in stream]
+    assert caught.value.status is Status.UNAVAILABLE
+
+
+# nghttp, h2load and our server.
+
+
+async def still_serves(server: Served) -> None:
+    """Another client is served, and no handler failed."""
+    async with await dial(server.path, timeout=5) as channel:
+        assert (await unary(channel, "/test.Echo/unary")(BytesValue(value=b"next"))).value == b"next"
+    assert server.reports.failures == []
+
+
+def received(out: str, field: str) -> list[str]:
+    """The values of one header field in the order in which nghttp got them."""
+    return re.findall(rf"recv \(stream_id=\d+\) {field}: (.*)", out)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([], id="priorities"),
+        pytest.param(["--continuation"], id="continuation"),
+        pytest.param(["-b200"], id="padding"),
+        # Not both in one SETTINGS, as nghttp can: h2 keeps the last, and the least is owed too (RFC 7541 section 4.2).
+        pytest.param(["-c0"], id="no-header-table-of-its-own"),
+        pytest.param(["-c8192"], id="large-header-table"),
+        pytest.param(["--encoder-header-table-size=0"], id="no-header-table"),
+        pytest.param(["--trailer=more: at the end", "--no-content-length"], id="trailers"),
+        pytest.param(["-w10", "-W16"], id="small-windows"),
+        pytest.param(["-H", "expect: 100-continue"], id="expect"),
+    ],
+)
+async def test_every_way_to_send_a_request_gets_its_answer(tmp_path: Path, options: list[str]) -> None:
+    """Ten calls at once with 70,000 bytes each, there and back."""
+    (tmp_path / "body").write_bytes(message(b"b" * 70_000))
+    async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
+        url = f"http://127.0.0.1:{port}/test.Echo/unary"
+        done = await run_tool("nghttp", "-nv", "-m10", "-d", str(tmp_path / "body"), *GRPC, *options, url)
+        assert received(done.out, "grpc-status") == ["0"] * 10
+        assert received(done.out, ":status") == ["200"] * 10
+        assert "RST_STREAM" not in done.out
+        await still_serves(server)
+
+
+async def test_a_page_that_is_asked_for_is_refused_as_http_does(tmp_path: Path) -> None:
+    async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
+        done = await run_tool("nghttp", "-nv", "-m3", f"http://127.0.0.1:{port}/index.html")
+        assert received(done.out, ":status") == ["405"] * 3
+        await still_serves(server)
+
+
+async def test_an_upgrade_from_http1_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+    """Fault 66, from the server's side."""
+    async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
+        await run_tool("nghttp", "-nvu", "-t5", f"http://127.0.0.1:{port}/")
+        await still_serves(server)
+        assert server.reports.endings[0].end is End.PROTOCOL
+
+
+async def load(server: Served, directory: Path, *options: str) -> dict[str, int]:
+    """Let h2load make calls; how many ended how."""
+    (directory / "body").write_bytes(message(b"b" * 100))
+    url = "http://localhost/test.Echo/unary"
+    done = await run_tool("h2load", *options, "-d", str(directory / "body"), *GRPC, f"-Bunix:{server.path}", url)
+    line = next(line for line in done.out.splitlines() if line.startswith("requests:"))
+    return {what: int(number) for number, what in re.findall(r"(\d+) (\w+)", line)}
+
+
+async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> None:
+    """More at once on each connection than the server takes: h2load keeps to what SETTINGS say."""
+    async with served(tmp_path / "s") as server:
+        ended = await load(server, tmp_path, "-n800", "-c8", "-m150")
+        assert ended == {
+            "total": 800, "started": 800, "done": 800, "succeeded": 800, "failed": 0, "errored": 0, "timeout": 0
+        }  # fmt: skip
+        await still_serves(server)
+        assert {ending.end for ending in server.reports.endings} == {End.PEER_CLOSED}
+
+
+async def test_many_clients_that_speak_http1_are_turned_away(tmp_path: Path) -> None:
+    """Fault 66, from the server's side."""
+    async with served(tmp_path / "s") as server:
+        ended = await load(server, tmp_path, "--h1", "-n40", "-c20")
+        assert ended["succeeded"] == 0
+        await still_serves(server)
+        assert End.PROTOCOL in {ending.end for ending in server.reports.endings}
