@@ -56,21 +56,24 @@ class Sampler:
         if self._collected:
             self._collected = False
             return
-        if frame is not None and frame.f_code.co_name == "get_events":
+        if frame is None or frame.f_code.co_name == "get_events":
             return  # It waits for the world.
-        library = "own"
-        while frame is not None:
+        where, library, in_trio = None, "own", False
+        while frame is not None and where is None:
             code = frame.f_code
-            if code.co_filename.startswith(_HOME) and "site-packages" not in code.co_filename:
-                module = code.co_filename.removeprefix(_HOME).lstrip("/").removesuffix(".py").replace("/", ".")
-                self.hits[f"{module}.{code.co_qualname}", library] += 1
-                return
             if code.co_name == "unrolled_run":
-                self.hits["the scheduler", "trio"] += 1
-                return
-            if library == "own":
+                where, library = "the scheduler", "trio"
+            elif code.co_filename.startswith(_HOME) and "site-packages" not in code.co_filename:
+                where = f"{code.co_filename.removeprefix(_HOME)[1:-3].replace('/', '.')}:{code.co_qualname}"
+            elif library == "own":
                 library = next((name.strip("/") for name in _LIBRARIES if name in code.co_filename), "python")
+            in_trio = in_trio or code.co_name == "unrolled_run"
             frame = frame.f_back
+        while frame is not None and not in_trio:
+            in_trio = frame.f_code.co_name == "unrolled_run"
+            frame = frame.f_back
+        if where is not None and in_trio:  # What comes before is the interpreter's start.
+            self.hits[where, library] += 1
 
     def write(self, path: Path) -> None:
         """Ends, and writes what was seen."""

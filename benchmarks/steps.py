@@ -1,0 +1,197 @@
+"""What a registration costs, step by step: CPU microseconds of the daemon, of a whole storm.
+
+    python -m benchmarks.steps --sockets 5000 --runs 3
+
+The daemon runs under `benchmarks.sampler`; each sample is counted for the step that the innermost function of plugind's
+belongs to, and as its own time or Trio's (or another library's) that it called. The whole is what the kernel says that
+the daemon took, so that shares become microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.storm_run import Scenario, run_storm
+from plugind.benchmarks.svg import Bars, Series, chart
+from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+
+STEPS = {
+    "find the socket": (
+        "actors.watcher",
+        "actors.io.looking",
+        "actors.io.directory",
+        "protocol.paths",
+        "actors.io.roots",
+    ),
+    "decide what to do": ("actors.reconciler", "protocol.world", "protocol.claims"),
+    "start and end the actor": ("supervisor", "actors.supervision"),
+    "wait for a place": ("actors.places",),
+    "dial": ("actors.io.dialling", "actors.registration:_Registration._dial"),
+    "talk to the plugin": (
+        "actors.io.channel",
+        "actors.io.driver",
+        "actors.io.stream",
+        "actors.io.transport",
+        "protocol.http2",
+        "protocol.hpack",
+        "protocol.grpc",
+        "protocol.budgets",
+        "protocol.proto",
+        "actors.registration:_Registration._get_info",
+        "actors.registration:_Registration._notify",
+        "actors.registration:_Registration.hang_up",
+    ),
+    "check what it says": ("protocol.plugins", "protocol.text", "protocol.names"),
+    "ask the handler": ("actors.handlers", "actors.registration:_Registration._ask"),
+    "show its state": (
+        "actors.registration:_Registration._show",
+        "actors.registration:_reason_of",
+        "actors.registration:_attempt_of",
+        "protocol.states:name_of",
+        "actors.status:",
+        "protocol.view",
+        "protocol.status",
+        "protocol.metrics",
+    ),
+    "log": ("actors.logs", "protocol.logs"),
+    "pass messages": ("actors.mailbox", "protocol.messages"),
+    "live its life (the actor's loop, its deadlines)": ("actors.registration", "protocol.lifecycle", "protocol.states"),
+    "answer the status socket": ("actors.io.http", "actors.status_api", "actors.exposition", "actors.io.unix_listener"),
+    "Trio's scheduler": ("the scheduler",),
+}
+_REST, _COLLECTOR = "the rest", "Python's garbage collector"
+_KINDS = ("own code", "Trio", "libraries and builtins in Python")
+
+
+@attrs.frozen
+class Steps:
+    """Microseconds of each step and kind, and how many samples say so."""
+
+    total_us: float
+    parts: dict[tuple[str, str], float]
+    samples: int
+    functions: list[tuple[str, float]]
+
+    def step(self, step: str) -> float:
+        """Microseconds of one step."""
+        return sum(us for (name, _), us in self.parts.items() if name == step)
+
+
+def step_of(where: str) -> str:
+    """The step that a function belongs to: the longest prefix wins."""
+    fitting = [
+        (len(prefix), step) for step, prefixes in STEPS.items() for prefix in prefixes if where.startswith(prefix)
+    ]
+    return max(fitting)[1] if fitting else _REST
+
+
+def _kind_of(library: str) -> str:
+    return {"own": _KINDS[0], "trio": _KINDS[1]}.get(library, _KINDS[2])
+
+
+def measure(scenario: Scenario, runs: int) -> Steps:
+    """Samples so many storms. Raises `RuntimeError` when a plugin was lost."""
+    hits: Counter[tuple[str, str]] = Counter()
+    functions: Counter[str] = Counter()
+    collector = cpu = 0.0
+    progress = Progress(runs)
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(runs):
+            progress.step(f"storm {number + 1} of {runs}")
+            seen_in = Path(directory) / f"{number}.json"
+            run = run_storm(attrs.evolve(scenario, profile=seen_in), idle=False)
+            if run.lost or run.trouble:
+                raise RuntimeError(f"{run.lost} plugins were lost; {run.trouble}")
+            seen = json.loads(seen_in.read_text())
+            collector += seen["collector_s"]
+            cpu += (run.cpu_settled_ms or 0.0) * run.healthy / 1000
+            for sample in seen["samples"]:
+                if not sample["where"].startswith("benchmarks."):
+                    hits[step_of(sample["where"]), _kind_of(sample["in"])] += sample["hits"]
+                    functions[f"{sample['where']} ({sample['in']})"] += sample["hits"]
+    progress.end()
+    total_us = cpu / runs / scenario.sockets * 1e6
+    collector_us = collector / runs / scenario.sockets * 1e6
+    each = (total_us - collector_us) / hits.total()
+    parts = {key: count * each for key, count in hits.items()} | {(_COLLECTOR, _KINDS[2]): collector_us}
+    return Steps(total_us, parts, hits.total(), [(name, count * each) for name, count in functions.most_common(25)])
+
+
+def told(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
+    """The table, dearest first."""
+    names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)
+    lines: list[list[Cell]] = []
+    for name in names:
+        kinds: list[Cell] = [steps.parts.get((name, kind)) for kind in _KINDS]
+        lines.append([name, steps.step(name), f"{steps.step(name) / steps.total_us:.1%}", *kinds])
+    lines.append(
+        [
+            "all",
+            steps.total_us,
+            "100%",
+            *[sum(us for (_, k), us in steps.parts.items() if k == kind) for kind in _KINDS],
+        ]
+    )
+    head = ["step", "µs per registration", "share", *_KINDS]
+    title = f"What a registration costs, in a storm of {scenario.sockets:,} ({steps.samples:,} samples)"
+    dearest = ["", table(["function", "µs per registration"], [[name, us] for name, us in steps.functions])]
+    return "\n".join([title, machine(), "", table(head, lines), *dearest * functions])
+
+
+def plot(steps: Steps, scenario: Scenario) -> str:
+    """A bar for each of the dearest steps."""
+    names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)[:8]
+    short = {name: name.partition(" (")[0] for name in names}
+    colours = dict(zip(_KINDS, ("#0072b2", "#e69f00", "#8a94a0"), strict=True))
+    bars = Bars(
+        title="CPU microseconds of the daemon per registration, the dearest steps",
+        groups=list(short.values()),
+        values={(short[name], kind): Spread.of([us]) for (name, kind), us in steps.parts.items() if name in short},
+    )
+    series = [Series(name, colour) for name, colour in colours.items()]
+    return chart(f"What a registration costs, in a storm of {scenario.sockets:,}", machine(), series, [bars])
+
+
+def rows(steps: Steps, scenario: Scenario) -> list[Row]:
+    """One row for each step, for JSON."""
+    names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)
+    kinds = {name: {kind: steps.parts.get((name, kind), 0.0) for kind in _KINDS} for name in names}
+    return [{"step": name, "us": steps.step(name), **kinds[name], "sockets": scenario.sockets} for name in names]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sockets", type=int, default=5000, help="how many at once (default 5000)")
+    parser.add_argument("--runs", type=int, default=3, help="storms, taken together (default 3)")
+    parser.add_argument("--functions", action="store_true", help="show the dearest functions too")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the steps as a list of rows")
+    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    options = parser.parse_args(arguments)
+    raise_descriptor_limit(1 << 20)
+    cores = sorted(os.sched_getaffinity(0))
+    pinned = cores if len(cores) > 1 else [None, None]
+    scenario = Scenario(
+        sockets=options.sockets, daemon_core=pinned[0], server_core=pinned[1], idle_seconds=0, settle=0.5
+    )
+    steps = measure(scenario, options.runs)
+    print(told(steps, scenario, functions=options.functions))
+    if options.json:
+        write_json(options.json, rows(steps, scenario))
+    if options.plot:
+        options.plot.write_text(plot(steps, scenario))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
