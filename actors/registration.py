@@ -27,7 +27,7 @@ from plugind.protocol.errors import ValidationError
 from plugind.protocol.plugins import InfoLimits, Plugin, PluginInfo, check_info
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from plugind.protocol.status import Finished, Operation, Outcome
+from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire_errors import DialError, DialFailure, Peer
 
 if TYPE_CHECKING:
@@ -399,8 +399,8 @@ class _Registration:
     async def _show(self) -> None:
         state, finished = self._state, self._finished
         self._finished = None
-        if isinstance(state, states.Gone) and state.stopped:
-            return  # plugind stops, the plugin does not.
+        if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
+            return  # plugind stops, and the plugin stays what it was.
         name, reason, attempt = states.name_of(state), _reason_of(state), _attempt_of(state)
         if finished is None and self._shown is not None:
             shown = self._shown
@@ -429,6 +429,10 @@ class _Registration:
             finished,
         )
         await self._report(self._config.status, self._shown)
+
+    @property
+    def _was_leaving(self) -> bool:
+        return self._shown is not None and self._shown.state is StateName.LEAVING
 
     async def _repeat(self) -> None:
         if self._shown is not None:
@@ -464,7 +468,7 @@ def _reason_of(state: states.State) -> str | None:
         case states.Refusing():
             return state.error
         case states.Gone():
-            return "the socket was removed"
+            return "plugind stops" if state.stopped else "the socket was removed"
         case _:
             return None
 

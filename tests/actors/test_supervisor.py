@@ -60,7 +60,7 @@ async def test_a_stop_can_deregister_what_is_registered(autojump_clock: MockCloc
         await node.stop()
         assert node.now == 1.0
         assert handler.asked("red") == handler.asked("blue") == ["validate", "register", "deregister"]
-        assert node.timeline("a.sock") == [*registered_at(0.0), (0.0, "leaving")]
+        assert node.timeline("a.sock") == [*registered_at(0.0), (0.0, "leaving"), (1.0, "gone")]
 
 
 async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock: MockClock) -> None:
@@ -227,7 +227,7 @@ async def test_a_reconciler_that_crashes_lets_go_of_all_and_starts_from_the_file
         crash_once(monkeypatch, reconciler._Reconciler, "take")
         node.plug("c.sock", FakePlugin("Colour", "green"))
         await node.settled(patience=0.0)
-        assert node.timeline("a.sock") == [*registered_at(0.0), (0.0, "leaving"), *registered_at(0.0)]
+        assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(0.0)]
         # It crashed on the claim of the third, which was begun anew as the others were.
         assert node.timeline("c.sock") == [*at(0.0, *STEPS[:3]), *registered_at(0.0)]
         assert node.state("b.sock") == "waiting"
