@@ -26,6 +26,7 @@ class FrameKind(enum.Enum):
     PING = "PING"
     SETTINGS = "SETTINGS"
     EMPTY_DATA = "empty DATA"
+    FRAGMENT = "tiny DATA"
     PRIORITY = "PRIORITY"
     UNKNOWN = "unknown"
     RESET = "RST_STREAM"
@@ -47,6 +48,7 @@ DEFAULT_ALLOWANCES: Mapping[FrameKind, Allowance] = {
     FrameKind.PING: Allowance(200, 20),
     FrameKind.SETTINGS: Allowance(32, 1),
     FrameKind.EMPTY_DATA: Allowance(200, 50),
+    FrameKind.FRAGMENT: Allowance(1000, 100),
     FrameKind.PRIORITY: Allowance(100, 10),
     FrameKind.UNKNOWN: Allowance(100, 10),
     FrameKind.RESET: Allowance(400, 50),

@@ -235,8 +235,8 @@ class Connection:
         size = event.flow_controlled_length
         if call is None or call.reset:
             self.acknowledge(event.stream_id, size)
-        else:
-            call.inbox.put(event.data, size)
+        elif call.inbox.put(event.data, size):
+            self._budget.charge(FrameKind.FRAGMENT)
 
     def _take_reset(self, stream_id: int) -> None:
         call = self._calls.get(stream_id)

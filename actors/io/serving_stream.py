@@ -26,6 +26,8 @@ RecvT = TypeVar("RecvT", bound=Message)
 SendT = TypeVar("SendT", bound=Message)
 
 _PREFIX = 5
+#: Pieces of a message below this size cost more to parse than to send.
+_TINY = 256
 #: gRPC over HTTP/2: one to eight digits and a unit.
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -83,12 +85,36 @@ class Inbox:
         self._chunks: deque[tuple[bytes, int]] = deque()
         self._buffer = bytearray()
         self._changed = trio.Event()
+        self._arriving = bytearray()
+        self._missing = 0
         self.ended = False
 
-    def put(self, data: bytes, flow_size: int) -> None:
-        """Keep the content of one DATA frame; ``flow_size`` includes its padding."""
+    def put(self, data: bytes, flow_size: int) -> bool:
+        """Keep the content of one DATA frame; ``flow_size`` includes its padding.
+
+        True for a tiny piece of a message that neither ends it nor its prefix, as no client has to send many of.
+        """
         self._chunks.append((data, flow_size))
         self._changed.set()
+        return not self._follow(data) and 0 < len(data) < _TINY
+
+    def _follow(self, data: bytes) -> bool:
+        """Keep track of where messages end, before anybody takes them; whether one, or a prefix, ends here."""
+        at, ends = 0, False
+        while at < len(data):
+            if self._missing:
+                step = min(self._missing, len(data) - at)
+                self._missing -= step
+                ends |= not self._missing
+            else:
+                step = min(_PREFIX - len(self._arriving), len(data) - at)
+                self._arriving += data[at : at + step]
+                if len(self._arriving) == _PREFIX:
+                    self._missing = int.from_bytes(self._arriving[1:], "big")
+                    self._arriving.clear()
+                    ends = True
+            at += step
+        return ends
 
     def end(self) -> None:
         """The client has ended its side."""

@@ -176,10 +176,10 @@ async def test_a_deadline_is_told_to_the_server_and_ends_the_call_on_both_sides(
     """Fault 32, grpc-timeout; the connection is usable afterwards."""
     async with connected(path) as echo:
         with pytest.raises(GRPCError) as caught:
-            await echo.hang(BytesValue(), timeout=0.2)
+            await echo.hang(BytesValue(), timeout=0.5)
         hanging = (await server.said())["hanging"]
         assert isinstance(hanging, int)
-        assert 0 < hanging <= 201
+        assert 0 < hanging <= 501
         assert await server.said() == {"cancelled": "hang"}
         assert (await echo.unary(BytesValue(value=b"next"))).value == b"next"
     assert caught.value.status is Status.DEADLINE_EXCEEDED

@@ -63,6 +63,36 @@ async def test_a_flood_of_frames_ends_its_connection_and_no_more(
         assert goaway.error_code == ErrorCodes.ENHANCE_YOUR_CALM
 
 
+async def test_a_message_in_countless_tiny_pieces_ends_its_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """fault 56, with a byte in each frame: the message is within its limit, and so is the time."""
+    async with in_memory() as server:
+        await server.client.hello()
+        stream_id = server.client.open_call("unary", end=False)
+        await server.client.flush()
+        pieces = b"".join(frame(0, bytes([byte]), stream=stream_id) for byte in message(b"x" * 5000))
+        await server.client.stream.send_all(pieces)
+        assert await server.ending() == Ending(End.FLOOD, "more tiny DATA frames than the budget allows")
+
+
+async def test_many_tiny_messages_and_a_few_in_pieces_are_no_flood(autojump_clock: trio.testing.MockClock) -> None:
+    """Each in a frame of its own, or its prefix in one and the rest in another, as some clients send them."""
+    count = 3000
+    async with in_memory() as server:
+        await server.client.hello()
+        stream_id = server.client.open_call("total", end=False)
+        await server.client.flush()
+        one = message(b"x")
+        whole = frame(0, one, stream=stream_id)
+        parted = frame(0, one[:5], stream=stream_id) + frame(0, one[5:], stream=stream_id)
+        bytewise = b"".join(frame(0, bytes([byte]), stream=stream_id) for byte in one)
+        end = frame(0, flags=1, stream=stream_id)
+        await server.client.stream.send_all((whole + parted) * count + bytewise * 100 + end)
+        await server.client.read_until(h2.events.StreamEnded)
+        assert server.client.trailers(stream_id) == OK
+
+
 async def test_rapid_reset_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
     """fault 60: calls opened and reset at once cost handlers, so resets have a budget although each frame is right."""
     async with in_memory() as server:

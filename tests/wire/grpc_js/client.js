@@ -89,7 +89,7 @@ const scenarios = {
     return [code, details]
   },
   async deadline(client) {
-    const hung = await unary(client, 'hang', bytes(0), new grpc.Metadata(), { deadline: Date.now() + 100 })
+    const hung = await unary(client, 'hang', bytes(0), new grpc.Metadata(), { deadline: Date.now() + 400 })
     const next = await unary(client, 'unary', bytes(4))
     return [hung.code, next.reply.value.toString()]
   },
