@@ -65,6 +65,20 @@ async def test_a_signal_ends_it_with_exit_0_and_it_leaves_plugins_registered(
     assert sorted(os.listdir(tmp_path)) == ["log", "root"]
 
 
+async def test_told_to_it_deregisters_every_plugin_before_it_ends(tmp_path: Path) -> None:
+    """Behaviour 42."""
+    path = tmp_path / "root" / "a.sock"
+    with daemon(tmp_path, "--deregister-at-stop") as node:
+        await node.ready()
+        async with node.watch() as watch, plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
+            await plugin.told_registered()
+            await watch.state(path, "registered")
+            node.process.terminate()
+            await watch.state(path, "gone")
+            assert await node.ended() == 0
+        assert b"plugin gone" in node.log.read_bytes()
+
+
 async def test_a_hung_plugin_does_not_hold_up_the_end_and_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     """Fault 87."""
     (tmp_path / "root").mkdir()

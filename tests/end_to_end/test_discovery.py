@@ -95,6 +95,12 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
         staged[5].rename(paths[5])
         names = [plugin["name"] for plugin in await watch.all(paths, "registered")]
         assert names == [NAME.format(index) for index in range(6)]
+        # Moved out a socket is gone, and moved in again it is new (behaviour 3).
+        before = watch.now[str(paths[0])]
+        paths[0].rename(staged[0])
+        await watch.state(paths[0], "gone")
+        staged[0].rename(paths[0])
+        await watch.state(paths[0], "registered", after=number(before["generation"]))
         # Moved out, the tree takes its plugins with it.
         (directory / "moved").rename(tmp_path / "out")
         await watch.all(paths[3:5], "gone")
