@@ -111,7 +111,8 @@ def rich_table(plugins: Sequence[Plugin], width: int) -> Table:
         if len(socket) > widths[_SOCKET]:
             # The end of a path tells one from another.
             socket = "…" + socket[1 - widths[_SOCKET] :]
-        cells_shown = (*line[:_SOCKET], socket, *line[_SOCKET + 1 :])
+        # Where there is little room, what is the same in every reason goes first.
+        cells_shown = (*line[:_SOCKET], socket, line[_REASON].removeprefix("RegisterPlugin error -- "))
         # Text, never markup: what a plugin says of itself is not ours to interpret.
         table.add_row(*(Text(cell, style=colour if at == _STATE else "") for at, cell in enumerate(cells_shown)))
     return table

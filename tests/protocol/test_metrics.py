@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import attrs
+
+from plugind.protocol.messages import RootReported, StateChanged, Watching
+from plugind.protocol.metrics import MAX_TYPES, Histogram, Metrics, worlds
+from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
+from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.view import View
+
+
+def changed(state: StateName, socket: str = "/r/a.sock", *, attempt: int = 1) -> StateChanged:
+    return StateChanged(socket, "/r", 1, state, 1.0, attempt=attempt)
+
+
+def test_every_outcome_of_every_operation_is_there_at_zero() -> None:
+    metrics = Metrics()
+    for operation in Operation:
+        for plugin_type in BUILT_IN_TYPES:
+            assert all(metrics.operations[operation, plugin_type, outcome] == 0 for outcome in Outcome)
+
+
+def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
+    view, metrics = View(), Metrics()
+    info = PluginInfo("CSIPlugin", "csi", "/e", ())
+    first = attrs.evolve(changed(StateName.ASKING_INFO), finished=Finished(Operation.DIAL, Outcome.OK, 0.001))
+    second = attrs.evolve(
+        changed(StateName.VALIDATING), info=info, finished=Finished(Operation.GET_INFO, Outcome.OK, 0.3)
+    )
+    # The third does not repeat who the plugin is: the view knows.
+    third = attrs.evolve(changed(StateName.WAITING), finished=Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0))
+    for change in (first, second, third):
+        before, after = view.apply(change)
+        metrics.count(change, after or before)
+    assert {key: count for key, count in metrics.operations.items() if count} == {
+        (Operation.DIAL, "unknown", Outcome.OK): 1,
+        (Operation.GET_INFO, "CSIPlugin", Outcome.OK): 1,
+        (Operation.VALIDATE, "CSIPlugin", Outcome.TIMED_OUT): 1,
+    }
+    assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
+
+
+def test_types_are_told_apart_in_bounds() -> None:
+    """Fault 92."""
+    metrics = Metrics()
+    assert [metrics.label(label) for label in (None, "CSIPlugin", "Odd")] == ["unknown", "CSIPlugin", "other"]
+    metrics.learn_types(["Odd"])
+    assert metrics.label("Odd") == "Odd"
+    metrics.learn_types(f"T{number}" for number in range(1000))
+    assert len({metrics.label(f"T{number}") for number in range(1000)}) <= MAX_TYPES + 1
+
+
+def test_a_registration_is_timed_when_it_is_complete() -> None:
+    metrics = Metrics()
+    metrics.count(changed(StateName.NOTIFYING), None)
+    metrics.count(attrs.evolve(changed(StateName.REGISTERED), registered_in=0.02), None)
+    assert (sum(metrics.registration.counts), metrics.registration.total) == (1, 0.02)
+
+
+def test_a_bucket_holds_what_is_at_or_under_its_bound() -> None:
+    histogram = Histogram()
+    for value in (0.0001, 0.0005, 0.7, 1.0, 500.0):
+        histogram.observe(value)
+    buckets = dict(histogram.cumulative())
+    assert (buckets["0.0005"], buckets["0.5"], buckets["1.0"], buckets["120.0"], buckets["+Inf"]) == (2, 2, 4, 4, 5)
+
+
+def test_a_restarted_watcher_counts_from_zero_and_the_daemon_goes_on() -> None:
+    metrics = Metrics()
+    reports = [(1, 0, 0), (4, 1, 2), (1, 0, 0), (2, 1, 0)]
+    for scans, failures, overflows in reports:
+        metrics.count_root(
+            RootReported("/r", Watching.EVENTS, 0.0, scans=scans, scan_failures=failures, overflows=overflows)
+        )
+    metrics.count_root(RootReported("/other", Watching.EVENTS, 0.0, scans=1))
+    assert (metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows) == (7, 2, 2)
+
+
+def test_restarts_are_counted_by_the_kind_of_actor() -> None:
+    """Faults 85 and 92: not a series for each path."""
+    metrics = Metrics()
+    for name in ("registration /r/a.sock", "registration /r/b.sock", "watcher:/r", "reconciler"):
+        metrics.count_restart(name)
+    assert metrics.restarts == {"registration": 2, "watcher": 1, "reconciler": 1}
+
+
+def test_each_socket_counts_once_in_each_world() -> None:
+    """TestMetricCollection: one count per state; behaviour 39."""
+    view = View()
+    for number, (state, attempt) in enumerate(
+        [
+            (StateName.REGISTERED, 1),
+            (StateName.NOTIFYING, 1),
+            (StateName.WAITING, 2),
+            (StateName.PARKED, 1),
+            (StateName.PARKED, 0),
+            (StateName.LEAVING, 1),
+        ]
+    ):
+        view.apply(changed(state, f"/r/{number}", attempt=attempt))
+    assert sorted(worlds(view.rows.values())) == [
+        ("/r/0", "actual_state_of_world"),
+        ("/r/0", "desired_state_of_world"),
+        ("/r/1", "actual_state_of_world"),
+        ("/r/1", "desired_state_of_world"),
+        ("/r/2", "desired_state_of_world"),
+        ("/r/3", "desired_state_of_world"),
+    ]
+
+
+def test_plugins_are_counted_by_state_and_type() -> None:
+    view, metrics = View(), Metrics()
+    info = PluginInfo("DRAPlugin", "gpu", "/e", ())
+    for number in range(3):
+        view.apply(attrs.evolve(changed(StateName.REGISTERED, f"/r/{number}"), info=info))
+    view.apply(changed(StateName.STALE, "/r/stale"))
+    counts = {key: count for key, count in metrics.plugins(view.rows.values()).items() if count}
+    assert counts == {(StateName.REGISTERED, "DRAPlugin"): 3, (StateName.STALE, "unknown"): 1}

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+from plugind.protocol.messages import HistoryEntry, PluginStatus
+from plugind.protocol.status import StateName, described_to_json, plugin_to_json
+
+
+def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
+    status = PluginStatus(
+        "/r/a.sock", "/r", 4, StateName.REGISTERED, 100.0, None, 1, None, "CSIPlugin", "csi", "/e", ("1.0.0", "1.1.0"),
+        0.0123456789, True, ("old",), 0, 42,
+    )  # fmt: skip
+    assert plugin_to_json(status, 102.5) == {
+        "socket": "/r/a.sock",
+        "root": "/r",
+        "type": "CSIPlugin",
+        "name": "csi",
+        "endpoint": "/e",
+        "versions": ["1.0.0", "1.1.0"],
+        "state": "registered",
+        "reason": None,
+        "attempt": 1,
+        "next_try_in": None,
+        "generation": 4,
+        "since": 2.5,
+        "registered_in": 0.012346,
+        "active": True,
+        "warnings": ["old"],
+        "uid": 0,
+        "pid": 42,
+    }
+
+
+def test_what_is_absent_is_null_and_a_late_next_try_is_now() -> None:
+    status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
+    shown = plugin_to_json(status, 5.0)
+    absent = {key for key, value in shown.items() if value is None}
+    assert absent == {"type", "name", "endpoint", "versions", "registered_in", "active", "uid", "pid"}
+    assert (shown["next_try_in"], shown["since"], shown["reason"]) == (0.0, 2.0, "no answer")
+    assert plugin_to_json(status, 3.25)["next_try_in"] == 0.75
+
+
+def test_a_name_that_is_no_utf_8_is_valid_json_in_ascii() -> None:
+    """Fault 21."""
+    status = PluginStatus("/r/\udcff\n.sock", "/r", 1, StateName.STALE, 0.0)
+    text = json.dumps(plugin_to_json(status, 0.0))
+    assert text.isascii()
+    assert json.loads(text)["socket"] == "/r/\\xff\n.sock"
+
+
+def test_history_is_told_by_how_long_ago_it_was() -> None:
+    history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(2.5, StateName.WAITING, "refused", 1))
+    status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 2.5, history=history)
+    assert described_to_json(status, 3.0)["history"] == [
+        {"ago": 2.0, "state": "dialing", "reason": None, "attempt": 1},
+        {"ago": 0.5, "state": "waiting", "reason": "refused", "attempt": 1},
+    ]

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugind.protocol.text import cut, encodable, escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("größe 日本", "größe 日本"),
+        ("a\nb\rc\td", "a\\nb\\rc\\td"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("abc\u202edef", "abc\\u202edef"),
+        ("a\udcffb", "a\\xffb"),
+        ("zero\x00width\u200b", "zero\\x00width\\u200b"),
+    ],
+)
+def test_what_is_no_sign_of_its_own_is_escaped(text: str, shown: str) -> None:
+    """Faults 21, 22 and 91."""
+    assert escaped(text) == shown
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_what_is_shown_is_always_printable(text: str) -> None:
+    """Fault 91."""
+    assert escaped(text).isprintable()
+
+
+@given(st.binary())
+def test_every_file_name_becomes_json_that_every_parser_takes(name: bytes) -> None:
+    """Fault 21: no lone surrogate is left."""
+    text = encodable(name.decode("utf-8", "surrogateescape"))
+    assert json.loads(json.dumps(text)) == text
+    text.encode("utf-8")
+
+
+def test_a_huge_text_is_cut_and_says_by_how_much() -> None:
+    """Fault 94."""
+    assert cut("x" * 10, 4) == "xxxx…(+6)"
+    assert cut("xxxx", 4) == "xxxx"

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from plugind.protocol.messages import HistoryEntry, PluginStatus, StateChanged
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.status import StateName
+from plugind.protocol.view import DEPRECATED, View
+
+INFO = PluginInfo("CSIPlugin", "csi.example.com", "/r/a.sock", ("1.0.0",))
+
+
+def change(state: StateName, time: float = 1.0, *, socket: str = "/r/a.sock", generation: int = 1) -> StateChanged:
+    return StateChanged(socket, "/r", generation, state, time)
+
+
+def only(view: View) -> PluginStatus:
+    (row,) = view.rows.values()
+    return row.status
+
+
+def test_a_socket_is_told_of_as_it_was_last() -> None:
+    """Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed."""
+    view = View()
+    view.apply(change(StateName.DIALING, 1.0))
+    view.apply(attrs.evolve(change(StateName.VALIDATING, 1.5), info=INFO, attempt=2, uid=7, pid=8))
+    view.apply(attrs.evolve(change(StateName.REGISTERED, 2.0), attempt=2, registered_in=1.25))
+    assert only(view) == PluginStatus(
+        socket="/r/a.sock",
+        root="/r",
+        generation=1,
+        state=StateName.REGISTERED,
+        since=2.0,
+        attempt=2,
+        type="CSIPlugin",
+        name="csi.example.com",
+        endpoint="/r/a.sock",
+        versions=("1.0.0",),
+        registered_in=1.25,
+        active=True,
+        uid=7,
+        pid=8,
+    )
+
+
+def test_another_reason_for_the_same_state_does_not_make_it_younger() -> None:
+    view = View()
+    view.apply(attrs.evolve(change(StateName.PARKED, 1.0), reason="first"))
+    view.apply(attrs.evolve(change(StateName.PARKED, 5.0), reason="second"))
+    status = only(view)
+    assert (status.since, status.reason) == (1.0, "second")
+
+
+def test_a_new_generation_is_another_plugin_until_it_says_who_it_is() -> None:
+    """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: one entry, new identity."""
+    view = View()
+    view.apply(attrs.evolve(change(StateName.REGISTERED, 1.0), info=INFO, registered_in=0.5, pid=3))
+    view.set_active("/r/a.sock", 1, active=False)
+    view.apply(change(StateName.DIALING, 2.0, generation=2))
+    assert only(view) == PluginStatus("/r/a.sock", "/r", 2, StateName.DIALING, 2.0)
+
+
+def test_what_arrives_late_of_an_older_generation_is_no_news() -> None:
+    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is not it."""
+    view = View()
+    view.apply(attrs.evolve(change(StateName.PARKED, 2.0, generation=2), reason="a symbolic link"))
+    before, after = view.apply(change(StateName.GONE, 3.0, generation=1))
+    assert before is not None
+    assert after is None
+    assert only(view).state is StateName.PARKED
+
+
+def test_a_socket_that_is_gone_leaves_the_list_and_can_still_be_described() -> None:
+    """Test_DSW_RemovePlugin_Positive, Test_ASW_RemovePlugin_Positive: gone."""
+    view = View()
+    view.apply(attrs.evolve(change(StateName.REGISTERED), info=INFO))
+    view.apply(attrs.evolve(change(StateName.GONE, 2.0), reason="the socket was removed"))
+    assert view.rows == {}
+    for target in ("/r/a.sock", "csi.example.com"):
+        (row,) = view.find(target)
+        assert (row.last.state, row.last.reason, row.name) == (
+            StateName.GONE,
+            "the socket was removed",
+            "csi.example.com",
+        )
+
+
+def test_the_end_of_a_socket_that_is_not_known_is_no_news() -> None:
+    assert View().apply(change(StateName.GONE)) == (None, None)
+
+
+def test_what_is_gone_is_remembered_in_bounds() -> None:
+    view = View(gone_kept=3)
+    for number in range(10):
+        view.apply(change(StateName.WAITING, socket=f"/r/{number}"))
+        view.apply(change(StateName.GONE, socket=f"/r/{number}"))
+    assert [bool(view.find(f"/r/{number}")) for number in range(10)] == [False] * 7 + [True] * 3
+
+
+def test_the_history_of_a_path_keeps_the_last_entries_over_generations() -> None:
+    """Behaviour 38."""
+    view = View(history=3)
+    view.apply(change(StateName.DIALING, 1.0))
+    view.apply(attrs.evolve(change(StateName.WAITING, 2.0), reason="no answer", attempt=1))
+    view.apply(change(StateName.DIALING, 3.0, generation=2))
+    view.apply(attrs.evolve(change(StateName.REGISTERED, 4.0, generation=2), attempt=1))
+    (row,) = view.find("/r/a.sock")
+    assert row.status_with_history.history == (
+        HistoryEntry(2.0, StateName.WAITING, "no answer", 1),
+        HistoryEntry(3.0, StateName.DIALING, None, 0),
+        HistoryEntry(4.0, StateName.REGISTERED, None, 1),
+    )
+
+
+def test_the_role_is_told_of_registered_instances_alone() -> None:
+    """Behaviour 37."""
+    view = View()
+    view.apply(change(StateName.NOTIFYING))
+    assert view.set_active("/r/a.sock", 1, active=False) is not None
+    assert only(view).active is None
+    view.apply(change(StateName.REGISTERED))
+    assert only(view).active is False
+    assert view.set_active("/r/a.sock", 1, active=False) is None, "it is no news"
+    assert view.set_active("/r/a.sock", 9, active=True) is None, "another generation is another instance"
+    assert view.set_active("/r/none.sock", 1, active=True) is None
+
+
+def test_a_deprecated_directory_is_warned_of() -> None:
+    """Behaviour 16."""
+    view = View()
+    view.apply(attrs.evolve(change(StateName.REGISTERED), deprecated=True))
+    assert only(view).warnings == (DEPRECATED,)
+
+
+@pytest.mark.parametrize("target", ["/r/\udcff.sock", "/r/\\xff.sock"])
+def test_a_path_that_is_no_utf_8_is_found_as_it_is_and_as_it_is_shown(target: str) -> None:
+    """Fault 21."""
+    view = View()
+    view.apply(change(StateName.WAITING, socket="/r/\udcff.sock"))
+    assert [row.last.socket for row in view.find(target)] == ["/r/\udcff.sock"]
+
+
+def test_all_sockets_of_one_name_are_found() -> None:
+    """TestPluginRegistrationSameName: ten paths, one name, all kept."""
+    view = View()
+    for number in range(10):
+        view.apply(attrs.evolve(change(StateName.REGISTERED, socket=f"/r/{number}"), info=INFO))
+    assert [row.last.socket for row in view.find("csi.example.com")] == [f"/r/{number}" for number in range(10)]
+
+
+def test_an_older_copy_of_the_view_does_not_change() -> None:
+    view = View()
+    view.apply(change(StateName.DIALING))
+    copy = list(view.rows.values())
+    view.apply(change(StateName.WAITING))
+    assert copy[0].status.state is StateName.DIALING
