@@ -19,11 +19,14 @@ from pathlib import Path
 
 import attrs
 
+from plugind.benchmarks.cheap_plugin import ServerOptions
 from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.storm_plugins import SERVERS, shares
 from plugind.benchmarks.storm_run import Scenario, run_storm
 from plugind.benchmarks.storm_tables import Outcome, plot, rows, told
 from plugind.benchmarks.table import Progress, write_json
+from plugind.benchmarks.wire import Bench, ClientFailed
 
 _OVERFLOW = 18_000
 """More sockets than inotify's queue holds events (16,384), fewer than the 20,000 descriptors of many a container."""
@@ -60,7 +63,7 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     ]
 
 
-def measure(wanted: Sequence[Scenario], runs: int) -> Outcome:
+def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> Outcome:
     """All scenarios by turns; the idle daemon is watched in the first run of each."""
     outcome = Outcome({scenario: [] for scenario in wanted}, {})
     progress = Progress(len(wanted) * runs)
@@ -71,11 +74,24 @@ def measure(wanted: Sequence[Scenario], runs: int) -> Outcome:
             if scenario in outcome.failed:
                 continue
             try:
-                outcome.runs[scenario].append(run_storm(scenario, idle=number == 0))
-            except (RuntimeError, OSError) as error:
+                floor_ms = bare_conversation(scenario) if floor else None
+                run = run_storm(scenario, idle=number == 0)
+                run.floor_ms = floor_ms
+                outcome.runs[scenario].append(run)
+            except (RuntimeError, OSError, ClientFailed) as error:
                 outcome.failed[scenario] = str(error)
     progress.end()
     return outcome
+
+
+def bare_conversation(scenario: Scenario) -> float | None:
+    """CPU milliseconds of a conversation in the wire benchmark's cheapest client: how fast the machine is just now."""
+    if scenario.daemon_core is None:
+        return None
+    with scratch_directory() as directory:
+        options = ServerOptions(directory=directory, sockets=500, spin=True, core=scenario.server_core)
+        with cheap_server(options) as server:
+            return Bench(server, 0.3, scenario.daemon_core).run("floor", 64).cpu_ms
 
 
 def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
@@ -112,6 +128,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--spin", action="store_true", help="a server that never sleeps: no wake-ups across cores")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0: not")
+    parser.add_argument("--no-floor", dest="floor", action="store_false", help="do not measure the machine's speed")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds before the memory at rest is read")
     parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
@@ -129,7 +146,7 @@ def main() -> int:
     wanted = scenarios(arguments)
     for line in limits(wanted):
         print(line, file=sys.stderr)
-    outcome = measure(wanted, arguments.runs)
+    outcome = measure(wanted, arguments.runs, floor=arguments.floor)
     print(told(outcome))
     if arguments.json:
         write_json(arguments.json, rows(outcome))

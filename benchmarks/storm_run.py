@@ -69,7 +69,7 @@ class StormRun:
 
     `cpu_ms` is the daemon's, per registration, until the last plugin was told; `cpu_settled_ms` half a second later,
     when what the daemon owes to logs and views is done. `delayed_s` is how long the daemon could have run, but others
-    had its core. None is what was not measured.
+    had its core, `floor_ms` what a bare conversation cost just before: the machine's mood. None: not measured.
     """
 
     sockets: int
@@ -82,6 +82,7 @@ class StormRun:
     max_ms: float | None = None
     cpu_ms: float | None = None
     cpu_settled_ms: float | None = None
+    floor_ms: float | None = None
     delayed_s: float | None = None
     base_mib: float | None = None
     peak_mib: float | None = None
@@ -99,6 +100,11 @@ class StormRun:
     wire_failures: int = 0
     warnings: int = 0
     trouble: str = ""
+
+    @property
+    def floors(self) -> float | None:
+        """CPU per registration in conversations of the wire benchmark's floor, measured right before."""
+        return self.cpu_ms / self.floor_ms if self.cpu_ms is not None and self.floor_ms else None
 
     @property
     def errors(self) -> int:

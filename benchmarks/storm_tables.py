@@ -31,6 +31,7 @@ _COLUMNS = {
     "max ms": "max_ms",
     "CPU ms each": "cpu_ms",
     "settled": "cpu_settled_ms",
+    "in floors": "floors",
     "no core s": "delayed_s",
     "peak MiB": "peak_mib",
     "rest MiB": "rest_mib",

@@ -89,7 +89,11 @@ def test_the_table_tells_of_errors_and_the_plot_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("command", "figure", "count"),
     [
-        (["storm", "--sockets", "3", "--runs", "1", "--idle-seconds", "0", "--settle", "0"], "last_told_s", 1),
+        (
+            ["storm", "--sockets", "3", "--runs", "1", "--idle-seconds", "0", "--settle", "0", "--no-floor"],
+            "last_told_s",
+            1,
+        ),
         (["churn", "--rates", "40", "--seconds", "0.3", "--life", "0.1", "--standing", "2"], "p50_ms", 1),
         (["idle", "--registered", "0", "3", "--seconds", "0.2", "--settle", "0"], "rss_mib", 2),
     ],
