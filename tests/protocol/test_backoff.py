@@ -67,6 +67,11 @@ def test_crashes_within_the_intensity_are_mended_and_one_more_is_not() -> None:
     assert admitted == [(0.0,), (0.0, 1.0), (0.0, 1.0, 2.0), None]
 
 
+def test_ten_crashes_in_a_minute_are_mended_unless_told_otherwise() -> None:
+    """Fault 85: the intensity that the supervisor has."""
+    assert RestartIntensity() == RestartIntensity(restarts=10, period=60.0)
+
+
 def test_a_crash_counts_until_its_period_is_over() -> None:
     """Fault 85."""
     intensity = RestartIntensity(restarts=1, period=60.0)
