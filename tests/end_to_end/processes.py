@@ -18,7 +18,7 @@ import trio
 from plugind.actors.io.http_client import Reply, UnreachableError, ask
 
 #: Seconds for anything at all; a loaded machine takes some, a healthy one none of them.
-DEADLINE = 30.0
+DEADLINE = 60.0
 PLUGIND = [sys.executable, "-m", "plugind.supervisor"]
 
 Plugin = Mapping[str, object]

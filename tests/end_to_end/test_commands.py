@@ -71,7 +71,6 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
                     "ls json": ["ls", "--json"],
                     "describe": ["describe", name],
                     "describe json": ["describe", str(good), "--json"],
-                    "wait": ["wait", name, "--type", "DevicePlugin"],
                     "wait as another type": ["wait", name, "--type", "CSIPlugin", "--timeout", "0.2"],
                     "wait for nobody": ["wait", name, nobody, "--timeout", "0.2"],
                     "retry": ["retry", str(hung)],
@@ -108,7 +107,6 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
     (described,) = json.loads(done["describe json"].out)
     states = ["dialing", "asking-info", "validating", "registering", "notifying", "registered"]
     assert [entry["state"] for entry in described["history"]][-6:] == states
-    assert done["wait"].out.startswith(f"{name} is registered in ")
     assert done["retry"].out == f"trying {hung} now\n"
     assert json.loads(done["probe"].out)["ok"] is True
 
@@ -149,7 +147,7 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
-            done.update(await all_done({"wait": ["wait", GRPCLIB.name]}, status))
+            done.update(await all_done({"wait": ["wait", GRPCLIB.name, "--type", GRPCLIB.type]}, status))
 
         nursery.start_soon(wait)
         with daemon(tmp_path) as node:
@@ -160,6 +158,7 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
                     while not done:  # noqa: ASYNC110 - a process ends
                         await trio.sleep(0.02)
     assert (done["wait"].code, done["wait"].err) == (0, "")
+    assert done["wait"].out.startswith(f"{GRPCLIB.name} is registered in ")
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["killed", "never-there"])
