@@ -82,7 +82,7 @@ def _step(least: float) -> float:
 
 def chart(title: str, subtitle: str, series: Sequence[Series], panels: Sequence[Bars | Lines]) -> str:
     """The whole picture, panels one below the other."""
-    height = _TOP + len(panels) * (_PANEL + _GAP) - 10
+    height = _TOP + len(panels) * (_PANEL + _GAP) + 8
     body = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         'font-family="Inter, Helvetica, Arial, sans-serif" font-size="12">',
