@@ -12,6 +12,7 @@ from plugind.protocol.plugins import (
     BUILT_IN_TYPES,
     DRA_SERVICES,
     InfoLimits,
+    Plugin,
     PluginInfo,
     Version,
     check_csi_versions,
@@ -225,6 +226,10 @@ def test_a_pre_release_with_a_number_too_long_for_an_int_is_compared_all_the_sam
     assert parse_version(f"1.0.0-{5000 * '9'}") < parse_version(f"1.0.0-1{5000 * '0'}")
 
 
+def test_a_number_in_a_pre_release_counts_without_its_leading_zeros() -> None:
+    assert parse_version("1.0.0-rc.007") < parse_version("1.0.0-rc.10")
+
+
 NUMBERS = st.lists(st.integers(min_value=0, max_value=10**9 - 1), min_size=3, max_size=8).map(tuple)
 PRERELEASES = st.from_regex(r"[0-9a-c.-]{0,4}", fullmatch=True)
 VERSIONS = st.builds(Version, NUMBERS, PRERELEASES)
@@ -358,8 +363,9 @@ def test_any_text_is_an_extended_resource_or_rejected(name: str) -> None:
         (("v2.DRAPlugin", "v1beta1.DRAPlugin"), "v1beta1.DRAPlugin"),
         (("1.0.0",), "v1beta1.DRAPlugin"),
         (("1",), "v1beta1.DRAPlugin"),
+        (("2.0.0", "1.0.0"), "v1beta1.DRAPlugin"),
     ],
-    ids=["current", "old", "two", "two-reversed", "one-known", "old-version", "old-version-short"],
+    ids=["current", "old", "two", "two-reversed", "one-known", "old-version", "old-version-short", "old-among-others"],
 )
 def test_the_newest_dra_service_that_both_sides_know_is_chosen(versions: tuple[str, ...], service: str) -> None:
     """TestRegistrationHandler: current service, two services, old service."""
@@ -381,6 +387,11 @@ def test_the_newest_dra_service_that_both_sides_know_is_chosen(versions: tuple[s
 def test_a_dra_driver_without_a_known_service_is_rejected(versions: tuple[str, ...], reason: str) -> None:
     """TestRegistrationHandler: no services, wrong version."""
     assert rejection(lambda: choose_dra_service(versions)) == reason
+
+
+def test_a_plugin_is_found_in_no_deprecated_directory_unless_said_so() -> None:
+    """Behaviour 16."""
+    assert not Plugin("T", "a", SOCKET, ("1.0.0",), SOCKET, 1).found_in_deprecated_dir
 
 
 def test_the_types_and_services_that_are_built_in_are_those_of_the_reference() -> None:
