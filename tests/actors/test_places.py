@@ -62,6 +62,57 @@ async def test_places_of_those_who_hang_lapse_so_that_the_others_begin(autojump_
     assert times == [0.0, 0.0, 0.05, 0.05, 0.1, 0.1]
 
 
+async def test_sixty_four_begin_at_once_and_more_a_tenth_of_a_second_later(autojump_clock: MockClock) -> None:
+    """What the daemon has, unless told otherwise."""
+    places = Places()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(places.run)
+        began = trio.current_time()
+        times = []
+        for _ in range(65):
+            await places.take()
+            times.append(round(trio.current_time() - began, 6))
+        nursery.cancel_scope.cancel()
+    assert times == [0.0] * 64 + [0.1]
+
+
+async def test_nothing_is_kept_of_places_that_were_given_back() -> None:
+    """Not even while nobody waits for a place, which is most of the life of a daemon."""
+    places = Places(limit=1, lapse=math.inf)
+    for _ in range(3):
+        (await places.take()).give_back()
+    assert not places._lent
+
+
+async def test_each_place_lapses_by_its_own_time(autojump_clock: MockClock) -> None:
+    places = Places(limit=2, lapse=0.1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(places.run)
+        began = trio.current_time()
+        await places.take()
+        await trio.sleep(0.06)
+        times = []
+        for _ in range(3):
+            await places.take()
+            times.append(round(trio.current_time() - began, 6))
+        nursery.cancel_scope.cancel()
+    assert times == [0.06, 0.1, 0.16]
+
+
+async def test_a_lapsed_place_that_is_given_back_at_last_makes_room_for_nobody_more(autojump_clock: MockClock) -> None:
+    """Fault 47: its room was given to another when it lapsed."""
+    places = Places(limit=1, lapse=0.1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(places.run)
+        began = trio.current_time()
+        first = await places.take()
+        await places.take()
+        first.give_back()
+        await places.take()
+        assert round(trio.current_time() - began, 6) == 0.2
+        nursery.cancel_scope.cancel()
+
+
 async def test_places_do_not_lapse_while_the_daemon_itself_is_late(mock_clock: MockClock) -> None:
     """Then the plugins are not what is slow."""
     places = Places(limit=1, lapse=0.1)
