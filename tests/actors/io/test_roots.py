@@ -20,6 +20,23 @@ def test_a_missing_root_is_made_with_those_above_it(tmp_path: Path) -> None:
         assert list(root.iterdir()) == []
 
 
+def test_a_root_that_is_made_is_written_to_by_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    """Fault 3."""
+    before = os.umask(0)
+    try:
+        with held([str(tmp_path / "root")]):
+            assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
+    finally:
+        os.umask(before)
+
+
+def test_a_root_that_cannot_be_had_is_bad_configuration_and_says_why(tmp_path: Path) -> None:
+    """Fault 2."""
+    root = tmp_path / ("x" * 256)
+    with pytest.raises(ConfigError, match="cannot be used: File name too long; name another"), held([str(root)]):
+        pass
+
+
 def test_a_root_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:
     """Fault 96."""
     busy = pytest.raises(RootBusyError, match=f"another plugind runs on {tmp_path}")
@@ -75,6 +92,14 @@ def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
     root.mkdir()
     os.chown(root, 12345, 12345)
     with pytest.raises(ConfigError, match="belongs to user 12345"), held([str(root)]):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of the superuser's")
+def test_a_root_of_the_superusers_is_as_good_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 3."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with held([str(tmp_path)]):
         pass
 
 
