@@ -397,8 +397,6 @@ class Supervisor:
     async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
         """Open a stream: first one :class:`Snapshot` of what is, then a :class:`PluginChanged` for each change.
 
-        It ends when the node does.
-
         ::
 
             async with node.changes() as changes:

@@ -7,8 +7,8 @@ import os
 import sys
 
 import grpc
-from pydra.core.generated.pluginregistration import pluginregistration_pb2  # type: ignore[import-untyped]
-from pydra.core.server import DraNodeServer  # type: ignore[import-untyped]
+from pydra.core.generated.pluginregistration import pluginregistration_pb2
+from pydra.core.server import DraNodeServer
 
 
 class Driver(DraNodeServer):  # type: ignore[misc] # pydra publishes no types
