@@ -62,7 +62,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "actors/reconciler.py": (_ACTORS + "reconciler.py",),
     "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
     "actors/supervision.py": (_ACTORS + "supervision.py", _ACTORS + "supervisor.py"),
-    "actors/mailbox.py": (_ACTORS + "handler_actor.py", _ACTORS + "reconciler.py", _ACTORS + "watcher.py"),
+    "actors/mailbox.py": (_ACTORS + "mailbox.py",),
     "actors/io/roots.py": ("tests/actors/io/test_roots.py",),
 }
 
