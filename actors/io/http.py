@@ -188,6 +188,8 @@ async def _receive_request(
             break
     if head is None:
         raise trio.BrokenResourceError("the client left before it asked")
+    if head.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("only HTTP/1.1 is spoken here", error_status_hint=505)
     try:
         target = urlsplit(head.target.decode("ascii"))
         query = dict(parse_qsl(target.query, errors="surrogateescape", max_num_fields=16))
@@ -214,17 +216,20 @@ async def _respond(
             await stream.send_all(head + data + (connection.send(h11.EndOfMessage()) or b""))
         return
 
-    async def send(piece: bytes) -> None:
+    async def send_all(data: bytes) -> None:
         with trio.fail_after(limits.piece):
-            await stream.send_all(connection.send(h11.Data(data=piece)) or b"")
+            await stream.send_all(data)
+
+    async def send(piece: bytes) -> None:
+        await send_all(connection.send(h11.Data(data=piece)) or b"")
 
     with trio.fail_after(math.inf if response.endless else limits.response):
-        await stream.send_all(head)
+        await send_all(head)
         if response.endless:
             await _write_while_there(stream, response.write, send)
         else:
             await response.write(send)
-        await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
+        await send_all(connection.send(h11.EndOfMessage()) or b"")
 
 
 async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Awaitable[None]], send: Send) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import socket
 import stat
 import struct
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -49,11 +49,14 @@ class UnixListener:
     inode: tuple[int, int]
 
     def close(self) -> None:
-        """Stop listening, and remove the file if it is still this one."""
+        """Stop listening, and remove the file if it is still this one. May be repeated."""
+        if self.socket.fileno() < 0:
+            return
         self.socket.close()
-        with contextlib.suppress(FileNotFoundError):
-            if _inode(os.lstat(self.path)) == self.inode:
-                os.unlink(self.path)
+        with contextlib.suppress(OSError), _directory_of(self.path) as (at, name, reach):
+            # A successor may have been given the same inode; but it answers, and this one no longer does.
+            if _inode(os.lstat(name, dir_fd=at)) == self.inode and not _answers(reach):
+                os.unlink(name, dir_fd=at)
 
 
 def _inode(status: os.stat_result) -> tuple[int, int]:
@@ -63,23 +66,19 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 def listen(path: str, *, backlog: int = 128) -> UnixListener:
     """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it is missing.
 
-    The socket is bound under a name of its own, gets its mode, listens, and is only then renamed into place: nobody
-    meets it half made, and a stale file of a dead daemon is replaced in one step.
+    A stale file of a dead daemon is replaced. The socket has its mode from the moment that it is there.
 
     Raises:
       ConfigError: if something that lives, or is no socket, is there, or the directory cannot be written.
     """
-    directory, name = os.path.split(os.path.abspath(path))
-    if not name or "\0" in path:
+    whole = os.path.abspath(path)
+    if path.endswith("/") or "\0" in path or not path:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _refuse_what_lives(path, at, name)
-            return _bind(path, at, name, backlog)
-        finally:
-            os.close(at)
+        os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
+        with _directory_of(whole) as (at, name, reach):
+            _remove_what_is_dead(whole, at, name, reach)
+            return _bind(whole, at, name, reach, backlog)
     except OSError as error:
         raise ConfigError(
             f"cannot make the status socket {escaped(path)}: {error.strerror or error};"
@@ -87,40 +86,55 @@ def listen(path: str, *, backlog: int = 128) -> UnixListener:
         ) from error
 
 
-def _reach(at: int, name: str) -> str:
-    """A path short enough for a ``sockaddr_un``, however deep the directory lies (fault 23)."""
-    return f"/proc/self/fd/{at}/{name}"
+@contextlib.contextmanager
+def _directory_of(path: str) -> Iterator[tuple[int, str, str]]:
+    """Open the directory of ``path``; also yield the file's name, and a path short enough to connect to (fault 23)."""
+    directory, name = os.path.split(path)
+    at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield at, name, path if len(os.fsencode(path)) <= MAX_PATH else f"/proc/self/fd/{at}/{name}"
+    finally:
+        os.close(at)
 
 
-def _refuse_what_lives(path: str, at: int, name: str) -> None:
+def _remove_what_is_dead(path: str, at: int, name: str, reach: str) -> None:
     try:
         mode = os.lstat(name, dir_fd=at).st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"{escaped(path)} exists and is no socket; remove it or give another path with --status")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0)
-        outcome = probe.connect_ex(_reach(at, name))
-    if outcome not in (errno.ECONNREFUSED, errno.ENOENT):
+    if _answers(reach):
         raise ConfigError(
             f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
         )
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=at)
 
 
-def _bind(path: str, at: int, name: str, backlog: int) -> UnixListener:
-    # Two containers on one directory may share a process id, so the name is by chance.
-    temporary = f".{secrets.token_hex(4)}.sock"
+def _answers(reach: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        return probe.connect_ex(reach) not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+def _bind(path: str, at: int, name: str, reach: str, backlog: int) -> UnixListener:
     bare = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Of the whole process, but for one system call; a chmod after bind would leave a moment in which others connect.
+    before = os.umask(0o177)
     try:
-        bare.bind(_reach(at, temporary))
-        os.chmod(temporary, 0o600, dir_fd=at)
+        bare.bind(reach)
+    except BaseException:
+        bare.close()
+        raise
+    finally:
+        os.umask(before)
+    try:
+        inode = _inode(os.lstat(name, dir_fd=at))
         bare.listen(backlog)
-        inode = _inode(os.lstat(temporary, dir_fd=at))
-        os.rename(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+        return UnixListener(path, trio.socket.from_stdlib_socket(bare), inode)
     except BaseException:
         bare.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=at)
+            os.unlink(name, dir_fd=at)
         raise
-    return UnixListener(os.path.abspath(path), trio.socket.from_stdlib_socket(bare), inode)
