@@ -124,3 +124,44 @@ def test_the_watch_of_the_parent_is_not_removed_with_a_path_that_shares_it() -> 
     watches = watched()
     watches.add("/p/r/up", 1)
     assert watches.drop("/p/r/up") is None
+
+
+def test_a_directory_that_was_left_and_is_watched_again_is_not_trusted_before_a_scan() -> None:
+    """Fault 24: what happened there in between no event told."""
+    watches = watched()
+    assert watches.drop("/p/r/x") == 3
+    watches.add("/p/r/x", 4)
+    assert not watches.trusts("/p/r/x")
+
+
+def test_marks_that_are_put_back_add_to_what_came_since() -> None:
+    watches = watched()
+    watches.note((2, mask.DELETE, "a.sock"))
+    taken = watches.take()
+    watches.note((2, mask.ATTRIB, "a.sock"))
+    watches.put_back(taken)
+    assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES}
+
+
+def test_a_root_whose_parent_cannot_be_watched_is_watched_all_the_same() -> None:
+    """Behaviour 11."""
+    watches = Watches("/p/r")
+    watches.add("/p/r", 2)
+    watches.note((2, mask.CREATE, "a.sock"))
+    assert watches.take() == {"/p/r/a.sock": LOOK}
+    assert watches.drop("/p/r") == 2
+
+
+def test_a_parent_whose_watch_ended_tells_nothing_any_more() -> None:
+    """Fault 20."""
+    watches = watched()
+    watches.note((1, mask.IGNORED, ""))
+    watches.take()
+    watches.note((1, mask.CREATE, "r"))
+    assert watches.take() == {}
+
+
+def test_nothing_is_kept_of_a_descriptor_that_stands_for_no_path() -> None:
+    watches = watched()
+    watches.drop("/p/r/x")
+    assert set(watches._paths) == {2}
