@@ -244,7 +244,7 @@ class _Storm:
             ended = began = self._plugins.remove() / 1e9
             gone = 0
             # The log costs the daemon nothing more, but may drop lines; so where it rests, the counters have a say.
-            while gone < self.result.told:
+            while gone < self.result.sockets:  # Those that hang go too.
                 time.sleep(0.005)
                 now = time.monotonic()
                 if lines := log.read().count(b'msg="plugin gone"'):
