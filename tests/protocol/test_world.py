@@ -294,6 +294,23 @@ def test_a_plugin_that_its_handler_refused_is_told_when_another_of_its_name_goes
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Tell(B, m.NameFreed())]
 
 
+def test_a_plugin_that_was_refused_a_name_and_now_says_another_waits_for_the_first_no_more() -> None:
+    """Behaviour 37."""
+    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
+
+    assert take(world, claimed(B, 2, OTHER, ticket=2)) == [admitted(B, 2)]
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1)) == [Tell(A, m.SocketVanished(A, 1))]
+
+
+def test_a_name_is_free_once_the_actor_that_bore_it_has_ended_without_a_word() -> None:
+    """Level-triggered: its socket is still there, so another actor registers it anew."""
+    world = given(*registered(A, 1), policy=InstancePolicy.REJECT)
+
+    assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(1))]
+    assert world.actual() == {}
+    assert take(world, claimed()) == [admitted(A)]
+
+
 def test_who_stood_by_and_registers_again_counts_as_active_again() -> None:
     """Behaviour 37: of the view that was told otherwise in the same generation, that is taken back."""
     world = given(*registered(A, 1), *registered(B, 2))
