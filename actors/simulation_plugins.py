@@ -200,7 +200,7 @@ class PluggedIn:
             self._network.end(listener)
 
     def _remove(self) -> None:
-        if self._directory.look(self.path) is not None:
+        if self._directory.exists(self.path):
             self._directory.unlink(self.path)
 
     # --- its connections ----------------------------------------------------------------------------------------------

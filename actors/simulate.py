@@ -1,0 +1,116 @@
+"""Simulation: random scripts against what must always hold, one seed for everything.
+
+One seed gives one script (``simulate_script``), one order of Trio's tasks, one trace and its hash, in every process. The
+script is played on a node in memory (``simulate_player``), which runs plugind's own supervisor, actors and wire; while it
+is played, and once its faults have stopped, the oracles look on (``simulate_oracles``, ``simulate_sentinels``,
+``simulate_rest``). docs/simulation.md says what they hold plugind to.
+
+::
+
+    outcome = simulate(7, events=200)
+    assert not outcome.violations, outcome.violations
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection
+
+import attrs
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulate_player import Player
+from plugind.actors.simulate_rest import check_rest
+from plugind.actors.simulate_script import Event, Fault, write
+from plugind.actors.simulate_trace import Trace, Violation
+from plugind.actors.supervision import leaves
+
+__all__ = ["ALL", "EVENTS", "Event", "Fault", "Outcome", "Violation", "simulate"]
+
+ALL = frozenset(Fault)
+#: How many events a script has, unless said otherwise.
+EVENTS = 200
+
+
+@attrs.frozen
+class Outcome:
+    """What came of one script."""
+
+    seed: int
+    #: How many events were played.
+    events: int
+    virtual_seconds: float
+    trace_hash: str
+    violations: tuple[Violation, ...]
+
+
+def simulate(
+    seed: int,
+    *,
+    events: int = EVENTS,
+    faults: Collection[Fault] = ALL,
+    only: Collection[int] | None = None,
+    show: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Play the script of ``seed``, of so many ``events``, and return what came of it.
+
+    ``only`` are the numbers of the events that are played, all by default; ``show`` is given each line of the trace.
+    """
+    script = [event for event in write(seed, events, faults) if only is None or event.number in only]
+    trace = Trace(show)
+    collects = gc.isenabled()
+    # When the collector runs depends on what else this process did, and it closes what was left open.
+    gc.disable()
+    try:
+        seconds = trio.run(_play, seed, faults, trace, script, clock=MockClock(autojump_threshold=0))
+    finally:
+        if collects:
+            gc.enable()
+    return Outcome(seed, len(script), seconds, trace.hash, tuple(trace.violations))
+
+
+#: Rounds of Trio's scheduler without time going on, after which nobody will ever rest.
+_ROUNDS = 20_000
+
+
+class _Livelock(trio.abc.Instrument):
+    """Ends a script in which tasks run and run, and time stands still."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._time = 0.0
+        self._rounds = 0
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - Trio's name
+        """One more round."""
+        now = trio.current_time()
+        if now != self._time:
+            self._time, self._rounds = now, 0
+        self._rounds += 1
+        if self._rounds == _ROUNDS:
+            self._scope.cancel()
+
+
+async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    player = Player(seed, faults, trace)
+    scope = trio.CancelScope()
+    livelock = _Livelock(scope)
+    trio.lowlevel.add_instrument(livelock)
+    try:
+        with scope:
+            async with player.node:
+                await player.play(script)
+                await check_rest(player)
+        if scope.cancelled_caught:
+            trace.violated("livelock", f"tasks run for {_ROUNDS} rounds, and time stands still")
+    except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
+        for leaf in leaves(error):
+            trace.violated("crash", f"{type(leaf).__name__}: {leaf}")
+    trio.lowlevel.remove_instrument(livelock)
+    left = trio.lowlevel.current_statistics().tasks_living - tasks
+    if left:
+        trace.violated("leak", f"{left} tasks")
+    trace.line("end")
+    return round(trio.current_time(), 3)

@@ -1,0 +1,208 @@
+"""The node that scripts are played on: a :class:`SimulatedNode` that is watched by oracles, and whose actors can crash.
+
+An actor crashes as a bug would make it: it is given a message that nobody sends, or its port raises what no port does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Literal, cast
+
+import attrs
+import trio
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.io.directory import Chunk
+from plugind.actors.simulate_oracles import BackoffOracle, HandlerOracle
+from plugind.actors.simulate_trace import Trace
+from plugind.actors.simulation import SimulatedNode
+from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation_handlers import Ask, Behaviour, Fails, Hangs, Takes
+from plugind.actors.simulation_network import MemoryNetwork
+from plugind.actors.supervision import leaves
+from plugind.protocol import messages as m
+from plugind.protocol.config import Config
+from plugind.protocol.discovery import Found
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.status import StateName
+
+Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
+ACTORS: tuple[Actor, ...] = ("watcher", "reconciler", "registration", "status", "handler")
+
+
+class InjectedError(Exception):
+    """The crash of an actor that the script asked for."""
+
+
+@attrs.frozen
+class Bomb:
+    """A message that no actor knows; it crashes whoever takes it in."""
+
+
+class CrashingDirectory(MemoryDirectory):
+    """A directory whose next look or scan may crash the watcher."""
+
+    #: The next so many looks and scans raise.
+    crashes = 0
+
+    def _crash(self) -> None:
+        if self.crashes:
+            self.crashes -= 1
+            raise InjectedError
+
+    def look(self, path: str) -> Found | None:
+        """See :class:`MemoryDirectory`."""
+        self._crash()
+        return super().look(path)
+
+    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+        """See :class:`MemoryDirectory`."""
+        for chunk in super().scan(path, known):
+            yield chunk
+            self._crash()
+
+
+class WatchedNetwork(MemoryNetwork):
+    """A network that tells of each dial, and may crash who dials."""
+
+    def __init__(self, directory: MemoryDirectory, trace: Trace, backoff: BackoffOracle) -> None:
+        super().__init__(directory)
+        self._trace = trace
+        self._backoff = backoff
+        #: The next so many dials raise.
+        self.crashes = 0
+
+    async def dial(self, path: str, *, timeout: float, refused_grace: float = 1.0) -> Channel:
+        """See :class:`MemoryNetwork`."""
+        self._trace.line("dial", path)
+        self._backoff.dialed(path)
+        self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
+        if any(other == path for other, _ in self.opened):
+            self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
+        if self.crashes:
+            self.crashes -= 1
+            raise InjectedError
+        return await super().dial(path, timeout=timeout, refused_grace=refused_grace)
+
+
+class WatchedHandler:
+    """A handler that behaves as it is told, and tells the oracle of each call."""
+
+    def __init__(self, number: int, policy: InstancePolicy, oracle: HandlerOracle, backoff: BackoffOracle) -> None:
+        self.instances = policy
+        self.number = number
+        #: What the next calls do, by call and name.
+        self.script: dict[tuple[Ask, str], deque[Behaviour]] = {}
+        self._oracle = oracle
+        self._backoff = backoff
+
+    async def validate(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("validate", plugin)
+
+    async def register(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("register", plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        try:
+            await self._call("deregister", plugin)
+        finally:
+            self._backoff.freed(plugin.name)
+
+    async def _call(self, ask: Ask, plugin: Plugin) -> None:
+        call = self._oracle.began(self.number, ask, plugin)
+        ok = False
+        try:
+            scripted = self.script.get((ask, plugin.name))
+            await _behave(scripted.popleft() if scripted else None)
+            ok = True
+        finally:
+            self._oracle.ended(call, ok=ok)
+
+
+async def _behave(behaviour: Behaviour | None) -> None:
+    match behaviour:
+        case None:
+            await trio.lowlevel.checkpoint()
+        case Fails():
+            raise behaviour.exception
+        case Hangs():
+            await trio.sleep_forever()
+        case Takes():
+            await trio.sleep(behaviour.seconds)
+
+
+class WatchedNode(SimulatedNode):
+    """A simulated node that tells its trace and its oracles what is shown, and counts crashes."""
+
+    def __init__(self, config: Config, trace: Trace, handlers: HandlerOracle, backoff: BackoffOracle) -> None:
+        super().__init__(config)
+        self.trace = trace
+        self._seen = handlers
+        self._backoff = backoff
+        old = self.directory
+        self.directory: CrashingDirectory = CrashingDirectory(now=old._now)
+        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
+        for root in self.config.roots:
+            self.directory.mkdir(root.path)
+
+    def watch_crashes(self) -> None:
+        """Tell the trace of each crash of an actor, and of those that nobody asked for. Once for each daemon."""
+        crashes = self.supervisor._crashes
+        tell = crashes._tell
+
+        def told(name: str, error: Exception) -> None:
+            kind = name.split()[0]
+            self.trace.line("crash", kind)
+            if not all(isinstance(leaf, InjectedError) or "Bomb" in str(leaf) for leaf in leaves(error)):
+                self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
+            tell(name, error)
+
+        crashes._tell = told
+
+    def crash(self, actor: Actor, path: str | None, plugin_type: str) -> bool:
+        """Crash an actor, the registration of ``path`` or the handler of ``plugin_type``; return whether there is one.
+
+        A bug would be in an actor's own code, so what it is given are messages that only a bug could send.
+        """
+        supervisor, bomb = self.supervisor, Bomb()
+        match actor:
+            case "watcher":
+                self.directory.crashes += 1
+            case "reconciler":
+                supervisor._to_reconciler.send_nowait(cast("m.ReconcilerMessage", bomb))
+            case "status":
+                supervisor._to_status.send_nowait(cast("m.StatusMessage", bomb))
+            case "handler":
+                added = supervisor._handlers.get(plugin_type)
+                if added is None:
+                    return False
+                added.handler.send_nowait(cast("m.HandlerMessage", bomb))
+            case "registration":
+                inbox = supervisor._addresses.get(path or "")
+                if inbox is None:
+                    return False
+                # Past the bell, whose rule would crash the sender.
+                inbox._send.send_nowait(cast("m.RegistrationMessage", bomb))
+        return True
+
+    def _note(self, change: m.PluginChanged) -> None:
+        status = change.plugin
+        self.trace.line(
+            "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
+        )
+        owing = self._seen.owing.get(status.socket)
+        self._backoff.shown(status, owing=owing is not None and owing.taken)
+        self._seen.shown(status)
+        super()._note(change)
+
+    def shown(self, state: StateName) -> dict[str, m.PluginStatus]:
+        """What is shown in ``state`` now, by path."""
+        return {path: status for path, status in self._statuses.items() if status.state is state}
+
+    def actors(self) -> list[str]:
+        """The paths that have a registration actor now."""
+        return sorted(self.supervisor._addresses)

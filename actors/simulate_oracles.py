@@ -1,0 +1,291 @@
+"""The rules that a node keeps whatever happens, checked while a script is played.
+
+:class:`HandlerOracle` sees the calls that a handler gets and the verdicts that plugins are told; :class:`BackoffOracle`
+sees the states that are shown and every dial. Both write what they see into the trace. What must hold at rest is in
+``plugind.actors.simulate_rest``.
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from plugind.actors.simulate_trace import Trace
+from plugind.actors.simulation_handlers import Ask
+from plugind.protocol.backoff import Backoff
+from plugind.protocol.messages import PluginStatus
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.status import StateName
+
+#: Virtual times are sums of floats.
+EPSILON = 1e-6
+
+
+@attrs.define(eq=False)
+class Owing:
+    """A Register that was asked, and whose Deregister has not ended."""
+
+    handler: int
+    plugin: Plugin
+    #: Register returned without an error.
+    taken: bool = False
+    #: When Deregister began.
+    leaving_since: float | None = None
+    #: How often the plugin was told that it is registered.
+    told: int = 0
+
+
+@attrs.frozen(eq=False)
+class UnderWay:
+    """A call of a handler that has not returned."""
+
+    handler: int
+    ask: Ask
+    plugin: Plugin
+
+
+class HandlerOracle:
+    """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
+
+    A Validate that was superseded may be under way still when its path's next attempt begins: it changes nothing.
+    """
+
+    def __init__(self, trace: Trace, policy: InstancePolicy) -> None:
+        self._trace = trace
+        self._policy = policy
+        self.owing: dict[str, Owing] = {}
+        self.under_way: list[UnderWay] = []
+        #: The generations whose last Validate succeeded, and with which handler, by path.
+        self._validated: dict[str, tuple[int, int]] = {}
+        #: Paths that are shown as leaving though nothing else is under way for their name, and since when.
+        self._leaving: dict[str, float] = {}
+
+    def forget(self) -> None:
+        """The daemon ended: what its handlers had went with it."""
+        self.owing.clear()
+        self.under_way.clear()
+        self._validated.clear()
+        self._leaving.clear()
+
+    def registered(self) -> dict[str, Plugin]:
+        """What handlers hold now, by path."""
+        return {path: owing.plugin for path, owing in self.owing.items() if owing.taken and owing.leaving_since is None}
+
+    # --- the calls ----------------------------------------------------------------------------------------------------
+
+    def began(self, handler: int, ask: Ask, plugin: Plugin) -> UnderWay:
+        """A call began."""
+        self._trace.line("handler", handler, ask, plugin.name, plugin.socket, plugin.generation)
+        self._check_alone(handler, ask, plugin)
+        match ask:
+            case "validate":
+                self._check_owes_nothing(ask, plugin)
+                self._validated.pop(plugin.socket, None)
+            case "register":
+                self._register_began(handler, plugin)
+            case "deregister":
+                self._deregister_began(handler, plugin)
+        call = UnderWay(handler, ask, plugin)
+        self.under_way.append(call)
+        return call
+
+    def ended(self, call: UnderWay, *, ok: bool) -> None:
+        """A call returned, or raised."""
+        if call not in self.under_way:
+            return  # The daemon was killed meanwhile.
+        self.under_way.remove(call)
+        plugin, path = call.plugin, call.plugin.socket
+        self._trace.line("handler", call.handler, call.ask, plugin.name, path, "ok" if ok else "failed")
+        owing = self.owing.get(path)
+        match call.ask:
+            case "validate":
+                if ok:
+                    self._validated[path] = (plugin.generation, call.handler)
+            case "register":
+                if owing is not None and owing.plugin == plugin:
+                    owing.taken = ok
+            case "deregister":
+                if owing is not None and owing.plugin == plugin:
+                    del self.owing[path]
+
+    def _check_alone(self, handler: int, ask: Ask, plugin: Plugin) -> None:
+        for call in self.under_way:
+            if call.handler == handler and call.plugin.name == plugin.name:
+                self._trace.violated(
+                    "one-per-name", f"{ask} of {plugin.socket} begins during {call.ask} of {call.plugin.socket}"
+                )
+            elif call.plugin.socket == plugin.socket and call.ask != "validate":
+                self._trace.violated("one-per-path", f"{ask} of {plugin.socket} begins during its {call.ask}")
+
+    def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
+        owing = self.owing.get(plugin.socket)
+        if owing is not None:
+            self._trace.violated(
+                "order",
+                f"{ask} of {plugin.socket} generation {plugin.generation}, and generation "
+                f"{owing.plugin.generation} was not deregistered",
+            )
+
+    def _register_began(self, handler: int, plugin: Plugin) -> None:
+        path = plugin.socket
+        self._check_owes_nothing("register", plugin)
+        if self._validated.pop(path, None) != (plugin.generation, handler):
+            self._trace.violated("order", f"register of {path} generation {plugin.generation} was not validated")
+        for other, owing in self.owing.items():
+            if other == path or owing.plugin.name != plugin.name:
+                continue
+            now = trio.current_time()
+            if self._leaving.get(other, now) < now:
+                self._trace.violated("unregister-first", f"register of {path} before the deregister of {other}")
+            elif self._policy is InstancePolicy.REJECT and owing.leaving_since is None:
+                self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
+        self.owing[path] = Owing(handler, plugin)
+
+    def _deregister_began(self, handler: int, plugin: Plugin) -> None:
+        owing = self.owing.get(plugin.socket)
+        self._leaving.pop(plugin.socket, None)
+        if owing is None or owing.plugin != plugin or owing.handler != handler or owing.leaving_since is not None:
+            self._trace.violated(
+                "order", f"deregister of {plugin.socket} generation {plugin.generation}, which is not owed"
+            )
+        else:
+            owing.leaving_since = trio.current_time()
+
+    # --- what else is seen --------------------------------------------------------------------------------------------
+
+    def shown(self, status: PluginStatus) -> None:
+        """A state was shown: one that leaves must be deregistered at once, where nothing else is under way."""
+        owing = self.owing.get(status.socket)
+        if status.state is not StateName.LEAVING or owing is None or owing.leaving_since is not None:
+            self._leaving.pop(status.socket, None)
+        elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
+            self._leaving.setdefault(status.socket, trio.current_time())
+
+    def told(self, path: str, *, registered: bool, well: bool) -> None:
+        """A plugin was told a verdict; ``well`` says that it answers, and nothing broke its connections."""
+        self._trace.line("told", path, "registered" if registered else "refused")
+        if not registered:
+            return
+        owing, now = self.owing.get(path), trio.current_time()
+        if owing is None or not owing.taken or (owing.leaving_since is not None and owing.leaving_since < now):
+            self._trace.violated("order", f"{path} was told that it is registered, and it is not")
+        else:
+            owing.told += 1
+            if owing.told > 1 and well:
+                self._trace.violated("order", f"{path} was told {owing.told} times that it is registered")
+
+
+@attrs.define(eq=False)
+class _Tries:
+    """What is known of the tries of one path in one generation."""
+
+    generation: int
+    #: Dials since the count began; waits for another try to notify.
+    dials: int = 0
+    notify_waits: int = 0
+    #: A wait is under way until then.
+    until: float | None = None
+    last: PluginStatus | None = None
+    #: Something happened since the wait began, upon which a try may come at once.
+    nudged: bool = False
+    #: Something happened since the last wait, upon which the count may have begun anew.
+    reset: bool = False
+    #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
+    touched: bool = False
+    #: By how many seconds a try that was not expected came too soon.
+    early: float | None = None
+
+
+class BackoffOracle:
+    """No try comes sooner after a failure than the backoff says, unless something happened that allows it."""
+
+    def __init__(self, trace: Trace, backoff: Backoff) -> None:
+        self._trace = trace
+        self._backoff = backoff
+        self._tries: dict[str, _Tries] = {}
+
+    def forget(self) -> None:
+        """The daemon ended."""
+        self._tries.clear()
+
+    def nudged(self, path: str | None = None, *, name: str | None = None) -> None:
+        """``path``, or whoever is called ``name``, or any, was told to try at once; its count may begin anew."""
+        for other, tries in self._tries.items():
+            if path in (None, other) and (name is None or (tries.last is not None and tries.last.name == name)):
+                tries.nudged = tries.reset = True
+
+    def freed(self, name: str) -> None:
+        """An instance of ``name`` is gone: who was refused because of it may try at once."""
+        for tries in self._tries.values():
+            if tries.last is not None and tries.last.name == name:
+                tries.nudged = True
+
+    def touched(self, path: str | None = None) -> None:
+        """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
+        for other, tries in self._tries.items():
+            if path in (None, other):
+                tries.touched = tries.reset = True
+
+    def dialed(self, path: str) -> None:
+        """Somebody tries to connect."""
+        tries, now = self._tries.get(path), trio.current_time()
+        if tries is None or tries.until is None or tries.nudged or tries.touched:
+            return
+        if now < tries.until - EPSILON:
+            # Whether another generation does so is known as soon as it is shown.
+            tries.early = tries.until - now
+
+    def shown(self, status: PluginStatus, *, owing: bool) -> None:
+        """A state is shown; ``owing`` says that the plugin was registered, and is to be notified."""
+        tries = self._tries.get(status.socket)
+        if tries is None or tries.generation != status.generation:
+            tries = self._tries[status.socket] = _Tries(status.generation)
+        last, tries.last = tries.last, status
+        if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
+            status.state,
+            status.attempt,
+            status.since,
+            status.next_try,
+        ):
+            return
+        match status.state:
+            case StateName.DIALING:
+                if not owing:
+                    tries.dials += 1
+                if tries.early is not None and not tries.nudged:
+                    self._trace.violated(
+                        "backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try"
+                    )
+                tries.early = None
+                tries.until, tries.nudged = None, False
+            case StateName.WAITING | StateName.STALE:
+                self._waits(tries, status, owing=owing)
+            case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
+                # What follows may go on from what was before, or begin anew.
+                tries.notify_waits = 0
+                tries.until = None
+                tries.reset = True
+            case _:
+                tries.until = None
+
+    def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
+        if owing:
+            tries.notify_waits += 1
+            failures = 1 if tries.reset else tries.notify_waits
+        else:
+            if tries.reset:
+                tries.dials = status.attempt
+            failures = tries.dials
+            if status.attempt != failures:
+                self._trace.violated(
+                    "backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}."
+                )
+        tries.nudged, tries.reset = False, tries.touched
+        tries.until = status.next_try
+        if status.next_try is None:
+            self._trace.violated("backoff", f"{status.socket} waits for nothing")
+            return
+        delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
+        longest = self._backoff.cap if owing else rule
+        if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
+            self._trace.violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")

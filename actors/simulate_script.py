@@ -1,0 +1,130 @@
+"""Random scripts for a node in memory: what happens, when, and which faults it takes part of.
+
+A script is a list of :class:`Event`, drawn from one seed. Each event carries a seed of its own, from which its details
+follow once it is played: so an event that is taken out changes nothing about the others, and a script can be shrunk.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Collection
+from typing import Final
+
+import attrs
+
+
+class Fault(enum.Enum):
+    """What may go wrong in a script; the names are those of ``plugind simulate --faults``."""
+
+    #: Plugins that fail, hang, dawdle, lie, die in the midst of a call, or leave a socket that nobody listens on.
+    PLUGINS = "plugins"
+    #: Connections that break, silence, full backlogs, denied or exhausted dials, bytes that trickle.
+    NETWORK = "network"
+    #: Renames, unlinked sockets, links, clutter, directories and the root itself removed.
+    FILES = "files"
+    #: Events that are lost or held back, overflows, watches that end or are not to be had.
+    EVENTS = "events"
+    #: Scans and looks that fail.
+    SCANS = "scans"
+    #: Handlers that fail, hang or dawdle, and that are removed and added.
+    HANDLERS = "handlers"
+    #: An exception in a run of an actor: watcher, reconciler, registration, status, handler.
+    CRASHES = "crashes"
+    #: The daemon is stopped or killed, and started again.
+    RESTARTS = "restarts"
+
+
+class Act(enum.Enum):
+    """What an event does."""
+
+    PLUG = enum.auto()
+    STOP = enum.auto()
+    RESTART = enum.auto()
+    RETRY = enum.auto()
+    TOUCH = enum.auto()
+    SENTINEL = enum.auto()
+    LISTEN = enum.auto()
+    DIE = enum.auto()
+    RESET = enum.auto()
+    HALF_CLOSE = enum.auto()
+    ACCEPT = enum.auto()
+    TRICKLE = enum.auto()
+    EXHAUST = enum.auto()
+    RENAME = enum.auto()
+    UNLINK = enum.auto()
+    CLUTTER = enum.auto()
+    REMOVE_DIRECTORY = enum.auto()
+    REMOVE_ROOT = enum.auto()
+    DEAF = enum.auto()
+    HOLD = enum.auto()
+    OVERFLOW = enum.auto()
+    LOSE_WATCH = enum.auto()
+    WATCHES_OUT = enum.auto()
+    SCAN_ERROR = enum.auto()
+    LOOK_ERROR = enum.auto()
+    BEHAVE = enum.auto()
+    TOGGLE_HANDLER = enum.auto()
+    CRASH = enum.auto()
+    RESTART_DAEMON = enum.auto()
+
+
+#: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
+_WEIGHTS: Final[dict[Act, tuple[int, Fault | None]]] = {
+    Act.PLUG: (24, None),
+    Act.STOP: (8, None),
+    Act.RESTART: (10, None),
+    Act.RETRY: (4, None),
+    Act.TOUCH: (4, None),
+    Act.SENTINEL: (8, None),
+    Act.LISTEN: (4, None),
+    Act.DIE: (6, Fault.PLUGINS),
+    Act.RESET: (4, Fault.NETWORK),
+    Act.HALF_CLOSE: (2, Fault.NETWORK),
+    Act.ACCEPT: (4, Fault.NETWORK),
+    Act.TRICKLE: (2, Fault.NETWORK),
+    Act.EXHAUST: (2, Fault.NETWORK),
+    Act.RENAME: (5, Fault.FILES),
+    Act.UNLINK: (3, Fault.FILES),
+    Act.CLUTTER: (3, Fault.FILES),
+    Act.REMOVE_DIRECTORY: (2, Fault.FILES),
+    Act.REMOVE_ROOT: (1, Fault.FILES),
+    Act.DEAF: (4, Fault.EVENTS),
+    Act.HOLD: (4, Fault.EVENTS),
+    Act.OVERFLOW: (3, Fault.EVENTS),
+    Act.LOSE_WATCH: (2, Fault.EVENTS),
+    Act.WATCHES_OUT: (1, Fault.EVENTS),
+    Act.SCAN_ERROR: (2, Fault.SCANS),
+    Act.LOOK_ERROR: (2, Fault.SCANS),
+    Act.BEHAVE: (12, Fault.HANDLERS),
+    Act.TOGGLE_HANDLER: (2, Fault.HANDLERS),
+    Act.CRASH: (5, Fault.CRASHES),
+    Act.RESTART_DAEMON: (2, Fault.RESTARTS),
+}
+#: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
+_PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
+
+
+@attrs.frozen
+class Event:
+    """One thing that happens; its details follow from ``seed``."""
+
+    #: Its place in the whole script, by which ``--only`` names it.
+    number: int
+    act: Act
+    seed: int
+    #: Seconds after it.
+    pause: float
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.act.name.lower()}"
+
+
+def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...]:
+    """Return the script of ``seed``: so many ``events``, with no other ``faults`` than these."""
+    # A text as the seed is hashed by the random module itself: the same in every process.
+    chance = random.Random(f"plugind script {seed}")
+    acts = [act for act, (_, fault) in _WEIGHTS.items() if fault is None or fault in faults]
+    weights = [_WEIGHTS[act][0] for act in acts]
+    drawn = chance.choices(acts, weights, k=events)
+    return tuple(Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn))
