@@ -93,6 +93,8 @@ class _Watcher:
         self._due = trio.current_time()
         self._timely = True
         self._failed_tries = 0
+        #: What events told of a root that could not be looked at.
+        self._root_marks = 0
         self._last_overflow = -_OVERFLOW_GAP
         self._report = RootReported(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
 
@@ -142,10 +144,12 @@ class _Watcher:
                 looker.directory.make(self._root)
                 looker.watch_parent()
             looker.collect()
-            marks = looker.watches.marks.pop(self._root, 0)
+            marks = self._take_root_marks()
             found = looker.directory.look(self._root)
         except OSError as error:
             looker.unavailable = f"cannot have {self._root}: {words(error)}"
+            # Or they would ask for the next look at once, and so for ever.
+            self._root_marks = self._take_root_marks()
             return False
         if found is None or found.kind is not Kind.DIRECTORY:
             # Not made again at once: whoever removes it may be about to remove what it lies in, or to make it himself.
@@ -154,6 +158,12 @@ class _Watcher:
         looker.observe(self._root, found, marks)
         await looker.flush()
         return found is not None
+
+    def _take_root_marks(self) -> int:
+        """What events told of the root since it was last judged."""
+        marks = self._root_marks | self._looker.watches.marks.pop(self._root, 0)
+        self._root_marks = 0
+        return marks
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
