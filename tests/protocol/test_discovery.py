@@ -10,7 +10,7 @@ from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Fou
 from plugind.protocol.messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
 
 ROOT = "/r"
-A, B = "/r/a.sock", "/r/b.sock"
+A, B, C = "/r/a.sock", "/r/b.sock", "/r/c.sock"
 
 
 def found(inode: int, changed: int = 0, kind: Kind = Kind.SOCKET, device: int = 1) -> Found:
@@ -159,6 +159,27 @@ def test_the_first_name_of_a_socket_that_is_bound_anew_frees_its_other_name() ->
     known.observe(B, found(7), time=0.0)
     assert known.take().messages == [SocketVanished(B, 2), appeared(B, 4, found(7))]
     assert known.sockets == 2
+
+
+def test_of_several_other_names_those_that_are_left_get_their_turn() -> None:
+    """Fault 8."""
+    known = discovery()
+    for path in (A, B, C):
+        known.observe(path, found(7), time=0.0)
+    known.observe(B, None, time=0.0)
+    known.take()
+    known.observe(A, None, time=0.0)
+    assert known.take().again == [C]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    """A node that runs for a year sees millions of names."""
+    known = discovery()
+    for path in (A, B, B, A):
+        known.observe(path, None if path in known.paths() else found(7), time=0.0)
+    assert (known.paths(), known.children(ROOT)) == (frozenset(), {})
+    assert not known._others
+    assert not known._owners
 
 
 def test_a_directory_that_goes_takes_all_beneath_it_along() -> None:
