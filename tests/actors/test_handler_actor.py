@@ -275,6 +275,61 @@ async def test_an_error_that_is_hard_to_hold_is_contained_too(
     assert [(answer.ticket, answer.outcome) for _, answer in asker.answers] == [(1, outcome), (2, Outcome.OK)]
 
 
+async def test_an_error_that_cannot_say_what_it_is_about_is_contained_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 81."""
+
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("not even that")
+
+    async with running(Recording(registered=raising(WordlessError()))) as asker:
+        asker.ask(m.Register, 1)
+
+    assert asker.answers == [(0.0, m.HandlerAnswered(1, Outcome.FAILED, "WordlessError: no words"))]
+
+
+async def test_an_interrupt_of_the_user_is_no_failure_of_a_plugin(autojump_clock: trio.testing.MockClock) -> None:
+    interrupt = BaseExceptionGroup("exits", [KeyboardInterrupt(), ValueError("a")])
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(Recording(registered=raising(interrupt))) as asker:
+            asker.ask(m.Register, 1)
+
+    assert caught.value.subgroup(KeyboardInterrupt) is not None
+    assert asker.answers == []
+
+
+async def test_of_many_workers_a_few_remain_to_wait(autojump_clock: trio.testing.MockClock) -> None:
+    """A storm leaves no crowd of idle tasks behind, and no later call adds to them."""
+    slow = "plugin 0"
+
+    async def call(plugin: Plugin) -> None:
+        await trio.sleep(100 if plugin.name == slow else 1)
+
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with running(Recording(registered=call)) as asker:
+        for ticket in range(20):
+            asker.ask(m.Register, ticket, f"plugin {ticket}")
+        await trio.sleep(0.5)
+        assert trio.lowlevel.current_statistics().tasks_living == before + 20 + 1
+        await trio.sleep(1.5)
+        assert trio.lowlevel.current_statistics().tasks_living == before + 1 + actor.MAX_IDLE
+        for ticket in range(20):
+            asker.ask(m.Register, ticket, f"later {ticket}")
+            await trio.sleep(2)
+        assert trio.lowlevel.current_statistics().tasks_living == before + 1 + actor.MAX_IDLE
+
+
+async def test_calls_that_come_one_by_one_need_two_workers(autojump_clock: trio.testing.MockClock) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with running(Recording(registered=sleeping(1))) as asker:
+        for ticket in range(20):
+            asker.ask(m.Register, ticket, f"plugin {ticket}")
+            await trio.sleep(2)
+        assert trio.lowlevel.current_statistics().tasks_living == before + 2
+
+
 async def test_a_handler_whose_method_is_not_async_fails_and_hurts_nobody(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
