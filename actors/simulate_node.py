@@ -157,6 +157,13 @@ class WatchedNode(SimulatedNode):
         def told(name: str, error: Exception) -> None:
             kind = name.split()[0]
             self.trace.line("crash", kind)
+            match kind:
+                case "registration":
+                    self._backoff.nudged(name.partition(" ")[2])
+                    self._seen.orphan(name.partition(" ")[2])
+                case "handler" | "node":
+                    self._backoff.touched()
+                    self._seen.orphan()
             if not all(isinstance(leaf, InjectedError) or "Bomb" in str(leaf) for leaf in leaves(error)):
                 self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
             tell(name, error)

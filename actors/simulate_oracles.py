@@ -33,6 +33,8 @@ class Owing:
     leaving_since: float | None = None
     #: How often the plugin was told that it is registered.
     told: int = 0
+    #: An actor crashed that knew of it: it may be let go later than else, or twice.
+    orphan: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -59,6 +61,18 @@ class HandlerOracle:
         self._validated: dict[str, tuple[int, int]] = {}
         #: Paths that are shown as leaving though nothing else is under way for their name, and since when.
         self._leaving: dict[str, float] = {}
+        #: Registers whose Deregister was asked of nobody who answered, because an actor crashed.
+        self._orphans: list[Owing] = []
+
+    def orphan(self, path: str | None = None) -> None:
+        """An actor crashed that was to see to ``path``, or to all: what it asked of a handler may come late, or twice.
+
+        Until the reconciler's grace is over a handler that hangs keeps the asks of a crashed one waiting; and a handler
+        actor that crashes takes with it what waits in its lanes.
+        """
+        for other, owing in self.owing.items():
+            if path in (None, other):
+                owing.orphan = True
 
     def forget(self) -> None:
         """The daemon ended: what its handlers had went with it."""
@@ -66,6 +80,7 @@ class HandlerOracle:
         self.under_way.clear()
         self._validated.clear()
         self._leaving.clear()
+        self._orphans.clear()
 
     def registered(self) -> dict[str, Plugin]:
         """What handlers hold now, by path."""
@@ -114,12 +129,17 @@ class HandlerOracle:
                 self._trace.violated(
                     "one-per-name", f"{ask} of {plugin.socket} begins during {call.ask} of {call.plugin.socket}"
                 )
-            elif call.plugin.socket == plugin.socket and call.ask != "validate":
+            elif call.plugin.socket == plugin.socket and call.ask != "validate" and not self._is_orphan(call):
                 self._trace.violated("one-per-path", f"{ask} of {plugin.socket} begins during its {call.ask}")
+
+    def _is_orphan(self, call: UnderWay) -> bool:
+        owing = self.owing.get(call.plugin.socket)
+        known = self._orphans if owing is None else (*self._orphans, owing)
+        return any(orphan.orphan and orphan.plugin == call.plugin for orphan in known)
 
     def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
         owing = self.owing.get(plugin.socket)
-        if owing is not None:
+        if owing is not None and not owing.orphan:
             self._trace.violated(
                 "order",
                 f"{ask} of {plugin.socket} generation {plugin.generation}, and generation "
@@ -135,15 +155,23 @@ class HandlerOracle:
             if other == path or owing.plugin.name != plugin.name:
                 continue
             now = trio.current_time()
+            if owing.orphan:
+                continue
             if self._leaving.get(other, now) < now:
                 self._trace.violated("unregister-first", f"register of {path} before the deregister of {other}")
             elif self._policy is InstancePolicy.REJECT and owing.leaving_since is None:
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
+        if path in self.owing:
+            self._orphans.append(self.owing[path])
         self.owing[path] = Owing(handler, plugin)
 
     def _deregister_began(self, handler: int, plugin: Plugin) -> None:
         owing = self.owing.get(plugin.socket)
         self._leaving.pop(plugin.socket, None)
+        if any(orphan.plugin == plugin for orphan in self._orphans) or (owing is not None and owing.orphan):
+            if owing is not None and owing.plugin == plugin:
+                owing.leaving_since = trio.current_time()
+            return
         if owing is None or owing.plugin != plugin or owing.handler != handler or owing.leaving_since is not None:
             self._trace.violated(
                 "order", f"deregister of {plugin.socket} generation {plugin.generation}, which is not owed"
@@ -208,10 +236,10 @@ class BackoffOracle:
         """The daemon ended."""
         self._tries.clear()
 
-    def nudged(self, path: str | None = None, *, name: str | None = None) -> None:
-        """``path``, or whoever is called ``name``, or any, was told to try at once; its count may begin anew."""
+    def nudged(self, path: str | None = None) -> None:
+        """``path``, or any, was told to try at once; its count may begin anew."""
         for other, tries in self._tries.items():
-            if path in (None, other) and (name is None or (tries.last is not None and tries.last.name == name)):
+            if path in (None, other):
                 tries.nudged = tries.reset = True
 
     def freed(self, name: str) -> None:
@@ -270,8 +298,8 @@ class BackoffOracle:
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
         if owing:
-            tries.notify_waits += 1
-            failures = 1 if tries.reset else tries.notify_waits
+            tries.notify_waits = 1 if tries.reset else tries.notify_waits + 1
+            failures = tries.notify_waits
         else:
             if tries.reset:
                 tries.dials = status.attempt

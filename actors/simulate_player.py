@@ -184,6 +184,9 @@ class Player:
                 self.backoff.touched(path)
         if act is not Act.TOUCH:
             self.shaky.add(path)
+            if self.node.directory.deaf:
+                # With its inode used again, and no event that tells, it is the same socket with other attributes.
+                self.backoff.touched(path)
 
     def _plug(self, path: str, chance: random.Random) -> None:
         if self.node.directory.exists(path):
@@ -335,7 +338,8 @@ class Player:
             if scope.cancelled_caught:
                 self.trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
 
-        self.backoff.nudged(path=target) if target.startswith("/") else self.backoff.nudged(name=target)
+        # Who bears a name is known when it is asked, which is later.
+        self.backoff.nudged(path=target if target.startswith("/") else None)
         self._start(retry)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -378,8 +382,8 @@ class Player:
                 await self.node.supervisor.remove_handler(TYPE)
             if scope.cancelled_caught:
                 self.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
-            elif self.handlers.registered():
-                self.trace.violated("view", f"a handler was removed with {sorted(self.handlers.registered())}")
+            elif left := [path for path, owing in self.handlers.owing.items() if owing.taken and not owing.orphan]:
+                self.trace.violated("view", f"a handler was removed with {left}")
             if self._removal is not None:
                 self._removal.set()
                 self._removal = None
@@ -398,20 +402,16 @@ class Player:
         path = self.node.path(chance.choice(SOCKETS))
         if actor == "registration" and chance.random() < 0.3:
             self.node.network.crashes += 1
-            self.backoff.nudged()
             return
         if not self.node.crash(actor, path, TYPE):
             return
         match actor:
-            case "registration":
-                self.backoff.nudged(path=path)
             case "handler":
                 # The answers to its asks are lost, and whoever waits for one does so up to its deadline.
                 self.sentinels.give_up()
-                self.backoff.touched()
             case "reconciler":
-                self.sentinels.excuse(11.0)
-                self.backoff.forget()
+                self.sentinels.excuse(13.0)
+                self.handlers.orphan()
             case _:
                 self.sentinels.excuse(1.0)
 

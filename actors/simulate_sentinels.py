@@ -1,4 +1,4 @@
-"""Sentinels: plugins without a fault, with names of their own, which nobody's hang may delay (behaviour 22, fault 47)."""
+"""Sentinels: plugins without a fault and with names of their own, which nobody's hang may delay (behaviour 22)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sentinels:
         self.plugs.clear()
         self.give_up()
 
-    def look(self, troubled: bool) -> None:  # noqa: FBT001 - a question answered
+    def look(self, troubled: bool) -> None:
         """See whether all came and went in time."""
         now = trio.current_time()
         if troubled:
