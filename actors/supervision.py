@@ -115,6 +115,14 @@ class Children:
                     except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
                         _raise_what_no_restart_mends(error)
                         self._crashes.count(spec.name, error)
+                    except BaseExceptionGroup as group:
+                        # A child with a nursery that crashed while it was cancelled: the end, and a crash besides.
+                        crash, cancelled = group.split(Exception)
+                        if crash is not None:
+                            _raise_what_no_restart_mends(crash)
+                            self._crashes.count(spec.name, crash)
+                        if cancelled is not None:
+                            raise cancelled from None
                     else:
                         if spec.restart is Restart.TRANSIENT:
                             break
