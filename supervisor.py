@@ -304,7 +304,17 @@ class Supervisor:
             # Somebody waits for what the next reconciler does about it.
             self._nursery.start_soon(report, self._to_reconciler, message)
         self._retire_removed()
+        await self._forget_what_was_shown()
         nursery.cancel_scope.cancel()
+
+    async def _forget_what_was_shown(self) -> None:
+        """What vanishes while nobody keeps the worlds would be shown for ever; what is there is found again."""
+        with trio.move_on_after(STATUS_GRACE):
+            for plugin in (await self.snapshot()).plugins:
+                gone = m.StateChanged(
+                    plugin.socket, plugin.root, plugin.generation, StateName.GONE, trio.current_time(), "started anew"
+                )
+                await report(self._to_status, gone)
 
     def _retire_removed(self) -> None:
         """No plugin is left, so the handlers that were being removed are retired: the next reconciler knows of none."""
