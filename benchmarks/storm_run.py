@@ -185,14 +185,14 @@ class _Storm:
     def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:
         result = self.result
         share = 0.5 if self._scenario.stop_midway else 1.0
-        self._plugins.reached(share, self._scenario.patience)
-        result.cpu_ms = (daemon.cpu_seconds() - cpu_before) / result.healthy * 1000
+        told = max(1, self._plugins.reached(share, self._scenario.patience))
+        result.cpu_ms = (daemon.cpu_seconds() - cpu_before) / told * 1000
         result.delayed_s = daemon.delayed_seconds() - self._delayed_before
         if self._scenario.stop_midway:
             result.stop_s = daemon.stop()
             return
         time.sleep(min(_TAIL, self._scenario.settle))
-        result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / result.healthy * 1000
+        result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / told * 1000
 
     def _account(self, since_ns: int) -> None:
         """Counts what the plugins saw; `since_ns` is when those that were there before could first be found."""
