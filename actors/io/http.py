@@ -123,6 +123,9 @@ async def _accept(listener: trio.socket.SocketType) -> trio.socket.SocketType:
         try:
             connection, _ = await listener.accept()
         except OSError as error:
+            if listener.fileno() < 0:
+                # Closed between the kernel's word that somebody is there and the call.
+                raise trio.ClosedResourceError("the listener was closed") from error
             if error.errno in _EXHAUSTED:
                 # A connection stays pending, so accept would fail again at once (fault 46).
                 await trio.sleep(0.1)

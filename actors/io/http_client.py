@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import os
@@ -37,34 +38,53 @@ class Reply:
     _connection: h11.Connection
     _path: str
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives.
+    async def receive(self) -> bytes:
+        """Return what has come of the body; empty at its end.
 
         Raises:
           UnreachableError: if the daemon leaves in the middle.
         """
-        while True:
-            event = await _next_event(self._stream, self._connection, self._path)
-            if not isinstance(event, h11.Data):
-                return
-            yield bytes(event.data)
+        event = await _next_event(self._stream, self._connection, self._path)
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def body(self) -> bytes:
         """Return the whole body."""
         whole = bytearray()
-        async for piece in self.pieces():
+        while piece := await self.receive():
             whole += piece
             if len(whole) > MAX_ANSWER:
                 raise UnreachableError(self._path, f"the answer is over {MAX_ANSWER} bytes")
         return bytes(whole)
 
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the body line by line, without the line ends."""
-        rest = b""
-        async for piece in self.pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            for line in whole:
-                yield line
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece, as it arrives; to be closed when it is left early."""
+        while piece := await self.receive():
+            yield piece
+
+    def lines(self) -> Lines:
+        """Return the body line by line, without the line ends."""
+        return Lines(self)
+
+
+@attrs.define
+class Lines:
+    """The lines of a body as they arrive. No generator, which would have to be closed when it is left early."""
+
+    _reply: Reply
+    _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
+    _rest: bytes = b""
+
+    def __aiter__(self) -> Lines:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._whole:
+            piece = await self._reply.receive()
+            if not piece:
+                raise StopAsyncIteration
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            self._whole.extend(whole)
+        return self._whole.popleft()
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,270 @@
+"""The status socket and the commands that ask it, over real sockets in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors import console, status
+from plugind.actors.console_client import default_status_path
+from plugind.actors.io.http_client import ask
+from plugind.actors.status import StatusConfig
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.messages import (
+    ReconcilerMessage,
+    RetryAnswered,
+    RetryAsked,
+    RootReported,
+    StateChanged,
+    StatusMessage,
+    Watching,
+)
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.status import StateName
+
+DEADLINE = 20.0
+
+
+@attrs.frozen
+class Daemon:
+    """A status actor that listens, with a reconciler that knows every target but ``unknown``."""
+
+    path: str
+    inbox: trio.MemorySendChannel[StatusMessage]
+
+    async def show(self, name: str, state: StateName, reason: str | None = None, *, known: bool = True) -> None:
+        socket = f"/r/{name}.sock"
+        info = PluginInfo("CSIPlugin", name, socket, ("1.0.0",)) if known else None
+        await self.inbox.send(StateChanged(socket, "/r", 1, state, trio.current_time(), reason, 1, info=info))
+
+    async def until(self, count: int) -> None:
+        """Return when the daemon tells of ``count`` sockets."""
+        while True:
+            async with ask(self.path, "GET", "/plugins") as reply:
+                if len(json.loads(await reply.body())) == count:
+                    return
+
+
+@asynccontextmanager
+async def daemon(path: str) -> AsyncIterator[Daemon]:
+    to_status, inbox = trio.open_memory_channel[StatusMessage](100)
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](10)
+    config = StatusConfig(path, roots=("/r",))
+
+    async def reconcile() -> None:
+        async for message in asked:
+            assert isinstance(message, RetryAsked)
+            message.reply.send_nowait(RetryAnswered(() if message.target == "unknown" else (message.target,)))
+
+    async def run(task_status: trio.TaskStatus[None]) -> None:
+        await status.run(config, inbox=inbox, reconciler=to_reconciler, task_status=task_status)
+
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reconcile)
+            await nursery.start(run)
+            yield Daemon(path, to_status)
+            to_status.close()
+            to_reconciler.close()
+
+
+async def command(
+    add: Callable[[argparse.ArgumentParser], None], run: Callable[[argparse.Namespace], int], *words: str
+) -> int:
+    """Run a command as the command line would, in a thread since it starts a Trio of its own."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return await trio.to_thread.run_sync(run, parser.parse_args(words))
+
+
+async def ls(*words: str) -> int:
+    return await command(console.add_ls_arguments, console.run_ls, *words)
+
+
+async def wait(*words: str) -> int:
+    return await command(console.add_wait_arguments, console.run_wait, *words)
+
+
+async def test_the_commands_tell_what_the_daemon_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "s")
+    async with daemon(path) as node:
+        await node.show("a", StateName.REGISTERED)
+        await node.show("b", StateName.WAITING, "no answer", known=False)
+        await node.until(2)
+        assert await ls("--status", path) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == ["NAME", "a", "-"]
+        assert await ls("--json", "--status", path) == 0
+        assert {plugin["socket"] for plugin in json.loads(capsys.readouterr().out)} == {"/r/a.sock", "/r/b.sock"}
+        describe = console.add_describe_arguments, console.run_describe
+        assert await command(*describe, "/r/b.sock", "--status", path) == 0
+        assert "Reason:     no answer\n" in capsys.readouterr().out
+        assert await command(*describe, "none", "--status", path) == 1
+        assert capsys.readouterr() == ("", "plugind: no plugin has the name, and no socket the path, none\n")
+        retry = console.add_retry_arguments, console.run_retry
+        assert await command(*retry, "a", "--status", path) == 0
+        assert capsys.readouterr().out == "trying /r/a.sock now\n"
+        assert await command(*retry, "unknown", "--status", path) == 1
+
+
+async def test_no_daemon_is_one_line_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "none")
+    assert await ls("--status", path) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"plugind: no daemon answers at {path} (No such file or directory);"
+        " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS\n"
+    )
+
+
+async def test_wait_outlasts_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kubernetes issue 91758."""
+    path = str(tmp_path / "s")
+    codes: list[int] = []
+
+    async def wait_for_both() -> None:
+        codes.append(await wait("a", "b", "--status", path, "--timeout", "15"))
+
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_both)
+            await trio.sleep(0.3)
+            async with daemon(path) as node:
+                await node.show("a", StateName.REGISTERED)
+                await node.show("b", StateName.WAITING, "no answer")
+                await node.until(2)
+                assert codes == []
+                await node.show("b", StateName.REGISTERED)
+                while not codes:  # noqa: ASYNC110 - another Trio in a thread tells
+                    await trio.sleep(0.01)
+    assert codes == [0]
+    assert capsys.readouterr().out == "a is registered: /r/a.sock\nb is registered: /r/b.sock\n"
+
+
+async def test_wait_says_at_its_timeout_why_each_is_not_registered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "s")
+    async with daemon(path) as node:
+        await node.show("good", StateName.REGISTERED)
+        await node.show("bad", StateName.PARKED, "no handler")
+        await node.show("quiet", StateName.WAITING, "no answer", known=False)
+        await node.until(3)
+        assert await wait("good", "bad", "none", "--timeout", "0.3", "--status", path) == 1
+        assert capsys.readouterr().err == (
+            "plugind: bad is not registered: /r/bad.sock is parked, attempt 1: no handler\n"
+            "plugind: none is not registered: no plugin has that name;"
+            " sockets that have not said their name: /r/quiet.sock is waiting, attempt 1: no answer\n"
+        )
+        assert await wait("good", "--type", "DRAPlugin", "--timeout", "0.3", "--status", path) == 1
+        assert capsys.readouterr().err == (
+            "plugind: good is not registered: it is there as CSIPlugin, not as DRAPlugin\n"
+        )
+    assert await wait("good", "--timeout", "0.1", "--status", path) == 1
+    assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
+
+
+async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "s")
+    codes: list[int] = []
+
+    async def watch() -> None:
+        words = ("--json", "--status", path)
+        codes.append(await command(console.add_watch_arguments, console.run_watch, *words))
+
+    async with trio.open_nursery() as nursery, daemon(path) as node:
+        await node.show("a", StateName.REGISTERED)
+        await node.until(1)
+        nursery.start_soon(watch)
+        out = ""
+        while "registered" not in out:
+            await trio.sleep(0.01)
+            out += capsys.readouterr().out
+        await node.show("a", StateName.GONE)
+        while "gone" not in out:
+            await trio.sleep(0.01)
+            out += capsys.readouterr().out
+    assert codes == [0]
+    assert capsys.readouterr().err == f"plugind: the daemon at {path} stopped\n"
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["name"], line["state"]) for line in lines] == [("a", "registered"), ("a", "gone")]
+    assert all(line["time"] > 1_600_000_000 for line in lines)
+
+
+@pytest.mark.parametrize("words", [["ls"], ["watch"]])
+async def test_a_reader_that_has_seen_enough_gets_no_complaint(tmp_path: Path, words: list[str]) -> None:
+    """Fault 95: EPIPE, as by ``| head -1``."""
+    path = str(tmp_path / "s")
+    async with daemon(path) as node:
+        for number in range(2000):
+            await node.show(f"plugin{number}", StateName.REGISTERED)
+        await node.until(2000)
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            ended = await trio.run_process(
+                [sys.executable, "-m", "plugind.supervisor", *words, "--status", path],
+                stdout=writer,
+                capture_stderr=True,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+async def test_a_second_daemon_on_one_status_socket_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    async with daemon(path):
+        _, inbox = trio.open_memory_channel[StatusMessage](1)
+        to_reconciler, _ = trio.open_memory_channel[ReconcilerMessage](1)
+        with pytest.raises(ConfigError, match="another process answers"):
+            await status.run(StatusConfig(path), inbox=inbox, reconciler=to_reconciler)
+    assert not os.path.exists(path)  # noqa: ASYNC240 - one look
+
+
+async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    async with daemon(path) as node:
+        await node.inbox.send(RootReported("/r", Watching.EVENTS, trio.current_time(), ready=True))
+        for number in range(10_000):
+            await node.show(f"plugin{number}", StateName.REGISTERED)
+        order: list[str] = []
+
+        async def get(target: str) -> bytes:
+            async with ask(path, "GET", target) as reply:
+                assert reply.status == 200
+                body = await reply.body()
+            order.append(target)
+            return body
+
+        listings: list[int] = []
+
+        async def list_all() -> None:
+            listings.append(len(json.loads(await get("/plugins"))))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(list_all)
+            nursery.start_soon(get, "/readyz")
+        assert listings == [10_000]
+        assert order == ["/readyz", "/plugins"], "a long listing keeps nobody waiting"
+
+
+def test_the_default_socket_depends_on_who_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLUGIND_STATUS", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    for uid, expected in ((0, "/run/plugind/status.sock"), (1000, "/run/user/1000/plugind/status.sock")):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert default_status_path() == expected
+    monkeypatch.setenv("PLUGIND_STATUS", "/tmp/other")
+    assert default_status_path() == "/tmp/other"
