@@ -76,8 +76,7 @@ class _StopError(Exception):
 
 _HINTS = {
     DialFailure.GONE: "is the plugin running, and is this the path that it listens on?",
-    DialFailure.REFUSED: "the file is there but nobody listens: a stale socket of a process that is gone, or bind"
-    " without listen; a daemon shows it as stale",
+    DialFailure.REFUSED: "a stale socket of a process that is gone, or bind without listen; a daemon shows it as stale",
     DialFailure.DENIED: "the daemon needs write permission on the socket and search permission on its directories",
     DialFailure.NOT_A_STREAM: "the plugin must listen on a stream socket",
     DialFailure.TIMED_OUT: "the plugin does not accept connections: is its event loop blocked?",

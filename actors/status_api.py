@@ -241,7 +241,7 @@ class Api:
             "status": status,
             "reason": None if reason is None else encodable(reason),
             "watching": report.watching,
-            "sockets": report.sockets,
+            "sockets": sum(row.last.root == root for row in self.memory.view.rows.values()),
             "scans": report.scans,
             "scan_failures": report.scan_failures,
             "overflows": report.overflows,
