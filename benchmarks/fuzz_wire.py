@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from plugind.benchmarks.wire_streams import HEAD, Generated, generate, listen
+from plugind.benchmarks.wire_streams import HEAD, Generated, generate, listen, plain_response
 from plugind.protocol.grpc import Call
 from plugind.protocol.hpack_cache import MAX_BLOCKS, HeaderCache
 from plugind.protocol.http2 import ClientConnection
@@ -121,6 +121,10 @@ def run(seed: int, cache: HeaderCache, ends: Counter[str]) -> None:
     check_valid(generated, chance, cache)
     for _ in range(MUTANTS):
         ends[check_mutant(mutate(generated.data, chance), generated.requests, chance, cache)] += 1
+    # Whole responses in one piece, which are found again by their bytes, and what only looks like them.
+    plain = plain_response(chance, 1, greeting=True)
+    for response in (plain, mutate(plain, chance), mutate(plain, chance)):
+        ends[check_mutant(response, 1, chance, cache)] += 1
 
 
 def main(arguments: list[str] | None = None) -> int:

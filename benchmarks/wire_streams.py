@@ -13,7 +13,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from plugind.protocol.frames import PING, PRIORITY, SETTINGS, frame
+from plugind.protocol.frames import DATA, HEADERS, PING, PRIORITY, SETTINGS, frame
 from plugind.protocol.grpc import request_head
 from plugind.protocol.hpack_cache import HeaderCache, ResponseBlock
 from plugind.protocol.http2 import ClientConnection
@@ -111,6 +111,28 @@ def listen(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cach
         most = max(most, connection.buffered)
         position += size
     return Heard({stream.id: stream.events for stream in streams}, connection.failure, most)
+
+
+_GREETINGS: Final = (
+    frame(SETTINGS, 0, 0),
+    frame(SETTINGS, 0, 0) + frame(SETTINGS, 1, 0),
+    frame(SETTINGS, 0, 0, struct.pack(">HIHI", 3, 100, 4, 1 << 20)) + frame(SETTINGS, 1, 0),
+)
+_HEADS: Final = (b"\x88\x5f\x10application/grpc", b"\x88\0\x0ccontent-type\x10application/grpc")
+_TRAILERS: Final = (b"\0\x0bgrpc-status\x010", b"\x40\x0bgrpc-status\x010", b"\0\x0bgrpc-status\x015")
+
+
+def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> bytes:
+    """A unary response as servers write it in one piece, in one of a few ways, with any message."""
+    message = chance.randbytes(chance.choice((0, 1, 5, 100)))
+    return b"".join(
+        (
+            chance.choice(_GREETINGS) if greeting else b"",
+            frame(HEADERS, 4, stream_id, chance.choice(_HEADS)),
+            frame(DATA, 0, stream_id, struct.pack(">BI", 0, len(message)) + message),
+            frame(HEADERS, 5, stream_id, chance.choice(_TRAILERS)),
+        )
+    )
 
 
 class Server:

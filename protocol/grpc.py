@@ -210,6 +210,14 @@ class Call(Stream):
             missing = WireError(WireProblem.PROTOCOL, "the response ended without trailers")
             self._decide(self._end_problem(None) or Outcome(Status.UNKNOWN, missing.message, missing))
 
+    def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
+        """A whole response with plain headers and one message."""
+        self.head = head
+        self.messages = deque((data[PREFIX_BYTES:],))
+        self._queued = len(data)
+        self.trailers = trailers
+        self._decide(SUCCESS if trailers.grpc_status == "0" else _status(trailers))
+
     def on_reset(self, code: int) -> None:
         """The peer gave the call up."""
         error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")

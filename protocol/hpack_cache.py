@@ -21,6 +21,8 @@ from plugind.protocol.wire_errors import WireError, WireProblem, over_limit, sho
 
 MAX_BLOCKS: Final = 512
 MAX_BLOCK_BYTES: Final = 2048
+MAX_OPENING_SIZES: Final = 8
+"""How many lengths of openings one state of the table knows: each is a look-up for a response that is new."""
 NEW_BLOCKS_PER_CONNECTION: Final = 8
 
 _CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
@@ -95,6 +97,44 @@ class TableState:
     """Newest first."""
     max_size: int
     blocks: dict[bytes, tuple[ResponseBlock, "TableState"]] = attrs.field(factory=dict, init=False, repr=False)
+    openings: dict[bytes, "Opening"] = attrs.field(factory=dict, init=False, repr=False)
+    """The responses seen while the table was so, by the bytes before the message (`plugind.protocol.responses`)."""
+    opening_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
+    """How long the keys of `openings` are."""
+
+    def forget(self) -> None:
+        """Forget what was seen in this state."""
+        self.blocks.clear()
+        self.openings.clear()
+        self.opening_sizes = ()
+
+
+@attrs.define(eq=False)
+class Ending:
+    """What the bytes after a message mean: its trailers."""
+
+    data: bytes
+    trailers: ResponseBlock
+    state: TableState
+    """The table after the response."""
+    list_size: int
+    """The size of the larger header list of the response, in bytes."""
+
+
+@attrs.define(eq=False)
+class Opening:
+    """What the bytes before a message mean: SETTINGS and acknowledgements of them, then plain response headers."""
+
+    data: bytes
+    size: int
+    stream_id: int
+    settings_frames: int
+    settings: tuple[bytes, ...]
+    """The payloads of the SETTINGS to apply."""
+    head: ResponseBlock
+    state: TableState
+    """The table before the trailers."""
+    endings: dict[bytes, Ending] = attrs.field(factory=dict, init=False, repr=False)
 
 
 class _Table(Protocol):
@@ -125,8 +165,8 @@ class HeaderCache:
     def clear(self) -> None:
         """Forget every block. Connections that are under way keep their table states and go on from them."""
         for state in self._states.values():
-            state.blocks.clear()
-        self.root.blocks.clear()
+            state.forget()
+        self.root.forget()
         self._states = {(self.root.entries, self.root.max_size): self.root}
         self._count = 0
 
@@ -142,6 +182,26 @@ class HeaderCache:
             state.blocks[block] = (found, following)
             self._count += 1
         return following
+
+    def learn_response(self, state: TableState, opening: Opening, ending: Ending) -> None:
+        """Remember a response that began in `state`."""
+        if self._count >= MAX_BLOCKS:
+            self.clear()
+        if self._states.get((state.entries, state.max_size)) is not state:
+            # Forgotten meanwhile: nobody would find it there.
+            return
+        if opening.data not in state.openings:
+            sizes = state.opening_sizes
+            if opening.size not in sizes:
+                if len(sizes) >= MAX_OPENING_SIZES:
+                    return
+                state.opening_sizes = (*sizes, opening.size)
+            state.openings[opening.data] = opening
+            self._count += 1
+        endings = state.openings[opening.data].endings
+        if ending.data not in endings:
+            endings[ending.data] = ending
+            self._count += 1
 
 
 CACHE: Final = HeaderCache()
@@ -170,6 +230,10 @@ class HeaderReader:
             raise over_limit(WireProblem.HEADER_LIST_BYTES, self._limit, "a header list")
         self.state = hit[1]
         return hit[0]
+
+    def learn(self, state: TableState, opening: Opening, ending: Ending) -> None:
+        """Remember a whole response that began in `state`."""
+        self._cache.learn_response(state, opening, ending)
 
     def _decode(self, block: bytes) -> ResponseBlock:
         decoder = Decoder(self._limit)

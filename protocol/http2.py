@@ -17,12 +17,8 @@ from plugind.protocol.budgets import (
     EMPTY_DATA,
     INFORMATIONAL,
     LATE_FRAMES,
-    PINGS,
-    PRIORITIES,
-    RESETS,
     SETTINGS_FRAMES,
     UNKNOWN_FRAMES,
-    WINDOW_UPDATES,
 )
 from plugind.protocol.frames import (
     ACK,
@@ -30,39 +26,33 @@ from plugind.protocol.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
-    FRAME_BYTES,
     GOAWAY,
     HEAD,
     HEADERS,
-    INITIAL_WINDOW,
     MAX_FRAME,
     MAX_STREAM_ID,
-    MAX_STREAMS,
     PADDED,
     PING,
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
     SETTINGS,
-    SETTINGS_ACK,
     WINDOW_UPDATE,
     WITH_PRIORITY,
     WORD,
     frame,
     not_http2,
-    read_settings,
     unpadded,
 )
-from plugind.protocol.hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
-from plugind.protocol.http2_sending import Sender, Stream
-from plugind.protocol.limits import DEFAULT_LIMITS, MAX_WINDOW, Limits
-from plugind.protocol.wire_errors import WireError, WireProblem, code_name, over_limit, shown
+from plugind.protocol.hpack_cache import CACHE, HeaderCache, HeaderReader, Opening, ResponseBlock
+from plugind.protocol.http2_control import Control
+from plugind.protocol.http2_sending import Stream
+from plugind.protocol.limits import DEFAULT_LIMITS, Limits
+from plugind.protocol.responses import MAX_LEARNT_BYTES, MESSAGE_HEAD, NEW_RESPONSES_PER_CONNECTION, split_response
+from plugind.protocol.wire_errors import WireError, WireProblem, over_limit, shown
 
-MAX_OWED: Final = 1000
-"""Acknowledgements that may wait because the peer does not read."""
 
-
-class ClientConnection(Sender):
+class ClientConnection(Control):
     """One connection, from its first byte to its last."""
 
     __slots__ = (
@@ -72,23 +62,22 @@ class ClientConnection(Sender):
         "_block_stream",
         "_buffer",
         "_headers",
-        "_owed",
+        "_may_learn",
         "_receive_window",
         "_received",
         "_wanted",
-        "settled",
     )
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
         super().__init__(limits)
         self.settled = False
-        """True once the peer's first SETTINGS have come."""
         self._received = 0
         self._receive_window = limits.connection_window
         self._owed = 0
         self._buffer: bytearray | None = None
         self._wanted = 9
         self._headers = HeaderReader(limits.header_list_bytes, cache)
+        self._may_learn = NEW_RESPONSES_PER_CONNECTION
         self._block: bytearray | None = None
         self._block_stream = 0
         self._block_end = False
@@ -122,7 +111,8 @@ class ClientConnection(Sender):
             if total is not None and self._received > total:
                 raise over_limit(WireProblem.TOTAL_BYTES, total, "bytes received on this connection")
             if self._buffer is None:
-                self._take_frames(data)
+                if not self._take_known(data):
+                    self._take_new(data)
             else:
                 self._buffer += data
                 if len(self._buffer) >= self._wanted:
@@ -141,6 +131,74 @@ class ClientConnection(Sender):
             self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
         else:
             self.fail(WireError(WireProblem.CLOSED, "the peer closed the connection"))
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take a whole response that means what one before it meant. False, with nothing changed, if it is none."""
+        state = self._headers.state
+        for size in state.opening_sizes:
+            opening = state.openings.get(data[:size])
+            if opening is not None and self._block is None and len(data) - size > MESSAGE_HEAD.size:
+                return self._take_response(opening, data)
+        return False
+
+    def _take_response(self, opening: Opening, data: bytes) -> bool:
+        """See `_take_known`. Whatever is out of the ordinary goes the long way, which does the same and explains."""
+        start = opening.size
+        high, low, kind, flags, stream_id, compressed, length = MESSAGE_HEAD.unpack_from(data, start)
+        size = high << 8 | low
+        start += 9
+        ending = opening.endings.get(data[start + size :])
+        limits, stream = self.limits, self.streams.get(stream_id)
+        window = self._receive_window - size
+        settings = self.budgets.spent[SETTINGS_FRAMES] + opening.settings_frames
+        if (
+            ending is None
+            or stream is None
+            or kind != DATA
+            or flags
+            or compressed
+            or stream_id != opening.stream_id
+            or size != length + 5
+            or size > MAX_FRAME
+            or length > limits.message_bytes
+            or window * 2 < limits.connection_window
+            or stream.local_open
+            or stream.head_done
+            or not stream.remote_open
+            or ending.list_size > limits.header_list_bytes
+            or settings > limits.settings
+            or not (self.settled or opening.settings_frames)
+        ):
+            return False
+        if opening.settings_frames:
+            self._take_settings(opening, settings)
+        self._headers.state = ending.state
+        self._receive_window = window
+        stream.head_done, stream.remote_open = True, False
+        del self.streams[stream_id]
+        self.touched.append(stream)
+        stream.on_response(opening.head, data[start : start + size], ending.trailers)
+        return True
+
+    def _take_settings(self, opening: Opening, spent: int) -> None:
+        """The SETTINGS that an opening begins with."""
+        self.budgets.spent[SETTINGS_FRAMES] = spent
+        self.budgets.counted += opening.settings_frames
+        if not self.settled:
+            self.settled = True
+            self.max_streams = None
+        for payload in opening.settings:
+            self._apply_settings(payload)
+
+    def _take_new(self, data: bytes) -> None:
+        """Take frames one by one, and remember them if they are a whole response as most servers send it."""
+        state, whole = self._headers.state, self._block is None
+        self._take_frames(data)
+        if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
+            opening, ending = split_response(state, data)
+            if opening is not None and ending is not None:
+                self._may_learn -= 1
+                self._headers.learn(state, opening, ending)
 
     def _take_frames(self, data: bytes) -> None:
         """Handle the whole frames of `data`, and keep the rest. At most one frame is ever kept (fault 65)."""
@@ -178,13 +236,6 @@ class ClientConnection(Sender):
             raise not_http2(head)
         if length > MAX_FRAME:
             raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
-
-    def _stream(self, stream_id: int, kind: str) -> Stream | None:
-        """The stream that a frame belongs to; None if it is over."""
-        stream = self.streams.get(stream_id)
-        if stream is None and (stream_id >= self._next_id or not stream_id & 1):
-            raise WireError(WireProblem.PROTOCOL, f"{kind} on stream {stream_id}, which was never opened")
-        return stream
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         stream = self.streams.get(stream_id) or self._stream(stream_id, "DATA")
@@ -275,124 +326,16 @@ class ClientConnection(Sender):
             else:
                 self.streams.pop(stream_id, None)
 
-    def _break_stream(self, stream: Stream, error: WireError) -> None:
-        """End one stream for an error of the peer that concerns no other (section 5.4.2)."""
-        self.reset(stream, error.code)
-        self.touched.append(stream)
-        stream.on_failed(error)
-
-    def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
-        stream = self._stream(stream_id, "RST_STREAM")
-        if len(payload) != 4:
-            raise WireError(WireProblem.FRAME_SIZE, "RST_STREAM of a wrong size")
-        if stream is None:
-            self.budgets.spend(RESETS)
-        else:
-            del self.streams[stream_id]
-            stream.local_open = stream.remote_open = False
-            self.touched.append(stream)
-            stream.on_reset(WORD.unpack(payload)[0])
-
-    def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
-        if stream_id or len(payload) < 8:
-            raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
-        self.budgets.spend(RESETS)
-        last, code = WORD.unpack_from(payload)[0] & MAX_STREAM_ID, WORD.unpack_from(payload, 4)[0]
-        said = f": {shown(payload[8:])}" if len(payload) > 8 else ""
-        self.goaway = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
-        for stream in [stream for stream in self.streams.values() if stream.id > last]:
-            del self.streams[stream.id]
-            stream.local_open = stream.remote_open = False
-            self.touched.append(stream)
-            stream.on_failed(self.goaway)
-
-    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id:
-            raise WireError(WireProblem.PROTOCOL, "SETTINGS on a stream")
-        if len(payload) % 6 or (flags & ACK and payload):
-            raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
-        self.budgets.spend(SETTINGS_FRAMES)
-        if not self.settled:
-            self.settled = True
-            self.max_streams = None
-        if flags & ACK:
-            return
-        for key, value in read_settings(payload) if payload else ():
-            if key == INITIAL_WINDOW:
-                self._on_initial_window(value)
-            elif key == FRAME_BYTES:
-                self.max_frame = min(value, 65_536)
-            elif key == MAX_STREAMS:
-                self.max_streams = value
-        self._acknowledge(SETTINGS_ACK)
-
-    def _on_initial_window(self, value: int) -> None:
-        change, self._initial_window = value - self._initial_window, value
-        for stream in self.streams.values():
-            stream.send_window += change
-            if stream.send_window > MAX_WINDOW:
-                raise WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1")
-            self.touched.append(stream)
-
-    def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise WireError(WireProblem.FRAME_SIZE, "WINDOW_UPDATE of a wrong size")
-        self.budgets.spend(WINDOW_UPDATES)
-        more = WORD.unpack(payload)[0] & MAX_WINDOW
-        if stream_id:
-            self._on_stream_window(self._stream(stream_id, "WINDOW_UPDATE"), more)
-            return
-        if not more:
-            raise WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing")
-        if self.send_window <= 0:
-            self.touched.extend(self.streams.values())
-        self.send_window += more
-        if self.send_window > MAX_WINDOW:
-            raise WireError(WireProblem.FLOW_CONTROL, "the connection's window beyond 2^31-1")
-
-    def _on_stream_window(self, stream: Stream | None, more: int) -> None:
-        if stream is None:
-            return
-        stream.send_window += more
-        if not more:
-            self._break_stream(stream, WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing"))
-        elif stream.send_window > MAX_WINDOW:
-            self._break_stream(stream, WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1"))
-        else:
-            self.touched.append(stream)
-
-    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id or len(payload) != 8:
-            raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed PING")
-        self.budgets.spend(PINGS)
-        if not flags & ACK:
-            self._acknowledge(frame(PING, ACK, 0, payload))
-
-    def _acknowledge(self, answer: bytes) -> None:
-        """Answer the peer; one that asks for ever and reads no answer is not kept (fault 65)."""
-        self._owed = self._owed + 1 if self.outgoing else 0
-        if self._owed > MAX_OWED:
-            raise over_limit(WireProblem.PINGS, MAX_OWED, "acknowledgements that the peer does not read")
-        self.outgoing += answer
-
-    def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
-        if not stream_id or len(payload) != 5:
-            raise WireError(WireProblem.FRAME_SIZE if stream_id else WireProblem.PROTOCOL, "malformed PRIORITY")
-        self.budgets.spend(PRIORITIES)
-
-    def _on_push_promise(self, *_: object) -> None:
-        raise WireError(WireProblem.PROTOCOL, "PUSH_PROMISE, though push is disabled")
-
     HANDLERS: ClassVar[dict[int, Callable[["ClientConnection", int, int, bytes], None]]] = {
         DATA: _on_data,
         HEADERS: _on_headers,
-        PRIORITY: _on_priority,
-        RST_STREAM: _on_reset,
-        SETTINGS: _on_settings,
-        PUSH_PROMISE: _on_push_promise,
-        PING: _on_ping,
-        GOAWAY: _on_goaway,
-        WINDOW_UPDATE: _on_window_update,
+        PRIORITY: Control.on_priority,
+        RST_STREAM: Control.on_reset,
+        SETTINGS: Control.on_settings,
+        PUSH_PROMISE: Control.on_push_promise,
+        PING: Control.on_ping,
+        GOAWAY: Control.on_goaway,
+        WINDOW_UPDATE: Control.on_window_update,
         CONTINUATION: _on_continuation,
     }
 

@@ -55,6 +55,12 @@ class Stream:
         """A piece of the body has come. Say `ClientConnection.used` when it is no longer kept."""
         raise NotImplementedError
 
+    def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
+        """A whole response has come at once: headers, one piece of the body, trailers. The stream is over."""
+        self.on_headers(head, end=False)
+        self.on_data(data, end=False)
+        self.on_headers(trailers, end=True)
+
     def on_reset(self, code: int) -> None:
         """The peer ended the stream with an error code, which may be NO_ERROR."""
         raise NotImplementedError
@@ -135,6 +141,37 @@ class Sender:
             last = END_HEADERS if start + MAX_FRAME >= size else 0
             self.outgoing += frame(kind, flags | last, number, block[start : start + MAX_FRAME])
             kind, flags = CONTINUATION, 0
+
+    def request(self, stream: Stream, block: bytes, data: bytes) -> bool:
+        """Begin and end a request in one step. False, with nothing changed, if it is not that simple.
+
+        `can_open` must be true.
+        """
+        size, length = len(block) + 1, len(data)
+        window = self.send_window - length
+        if size > MAX_FRAME or length > self.max_frame or window < 0 or length > self._initial_window:
+            return False
+        number = stream.id = self._next_id
+        if number == 1:
+            block = NO_DYNAMIC_TABLE + block
+        else:
+            size -= 1
+        stream.send_window = self._initial_window - length
+        stream.receive_window = self.limits.stream_window
+        stream.remote_open = True
+        self._next_id = number + 2
+        self.streams[number] = stream
+        self.send_window = window
+        self.budgets.spent[WINDOW_UPDATES] -= 2
+        self.outgoing += b"".join(
+            (
+                HEAD.pack(size >> 8, size & 0xFF, HEADERS, END_HEADERS, number),
+                block,
+                HEAD.pack(length >> 8, length & 0xFF, DATA, END_STREAM, number),
+                data,
+            )
+        )
+        return True
 
     def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
         """Send as much of `data` as the windows allow, with `end` after its last byte. Returns how many bytes went."""

@@ -74,6 +74,19 @@ class Driver:
     def _may_open(self) -> bool:
         return self.connection.can_open or self.connection.refusal is not None
 
+    def request_now(self, call: Call, head: bytes, data: bytes) -> bool:
+        """Send a whole small request without waiting. False, with nothing done, if it is not that simple.
+
+        Some of it may stay in `outgoing`.
+        """
+        if self.closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        if not self.connection.can_open or not self.connection.request(call, head, data):
+            return False
+        if not self._transport.buffers:
+            self._flush()
+        return True
+
     def send_now(self, call: Call, data: bytes, *, end: bool) -> int:
         """Send what goes of a framed message without waiting. Returns how much; some of it may stay in `outgoing`."""
         if self.closed:

@@ -142,7 +142,23 @@ class Stream(Generic[SendT, RecvT]):
         if not isinstance(message, self._request_type):
             raise TypeError(f"the message must be a {self._request_type.__name__}, not {message!r}")
         self._sent = True
-        await self._send(frame_message(message.SerializeToString()), end=end or not self._streams_out)
+        data = frame_message(message.SerializeToString())
+        if not end and self._streams_out:
+            await self._send(data, end=False)
+        elif self._call is not None or not self._send_whole(data):
+            await self._send(data, end=True)
+        elif self._driver.connection.outgoing:
+            await self._driver.send_rest(self._started(), data, len(data), self._deadline, end=True)
+
+    def _send_whole(self, data: bytes) -> bool:
+        """Send the whole request in one step, if it can be; some of it may wait in the connection."""
+        driver = self._driver
+        call = Call(driver.connection, unary=not self._streams_in)
+        if not driver.request_now(call, self._head(), data):
+            return False
+        self._call = call
+        self._ended = True
+        return True
 
     async def _send(self, data: bytes, *, end: bool) -> None:
         driver = self._driver
