@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import trio
 
-from plugind.actors import console, console_demo, console_probe, daemon, fake_plugin
+from plugind.actors import console, console_demo, console_probe, daemon, fake_plugin, simulate_command
 from plugind.actors.console_client import complain
 from plugind.actors.io.roots import RootBusyError
 from plugind.actors.supervision import GaveUpError, leaves
@@ -75,6 +75,12 @@ def _parser(
     add("fake", "play a plugin", fake_plugin.add_arguments, fake_plugin.main)
     demo = functools.partial(console_demo.run_demo, make_node)
     add("demo", "see a small node at work", console_demo.add_demo_arguments, demo)
+    add(
+        "simulate",
+        "play random scripts on a node in memory",
+        simulate_command.add_simulate_arguments,
+        simulate_command.run_simulate,
+    )
     return parser
 
 

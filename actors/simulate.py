@@ -1,9 +1,9 @@
 """Simulation: random scripts against what must always hold, one seed for everything.
 
-One seed gives one script (``simulate_script``), one order of Trio's tasks, one trace and its hash, in every process. The
-script is played on a node in memory (``simulate_player``), which runs plugind's own supervisor, actors and wire; while it
-is played, and once its faults have stopped, the oracles look on (``simulate_oracles``, ``simulate_sentinels``,
-``simulate_rest``). docs/simulation.md says what they hold plugind to.
+One seed gives one script (``simulate_script``), one order of Trio's tasks, one trace and its hash, in every process.
+The script is played on a node in memory (``simulate_player``), which runs plugind's own supervisor, actors and wire.
+While it is played, and once its faults have stopped, the oracles look on (``simulate_oracles``,
+``simulate_sentinels``, ``simulate_rest``). docs/simulation.md says what they hold plugind to.
 
 ::
 

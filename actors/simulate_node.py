@@ -164,6 +164,8 @@ class WatchedNode(SimulatedNode):
                 case "handler" | "node":
                     self._backoff.touched()
                     self._seen.orphan()
+                case _:
+                    pass
             if not all(isinstance(leaf, InjectedError) or "Bomb" in str(leaf) for leaf in leaves(error)):
                 self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
             tell(name, error)
@@ -202,7 +204,9 @@ class WatchedNode(SimulatedNode):
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
         owing = self._seen.owing.get(status.socket)
-        self._backoff.shown(status, owing=owing is not None and owing.taken)
+        self._backoff.shown(
+            status, owing=owing is not None and owing.taken and owing.plugin.generation == status.generation
+        )
         self._seen.shown(status)
         super()._note(change)
 

@@ -216,8 +216,9 @@ class _Tries:
     last: PluginStatus | None = None
     #: Something happened since the wait began, upon which a try may come at once.
     nudged: bool = False
-    #: Something happened since the last wait, upon which the count may have begun anew.
-    reset: bool = False
+    #: Something happened upon which the count may begin anew, with the next wait, or, if that came too late for the
+    #: present try, with the one after: of so many waits the attempt that is shown is believed.
+    resets: int = 0
     #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
     touched: bool = False
     #: By how many seconds a try that was not expected came too soon.
@@ -240,7 +241,7 @@ class BackoffOracle:
         """``path``, or any, was told to try at once; its count may begin anew."""
         for other, tries in self._tries.items():
             if path in (None, other):
-                tries.nudged = tries.reset = True
+                tries.nudged, tries.resets = True, 2
 
     def freed(self, name: str) -> None:
         """An instance of ``name`` is gone: who was refused because of it may try at once."""
@@ -252,7 +253,7 @@ class BackoffOracle:
         """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
         for other, tries in self._tries.items():
             if path in (None, other):
-                tries.touched = tries.reset = True
+                tries.touched, tries.resets = True, 2
 
     def dialed(self, path: str) -> None:
         """Somebody tries to connect."""
@@ -292,23 +293,23 @@ class BackoffOracle:
                 # What follows may go on from what was before, or begin anew.
                 tries.notify_waits = 0
                 tries.until = None
-                tries.reset = True
+                tries.resets = max(1, tries.resets)
             case _:
                 tries.until = None
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
         if owing:
-            tries.notify_waits = 1 if tries.reset else tries.notify_waits + 1
+            tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
             failures = tries.notify_waits
         else:
-            if tries.reset:
+            if tries.resets:
                 tries.dials = status.attempt
             failures = tries.dials
             if status.attempt != failures:
                 self._trace.violated(
                     "backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}."
                 )
-        tries.nudged, tries.reset = False, tries.touched
+        tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
         tries.until = status.next_try
         if status.next_try is None:
             self._trace.violated("backoff", f"{status.socket} waits for nothing")

@@ -1,4 +1,4 @@
-"""What must hold once the faults have stopped: what is registered is what is there, as the view says, and nothing leaks."""
+"""What must hold once the faults have stopped: what is there is registered, as the view says, and nothing leaks."""
 
 from __future__ import annotations
 

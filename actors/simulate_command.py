@@ -1,0 +1,172 @@
+"""`plugind simulate`: random scripts against the oracles, a line for each seed, and the command that repeats it."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plugind.actors.simulate_script import Fault
+
+if TYPE_CHECKING:
+    from plugind.actors.simulate import Outcome
+
+_EPILOG = """examples:
+  plugind simulate --seed 7                        one script of 200 events, all faults
+  plugind simulate --seeds 0..999                  a thousand scripts, on all cores
+  plugind simulate --seed 7 --faults files,events  no other faults than these
+  plugind simulate --seed 7 --trace                everything that happens
+  plugind simulate --seed 7 --shrink               the fewest events that still break the rule
+
+A line for each seed: the seed, events, virtual seconds, the hash of the trace, violations. One seed gives one trace,
+in every process, with one version of Python and of plugind. Exit codes: 0 nothing was violated, 1 something was,
+2 usage."""
+
+
+def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``plugind simulate``."""
+    parser.description = "Play random scripts on a node in memory, in virtual time, against what must always hold."
+    parser.epilog = _EPILOG
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, metavar="N", help="play the script of this seed (0)")
+    seeds.add_argument("--seeds", type=_range, metavar="A..B", help="play the scripts of all seeds from A to B")
+    parser.add_argument("--events", type=_count, default=200, metavar="M", help="events in a script (200)")
+    parser.add_argument(
+        "--faults",
+        type=_faults,
+        default=frozenset(Fault),
+        metavar="LIST",
+        help=f"what may go wrong: all, none, or some of {','.join(fault.value for fault in Fault)} (all)",
+    )
+    parser.add_argument("--only", type=_numbers, metavar="LIST", help="play these events of the script alone")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--shrink", action="store_true", help="look for the fewest events that break the same rule")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="processes (one for each core)")
+
+
+def _range(text: str) -> range:
+    first, dots, last = text.partition("..")
+    if dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last):
+        return range(int(first), int(last) + 1)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a range of seeds, such as 0..999")
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+
+
+def _numbers(text: str) -> frozenset[int]:
+    parts = [part for part in text.split(",") if part]
+    if all(part.isdecimal() for part in parts):
+        return frozenset(map(int, parts))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, such as 3,17,42")
+
+
+def _faults(text: str) -> frozenset[Fault]:
+    if text in ("all", "none"):
+        return frozenset(Fault if text == "all" else ())
+    try:
+        return frozenset(map(Fault, text.split(",")))
+    except ValueError:
+        known = ", ".join(fault.value for fault in Fault)
+        raise argparse.ArgumentTypeError(f"{text!r} names faults that are not known: choose from {known}") from None
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Run ``plugind simulate``; return its exit code."""
+    seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
+    broken, began = 0, time.monotonic()
+    for done, outcome in enumerate(_outcomes(args, seeds), 1):
+        _clear_progress()
+        _print(outcome)
+        if outcome.violations:
+            broken += 1
+            _explain(args, outcome)
+        _progress(done, len(seeds), broken, time.monotonic() - began)
+    _clear_progress()
+    if len(seeds) > 1:
+        print(f"{len(seeds)} seeds in {time.monotonic() - began:.1f} s, {broken} with violations")  # noqa: T201
+    return 1 if broken else 0
+
+
+def _outcomes(args: argparse.Namespace, seeds: range) -> Iterator[Outcome]:
+    """In the order of the seeds, whichever process had them."""
+    play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
+    jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
+    if jobs == 1 or args.trace:
+        yield from map(play, seeds)
+        return
+    # Spawned, so that every process is as fresh as one that plays a single seed.
+    with closing(multiprocessing.get_context("spawn").Pool(jobs)) as pool:
+        yield from pool.imap(play, seeds, chunksize=max(1, min(8, len(seeds) // (4 * jobs))))
+        pool.close()
+        pool.join()
+
+
+def _play(
+    seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
+) -> Outcome:
+    # Here, since the simulation runs the whole house, whose command line this is a part of.
+    from plugind.actors.simulate import simulate
+
+    return simulate(seed, events=events, faults=faults, only=only, show=print if trace else None)
+
+
+def _print(outcome: Outcome) -> None:
+    print(  # noqa: T201
+        f"seed {outcome.seed}  events {outcome.events}  virtual {outcome.virtual_seconds:.3f} s  "
+        f"trace {outcome.trace_hash}  violations {len(outcome.violations)}",
+        flush=True,
+    )
+
+
+def _explain(args: argparse.Namespace, outcome: Outcome) -> None:
+    for violation in outcome.violations:
+        print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
+    print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
+    if args.shrink:
+        _shrink(args, outcome)
+
+
+def _shrink(args: argparse.Namespace, outcome: Outcome) -> None:
+    from plugind.actors.simulate_shrink import shrink
+
+    oracle = outcome.violations[0].oracle
+
+    def breaks(numbers: object) -> bool:
+        assert isinstance(numbers, tuple)
+        played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(numbers))
+        return any(violation.oracle == oracle for violation in played.violations)
+
+    kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
+    print(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}")  # noqa: T201
+
+
+def _command(args: argparse.Namespace, seed: int, only: object) -> str:
+    words = ["plugind", "simulate", "--seed", str(seed), "--events", str(args.events)]
+    if args.faults != frozenset(Fault):
+        words += ["--faults", ",".join(fault.value for fault in Fault if fault in args.faults) or "none"]
+    if isinstance(only, tuple | frozenset):
+        words += ["--only", ",".join(map(str, sorted(only)))]
+    return " ".join(words)
+
+
+def _progress(done: int, seeds: int, broken: int, seconds: float) -> None:
+    if sys.stderr.isatty() and seeds > 1:
+        left = seconds / done * (seeds - done)
+        sys.stderr.write(f"\r\x1b[K{done} of {seeds} seeds, {broken} with violations, {left:.0f} s left")
+        sys.stderr.flush()
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
