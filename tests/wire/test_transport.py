@@ -1,0 +1,91 @@
+"""A socket is read before it is waited for, and neither a nudge nor a close is lost between the two."""
+
+import socket
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import TypeVar
+
+import pytest
+import trio
+import trio.testing
+
+from plugind.actors.io.transport import SocketTransport
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[SocketTransport, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    transport = SocketTransport(ours)
+    yield transport, theirs
+    transport.close()
+    theirs.close()
+
+
+@types.coroutine
+def meanwhile(waiter: Coroutine[object, object, T], act: Callable[[], object]) -> Generator[object, object, T]:
+    """Await `waiter`, and call `act` when it waits for the first time."""
+    trap = waiter.send(None)
+    act()
+    while True:
+        try:
+            trap = waiter.send((yield trap))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
+async def test_what_comes_before_the_wait_is_read(pair: tuple[SocketTransport, socket.socket]) -> None:
+    transport, theirs = pair
+    with trio.fail_after(5):
+        assert await meanwhile(transport.receive(unsent=False), lambda: theirs.send(b"early")) == b"early"
+
+
+async def test_what_comes_during_the_wait_is_read_each_time(pair: tuple[SocketTransport, socket.socket]) -> None:
+    transport, theirs = pair
+    with trio.fail_after(5):
+        for word in (b"one", b"two"):
+            async with trio.open_nursery() as nursery:
+
+                async def later(word: bytes = word) -> None:
+                    await trio.testing.wait_all_tasks_blocked()
+                    theirs.send(word)
+
+                nursery.start_soon(later)
+                assert await transport.receive(unsent=False) == word
+
+
+async def test_a_nudge_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
+    """A leader that is about to wait for bytes only must hear that there is something to send."""
+    transport, theirs = pair
+    with trio.fail_after(5):
+        assert await meanwhile(transport.receive(unsent=False), transport.nudge) is None
+        theirs.send(b"x")
+        assert await transport.receive(unsent=False) == b"x"
+
+
+async def test_a_close_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
+    transport, _ = pair
+    with trio.fail_after(5), pytest.raises(trio.ClosedResourceError):
+        await meanwhile(transport.receive(unsent=False), transport.close)
+
+
+async def test_the_end_of_the_peer_is_read_as_empty(pair: tuple[SocketTransport, socket.socket]) -> None:
+    transport, theirs = pair
+    theirs.close()
+    with trio.fail_after(5):
+        assert await transport.receive(unsent=False) == b""
+
+
+async def test_a_peer_that_always_has_more_does_not_keep_a_task_from_being_cancelled(
+    pair: tuple[SocketTransport, socket.socket],
+) -> None:
+    transport, theirs = pair
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        theirs.send(b"more")
+        await transport.receive(unsent=False)
+    assert scope.cancelled_caught
+    with trio.fail_after(5):
+        assert await transport.receive(unsent=False) == b"more"
