@@ -18,7 +18,6 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Self
 
@@ -27,26 +26,24 @@ import trio
 
 from plugind.actors import commands, daemon, reconciler, registration, status, watcher
 from plugind.actors.console_client import default_status_path
+from plugind.actors.conversation import ConversationConfig, Dialler
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.handlers.actor import Handler, policy_of
-from plugind.actors.handlers.csi import CSIHandler
-from plugind.actors.handlers.device_plugin import DevicePluginHandler
-from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.handlers.known import built_in_handlers, installed_handlers
 from plugind.actors.io.dialling import dial
 from plugind.actors.io.directory import Directory, RealDirectory
 from plugind.actors.io.limits import most_connections
 from plugind.actors.io.roots import held
 from plugind.actors.mailbox import RegistrationInbox, report
 from plugind.actors.places import Places
-from plugind.actors.registration import Dialler, RegistrationConfig
+from plugind.actors.registration import RegistrationConfig
 from plugind.actors.status import StatusConfig
 from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
 from plugind.protocol import messages as m
 from plugind.protocol import world
-from plugind.protocol.config import Config, Root
+from plugind.protocol.config import Config, Root, check_roots
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.logs import Field, Level, Logger
-from plugind.protocol.plugins import CSI, DEVICE, DRA
+from plugind.protocol.logs import Logger, NoLog
 from plugind.protocol.status import StateName
 
 #: Messages that may wait for the reconciler and for the status actor before their writers have to.
@@ -63,39 +60,6 @@ class Ports:
 
     dial: Dialler = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
-
-
-def built_in_handlers() -> dict[str, Handler]:
-    """Return a new handler for each of the types that plugind knows by itself."""
-    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(), DRA: DRAHandler()}
-
-
-def installed_handlers() -> dict[str, Handler]:
-    """Return a handler for each entry point of the group ``plugind.handlers``: its name is the plugin type.
-
-    Raises:
-      ConfigError: if an entry point cannot be loaded, or what it names cannot be called without arguments.
-    """
-    found: dict[str, Handler] = {}
-    for entry in entry_points(group="plugind.handlers"):
-        try:
-            found[entry.name] = entry.load()()
-        except Exception as error:
-            raise ConfigError(
-                f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; mend or uninstall it"
-            ) from error
-    return found
-
-
-class NoLog:
-    """The log of a node that is embedded: its program asks for the stream of changes instead."""
-
-    def enabled(self, level: Level) -> bool:  # noqa: ARG002 - a Logger
-        """Nothing is written."""
-        return False
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        """Nothing is written."""
 
 
 class NodeEndedError(Exception):
@@ -132,7 +96,7 @@ class Supervisor:
         log: Logger | None = None,
     ) -> None:
         self.config = config or Config()
-        _check_roots(self.config.roots)
+        check_roots(self.config.roots)
         self._ports = ports or Ports()
         self._log = log or NoLog()
         self._status_config = attrs.evolve(
@@ -161,15 +125,14 @@ class Supervisor:
         self._crashes: Crashes
         self._registrations: trio.Nursery
         self._places = Places(most_open=most_connections())
+        timeouts = self.config.timeouts
         self._registration_config = RegistrationConfig(
-            self._ports.dial,
-            self.config.timeouts,
+            ConversationConfig(self._ports.dial, self._places, timeouts, self.config.info_limits),
+            timeouts,
             self.config.backoff,
-            self.config.info_limits,
             self._rng,
             self._to_reconciler,
             self._to_status,
-            self._places,
         )
 
     # --- the block ---
@@ -475,17 +438,6 @@ class _Changes:
         if isinstance(message, m.Lagged):
             raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
         return message
-
-
-def _check_roots(roots: tuple[Root, ...]) -> None:
-    if not roots:
-        raise ConfigError("there is no root to discover plugins in: name one with --root")
-    for root in roots:
-        if not root.path.startswith("/"):
-            raise ConfigError(f"the root {root.path!r} is not an absolute path")
-        for other in roots:
-            if other is not root and (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
-                raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")
 
 
 async def _run_daemon(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """The registration actor: one per socket path.
 
-It performs what ``plugind.protocol.lifecycle`` commands, and owns what one registration needs: the connection, the
+It performs what ``plugind.protocol.lifecycle`` commands, and owns what one registration needs: the conversation, the
 deadline of the step under way, the backoff's timer, the ticket of the ask that it waits for. Calls to the plugin run in
 line, in this one task, under a cancel scope that is both their deadline and the inbox's bell (``actors.mailbox``).
 """
@@ -9,59 +9,33 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Protocol, TypeVar, assert_never, cast
+from typing import TypeVar, assert_never
 
 import attrs
 import trio
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
+from plugind.actors.conversation import Conversation, ConversationConfig
 from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.places import Place, Places
 from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
-from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import InfoLimits, Plugin, PluginInfo, check_info
-from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
-from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from plugind.protocol.plugins import Plugin, PluginInfo
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
-from plugind.protocol.wire_errors import DialError, DialFailure, Peer
-
-if TYPE_CHECKING:
-    import grpclib.client
 
 T = TypeVar("T")
-
-#: Characters of an error that a plugin is told or people are shown (fault 94).
-MAX_ERROR = 2048
-
-
-class Dialler(Protocol):
-    """The port to the plugins: ``plugind.actors.io.dialling`` for real, a simulated network in tests."""
-
-    async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
-        """Connect to the socket at ``path`` within ``timeout`` seconds.
-
-        Raises:
-          DialError: if no connection came about.
-        """
 
 
 @attrs.frozen
 class RegistrationConfig:
     """What all registration actors of a node have in common."""
 
-    dial: Dialler
+    conversation: ConversationConfig
     timeouts: Timeouts
     backoff: Backoff
-    limits: InfoLimits
     rng: random.Random
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
-    places: Places
 
 
 async def run(
@@ -98,21 +72,14 @@ _OPERATIONS: dict[type[states.Command], Operation] = {
     states.AskDeregister: Operation.DEREGISTER,
 }
 
-#: What each failure to dial means for the next try.
-_RETRIES = {
-    DialFailure.REFUSED: states.Retry.STALE,
-    DialFailure.NOT_A_STREAM: states.Retry.NEVER,
-    DialFailure.BAD_PATH: states.Retry.NEVER,
-}
-
 
 class _Registration:
     __slots__ = (
         "_appeared",
         "_began",
-        "_channel",
         "_commands",
         "_config",
+        "_conversation",
         "_deadline",
         "_finished",
         "_inbox",
@@ -120,12 +87,9 @@ class _Registration:
         "_now",
         "_over",
         "_path",
-        "_peer",
-        "_place",
         "_scope",
         "_shown",
         "_state",
-        "_stub",
         "_ticket",
         "_waiting",
         "handler",
@@ -144,9 +108,7 @@ class _Registration:
         self._now = trio.current_time()
         self._appeared = appeared
         self._path = appeared.path
-        self._channel: Channel | None = None
-        self._place: Place | None = None
-        self._stub: RegistrationStub | None = None
+        self._conversation = Conversation(config.conversation, appeared.path)
         #: Where the plugin that was admitted is handled.
         self.handler: m.Address[m.HandlerMessage] | None = None
         #: The number of the ask that is waited for; answers to others come too late.
@@ -157,7 +119,6 @@ class _Registration:
         self._deadline = math.inf
         #: What was last learned in this generation, to be shown.
         self._info: PluginInfo | None = None
-        self._peer: Peer | None = None
         self._shown: m.StateChanged | None = None
 
     # --- the loop ---
@@ -222,8 +183,13 @@ class _Registration:
         if isinstance(self._waiting, states.StartTimer):
             return states.TimerElapsed()
         waited = f"no answer in {self._deadline - self._began:g} s"
-        if isinstance(self._waiting, _IN_LINE):
-            waited = self._call_failed(self._waiting, waited)
+        match self._waiting:
+            case states.AskInfo():
+                waited = self._conversation.get_info_failed(waited)
+            case states.Notify():
+                waited = self._conversation.notify_failed(waited)
+            case _:
+                pass
         return states.Failed(waited, outcome=Outcome.TIMED_OUT)
 
     async def _as_event(self, message: states.Event | m.RegistrationMessage) -> states.Event | None:
@@ -242,7 +208,7 @@ class _Registration:
             case m.NoHandler() | m.ClaimRefused():
                 return message if message.ticket == self._ticket else None
             case m.SocketAppeared():
-                self._appeared, self._info, self._peer = message, None, None
+                self._appeared, self._info, self._conversation.peer = message, None, None
                 return message
             case m.ReportAsked():
                 await self._repeat()
@@ -306,12 +272,7 @@ class _Registration:
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
-        channel, self._channel, self._stub = self._channel, None, None
-        if channel is not None:
-            channel.close()
-        if self._place is not None:
-            self._place.give_back()
-            self._place = None
+        self._conversation.hang_up()
 
     # --- calls to the plugin ---
 
@@ -321,65 +282,14 @@ class _Registration:
         try:
             match command:
                 case states.Dial():
-                    return await self._dial(patient=command.patient)
+                    return await self._conversation.dial(patient=command.patient)
                 case states.AskInfo():
-                    return await self._get_info()
+                    return await self._conversation.get_info()
                 case states.Notify():
-                    return await self._notify(command.error)
+                    return await self._conversation.notify(command.error)
         finally:
             self._inbox.disarm()
         assert_never(command)
-
-    async def _dial(self, *, patient: bool) -> states.Event:
-        timeouts = self._config.timeouts
-        grace = timeouts.refused_grace if patient else 0.0
-        self._place = await self._config.places.take()
-        try:
-            self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
-        except DialError as error:
-            reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
-            outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
-            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome)
-        self._peer = self._channel.peer
-        # The stub is generated for grpclib's Channel, of which ours has all that a stub asks for.
-        self._stub = RegistrationStub(cast("grpclib.client.Channel", self._channel))
-        return states.Dialed()
-
-    async def _get_info(self) -> states.Event:
-        assert self._stub is not None, "GetInfo follows a dial"
-        try:
-            reply = await self._stub.GetInfo(InfoRequest())
-        except GRPCError as error:
-            return states.Failed(self._call_failed(states.AskInfo(), _text(error)), _retry_after(error))
-        try:
-            info = check_info(
-                reply.type,
-                reply.name,
-                reply.endpoint,
-                tuple(reply.supported_versions),
-                socket=self._path,
-                limits=self._config.limits,
-            )
-        except ValidationError as error:
-            return states.InfoRejected(str(error)[:MAX_ERROR])
-        return states.InfoReceived(info)
-
-    async def _notify(self, error: str | None) -> states.Event:
-        assert self._stub is not None, "a notify follows a dial"
-        verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
-        try:
-            await self._stub.NotifyRegistrationStatus(verdict)
-        except GRPCError as failure:
-            return states.Failed(self._call_failed(states.Notify(error), _text(failure)), _retry_after(failure))
-        return states.Notified()
-
-    def _call_failed(self, command: states.WaitingCommand, reason: str) -> str:
-        what = (
-            "failed to get plugin info using RPC GetInfo"
-            if isinstance(command, states.AskInfo)
-            else "failed to send registration status"
-        )
-        return f"RegisterPlugin error -- {what} at socket {self._path}, err: {reason}"
 
     # --- what is shown ---
 
@@ -411,7 +321,7 @@ class _Registration:
                 state.generation,
             ):
                 return
-        now, peer = self._now, self._peer
+        now, peer = self._now, self._conversation.peer
         self._shown = m.StateChanged(
             self._path,
             self._appeared.root,
@@ -475,17 +385,3 @@ def _reason_of(state: states.State) -> str | None:
 
 def _attempt_of(state: states.State) -> int:
     return 0 if isinstance(state, states.Leaving | states.Gone) else state.attempt
-
-
-def _retry_after(error: GRPCError) -> states.Retry:
-    """What is not implemented will not be at the next try (behaviour 28, fault 71)."""
-    return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
-
-
-def _text(error: GRPCError) -> str:
-    return f"{error.status.name}: {error.message or 'no message'}"[:MAX_ERROR]
-
-
-def _sendable(text: str) -> str:
-    """A path may hold bytes that are no UTF-8, which a protobuf string cannot (fault 21)."""
-    return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()

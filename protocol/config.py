@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.protocol.errors import ConfigError
 from plugind.protocol.plugins import InfoLimits
 
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
@@ -52,3 +53,19 @@ class Config:
     expected: tuple[str, ...] = ()
     #: Seed of all chance: jitter of backoff and of rescans. None takes one from the system.
     seed: int | None = None
+
+
+def check_roots(roots: tuple[Root, ...]) -> None:
+    """Check that a node can have these ``roots``.
+
+    Raises:
+      ConfigError: if there is none, one is not an absolute path, or one lies in another.
+    """
+    if not roots:
+        raise ConfigError("there is no root to discover plugins in: name one with --root")
+    for root in roots:
+        if not root.path.startswith("/"):
+            raise ConfigError(f"the root {root.path!r} is not an absolute path")
+        for other in roots:
+            if other is not root and (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
+                raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")

@@ -56,14 +56,31 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+class NoLog:
+    """The log of a node that is embedded: its program asks for the stream of changes instead."""
+
+    def enabled(self, level: Level) -> bool:  # noqa: ARG002 - a Logger
+        """Nothing is written."""
+        return False
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        """Nothing is written."""
+
+
 _NAMES = {level: level.name.lower() for level in Level}
 
 
 def text_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
     """Return one line of ``key=value`` pairs; ``time`` is unix time in seconds."""
-    parts = [f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted(message)}"]
-    parts += [f"{key}={_value(value)}" for key, value in fields.items() if value is not None]
-    return " ".join(parts) + "\n"
+    line = f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted(message)}"
+    for key, value in fields.items():
+        if value is not None:
+            # Most values are short texts or small numbers, and every one passes here.
+            shown = str(value) if type(value) is int else _value(value)
+            line += f" {key}={shown}"
+    return line + "\n"
 
 
 def json_line(time: float, level: Level, message: str, fields: Mapping[str, Field]) -> str:
@@ -89,7 +106,7 @@ def _second(unix: int) -> str:
 
 def _value(value: Field) -> str:
     if isinstance(value, str):
-        return _quoted(cut(value, MAX_VALUE))
+        return _quoted(value if len(value) <= MAX_VALUE else cut(value, MAX_VALUE))
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -97,10 +114,7 @@ def _value(value: Field) -> str:
 
 def _quoted(text: str) -> str:
     """Quote what would not read as one word; escape what is no sign of its own (faults 22 and 91)."""
-    if text and text.isprintable() and not _ODD.intersection(text):
+    if text.isprintable() and text and not (" " in text or '"' in text or "=" in text or "\\" in text):
         return text
     # Backslashes first, so that an escape is not mistaken for one that the outside wrote.
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
-
-
-_ODD = frozenset(' "=\\')

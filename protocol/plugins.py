@@ -89,7 +89,7 @@ def check_info(
             raise ValidationError(f"the plugin's {what} is empty")
         _check_text(what, text, limits.max_string)
     if len(versions) > limits.max_versions:
-        raise ValidationError(f"{len(versions)} supported versions, at most {limits.max_versions} are allowed")
+        raise ValidationError(f"more than {limits.max_versions} supported versions")
     for version in versions:
         _check_text("version", version, limits.max_string)
     return PluginInfo(plugin_type, name, _check_endpoint(endpoint, limits) if endpoint else socket, versions)

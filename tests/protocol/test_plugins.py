@@ -126,7 +126,7 @@ def test_words_up_to_the_limit_are_taken() -> None:
 
 def test_more_versions_than_the_limit_are_rejected_before_any_is_looked_at() -> None:
     """Fault 51: five million empty versions."""
-    with pytest.raises(ValidationError, match=r"^5000000 supported versions, at most 128 are allowed$"):
+    with pytest.raises(ValidationError, match=r"^more than 128 supported versions$"):
         check(versions=5_000_000 * ("",))
 
 

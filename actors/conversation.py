@@ -1,0 +1,145 @@
+"""One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
+
+Each call returns the event that its outcome is for the lifecycle; the words of a failure are the reference's
+(behaviours 27, 28 and 33). Deadlines are the caller's, but for the dialler's own.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Protocol
+
+import attrs
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from plugind.actors.io.channel import Channel
+from plugind.actors.places import Place, Places
+from plugind.protocol import states
+from plugind.protocol.config import Timeouts
+from plugind.protocol.errors import ValidationError
+from plugind.protocol.plugins import InfoLimits, check_info
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
+from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from plugind.protocol.status import Outcome
+from plugind.protocol.wire_errors import DialError, DialFailure, Peer
+
+#: Characters of an error that a plugin is told or people are shown (fault 94).
+MAX_ERROR = 2048
+
+#: What each failure to dial means for the next try.
+_RETRIES = {
+    DialFailure.REFUSED: states.Retry.STALE,
+    DialFailure.NOT_A_STREAM: states.Retry.NEVER,
+    DialFailure.BAD_PATH: states.Retry.NEVER,
+}
+
+
+class Dialler(Protocol):
+    """The port to the plugins: ``plugind.actors.io.dialling`` for real, a simulated network in tests."""
+
+    async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
+        """Connect to the socket at ``path`` within ``timeout`` seconds.
+
+        Raises:
+          DialError: if no connection came about.
+        """
+
+
+@attrs.frozen
+class ConversationConfig:
+    """What all conversations of a node have in common."""
+
+    dial: Dialler
+    places: Places
+    timeouts: Timeouts
+    limits: InfoLimits
+
+
+class Conversation:
+    """The connection to the plugin at one path, dialled as often as need be; one at a time."""
+
+    __slots__ = ("_channel", "_config", "_path", "_place", "_stub", "peer")
+
+    def __init__(self, config: ConversationConfig, path: str) -> None:
+        self._config = config
+        self._path = path
+        self._channel: Channel | None = None
+        self._stub: RegistrationStub | None = None
+        self._place: Place | None = None
+        #: Who listened when last dialled.
+        self.peer: Peer | None = None
+
+    async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
+        """Connect, as soon as there is a place; ``patient`` allows for a plugin between bind and listen."""
+        timeouts = self._config.timeouts
+        grace = timeouts.refused_grace if patient else 0.0
+        self._place = await self._config.places.take()
+        try:
+            self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
+        except DialError as error:
+            reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
+            outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
+            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome)
+        self.peer = self._channel.peer
+        self._stub = self._channel.stub(RegistrationStub)
+        return states.Dialed()
+
+    async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
+        """Ask the plugin who it is, and check what it says."""
+        assert self._stub is not None, "GetInfo follows a dial"
+        try:
+            reply = await self._stub.GetInfo(InfoRequest())
+        except GRPCError as error:
+            return states.Failed(self.get_info_failed(_text(error)), _retry_after(error))
+        # One more than is allowed is enough to refuse it: a message may hold millions (fault 51).
+        versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
+        try:
+            info = check_info(
+                reply.type, reply.name, reply.endpoint, versions, socket=self._path, limits=self._config.limits
+            )
+        except ValidationError as error:
+            return states.InfoRejected(str(error)[:MAX_ERROR])
+        return states.InfoReceived(info)
+
+    async def notify(self, error: str | None) -> states.Notified | states.Failed:
+        """Tell the plugin that it is registered, or the ``error`` for which it is not."""
+        assert self._stub is not None, "a notify follows a dial"
+        verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
+        try:
+            await self._stub.NotifyRegistrationStatus(verdict)
+        except GRPCError as failure:
+            return states.Failed(self.notify_failed(_text(failure)), _retry_after(failure))
+        return states.Notified()
+
+    def hang_up(self) -> None:
+        """Close the connection, if there is one."""
+        channel, self._channel, self._stub = self._channel, None, None
+        if channel is not None:
+            channel.close()
+        if self._place is not None:
+            self._place.give_back()
+            self._place = None
+
+    def get_info_failed(self, reason: str) -> str:
+        """Return the words for a GetInfo that failed."""
+        what = "failed to get plugin info using RPC GetInfo"
+        return f"RegisterPlugin error -- {what} at socket {self._path}, err: {reason}"
+
+    def notify_failed(self, reason: str) -> str:
+        """Return the words for a NotifyRegistrationStatus that failed."""
+        return f"RegisterPlugin error -- failed to send registration status at socket {self._path}, err: {reason}"
+
+
+def _retry_after(error: GRPCError) -> states.Retry:
+    """What is not implemented will not be at the next try (behaviour 28, fault 71)."""
+    return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
+
+
+def _text(error: GRPCError) -> str:
+    return f"{error.status.name}: {error.message or 'no message'}"[:MAX_ERROR]
+
+
+def _sendable(text: str) -> str:
+    """A path may hold bytes that are no UTF-8, which a protobuf string cannot (fault 21)."""
+    return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()
