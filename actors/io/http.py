@@ -92,7 +92,6 @@ async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *,
 
         async def serve_one(stream: trio.SocketStream, refusal: Response | None) -> None:
             nonlocal open_now
-            open_now += 1
             try:
                 await serve_connection(stream, handler, limits, peer=peer_of(stream.socket), refusal=refusal)
             finally:
@@ -112,6 +111,8 @@ async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *,
                 refusal = problem(503, f"{limits.connections} connections are open, which is the limit")
             elif peer_of(connection).uid not in allowed:
                 refusal = problem(403, "only the user of the daemon and root may ask")
+            # Counted here: several may be accepted before the task of the first one runs.
+            open_now += 1
             nursery.start_soon(serve_one, trio.SocketStream(connection), refusal)
 
 
