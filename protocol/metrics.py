@@ -21,6 +21,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 #: How many plugin types are told apart.
 MAX_TYPES = 32
 UNKNOWN = "unknown"
+_REGISTERED = StateName.REGISTERED
 OTHER = "other"
 
 
@@ -108,7 +109,7 @@ class Metrics:
             if duration is None:
                 duration = self.durations[finished.operation, label] = Histogram()
             duration.observe(finished.seconds)
-        if change.registered_in is not None and change.state is StateName.REGISTERED:
+        if change.registered_in is not None and change.state is _REGISTERED:
             self.registration.observe(change.registered_in)
 
     def count_root(self, report: RootReported) -> None:

@@ -22,6 +22,7 @@ from plugind.protocol.text import encodable, escaped
 HISTORY = 32
 #: Sockets that are gone and still told of by ``describe``.
 GONE_KEPT = 100
+_GONE = StateName.GONE
 DEPRECATED = "the socket lies in a deprecated directory"
 
 
@@ -108,7 +109,7 @@ class View:
         socket = change.socket
         before = self.rows.get(socket)
         if before is None:
-            if change.state is StateName.GONE:
+            if change.state is _GONE:
                 return None, None
             after = self._first(change, [])
         elif change.generation < before.last.generation:
@@ -121,7 +122,7 @@ class View:
         flat += (change.time, change.state, change.reason, change.attempt)
         if len(flat) > self._history:
             del flat[:4]
-        if change.state is StateName.GONE:
+        if change.state is _GONE:
             del self.rows[socket]
             self._gone.append(after)
         else:
