@@ -268,7 +268,11 @@ class BackoffOracle:
         """A state is shown; ``owing`` says that the plugin was registered, and is to be notified."""
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
+            before = tries
             tries = self._tries[status.socket] = _Tries(status.generation)
+            if before is not None:
+                # What was told while the older one was there may reach this one.
+                tries.nudged, tries.resets = before.nudged, before.resets
         last, tries.last = tries.last, status
         if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
             status.state,

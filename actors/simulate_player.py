@@ -184,7 +184,7 @@ class Player:
                 self.backoff.touched(path)
         if act is not Act.TOUCH:
             self.shaky.add(path)
-            if self.node.directory.deaf:
+            if self.node.directory.deaf or self.node.directory.held:
                 # With its inode used again, and no event that tells, it is the same socket with other attributes.
                 self.backoff.touched(path)
 
@@ -207,6 +207,8 @@ class Player:
         if new == old or not directory.exists(new.rpartition("/")[0]):
             return
         directory.rename(old, new)
+        if directory.deaf or directory.held:
+            self.backoff.touched(new)
         del self.plugs[old]
         over = self.plugs.pop(new, None)
         if over is not None:
@@ -294,6 +296,9 @@ class Player:
         match act:
             case Act.DEAF:
                 directory.deaf = not directory.deaf
+                # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
+                # inode cannot be told from one whose attributes changed.
+                directory.reuse_inodes = not directory.deaf
                 self.sentinels.excuse(12.0)
             case Act.HOLD:
                 if directory.held:
@@ -301,11 +306,13 @@ class Player:
                 else:
                     directory.hold()
             case Act.OVERFLOW:
-                deaf, directory.deaf = directory.deaf, True
+                if directory.deaf:
+                    return
+                directory.deaf = True
                 # What happens here is lost, and made good for at once, since the overflow is told.
                 self.sentinels.change()
                 self._change_plugin(Act.RESTART, chance)
-                directory.deaf = deaf
+                directory.deaf = False
                 directory.overflow()
             case Act.LOSE_WATCH:
                 path = self.node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
@@ -379,7 +386,10 @@ class Player:
 
         async def remove() -> None:
             with trio.move_on_after(REMOVAL_BOUND) as scope:
+                ending = self.node._ending
                 await self.node.supervisor.remove_handler(TYPE)
+                if ending.is_set():
+                    return  # A stop deregisters nothing (behaviour 42).
             if scope.cancelled_caught:
                 self.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
             elif left := [path for path, owing in self.handlers.owing.items() if owing.taken and not owing.orphan]:

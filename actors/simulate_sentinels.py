@@ -73,7 +73,8 @@ class Sentinels:
             if self._judge("registered", path, since, times[0] if times else None):
                 del self._coming[path]
         for path, since in tuple(self._going.items()):
-            if self._judge("let go", path, since, None if path in self._seen.owing else now):
+            times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
+            if self._judge("let go", path, since, times[-1] if times and path not in self._seen.owing else None):
                 del self._going[path]
 
     def _judge(self, what: str, path: str, since: float, done: float | None) -> bool:
