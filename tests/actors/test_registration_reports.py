@@ -1,0 +1,128 @@
+"""What a registration actor says of itself, message by message, without a node around it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+import trio.lowlevel
+from trio.testing import MockClock
+
+from plugind.actors import registration
+from plugind.actors.conversation import ConversationConfig
+from plugind.actors.io.channel import Channel
+from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.places import Places
+from plugind.protocol import messages as m
+from plugind.protocol.backoff import Backoff
+from plugind.protocol.config import Timeouts
+from plugind.protocol.plugins import InfoLimits
+from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.wire_errors import DialError, DialFailure
+from plugind.tests.protocol.playbook import INFO, SOCKET, appeared, vanished
+
+
+async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
+    await trio.sleep(2)
+    raise DialError(DialFailure.TIMED_OUT, path, "too slow")
+
+
+@attrs.frozen
+class Asked:
+    """A handler's address; the test answers, or nobody."""
+
+    asks: list[m.HandlerMessage] = attrs.Factory(list)
+
+    def send_nowait(self, message: m.HandlerMessage, /) -> None:
+        self.asks.append(message)
+
+
+@attrs.frozen
+class Rig:
+    inbox: RegistrationInbox
+    shown: trio.MemoryReceiveChannel[m.StatusMessage]
+
+    def said(self) -> list[tuple[StateName, str | None, Finished | None]]:
+        """What the actor showed since the last look: state, reason, and the operation that ended."""
+        said = []
+        while self.shown.statistics().current_buffer_used:
+            change = self.shown.receive_nowait()
+            assert isinstance(change, m.StateChanged)
+            said.append((change.state, change.reason, change.finished))
+        return said
+
+
+@asynccontextmanager
+async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
+    """Run an actor whose dials fail after two seconds; with a ``handler``, its predecessor owes it a deregistration."""
+    status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
+    reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+    config = registration.RegistrationConfig(
+        ConversationConfig(refuse, Places(), Timeouts(), InfoLimits()),
+        Timeouts(),
+        Backoff(jitter=0.0),
+        random.Random(0),
+        reconciler,
+        status,
+    )
+    inbox = RegistrationInbox()
+    async with trio.open_nursery() as nursery:
+        owed = None if handler is None else (INFO, 1, handler)
+        nursery.start_soon(registration.run, config, inbox, appeared(), owed)
+        yield Rig(inbox, shown)
+        nursery.cancel_scope.cancel()
+
+
+REFUSED = f"RegisterPlugin error -- dial failed at socket {SOCKET}, err: too slow"
+
+
+async def test_an_operation_that_ends_is_told_once_with_its_outcome_and_its_time(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        await trio.sleep(3)
+        assert rig.said() == [
+            (StateName.DIALING, None, None),
+            (StateName.WAITING, REFUSED, Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0)),
+            (StateName.DIALING, None, None),
+        ]
+
+
+async def test_an_operation_that_became_pointless_is_told_as_superseded(autojump_clock: MockClock) -> None:
+    async with running() as rig:
+        await trio.sleep(0.5)
+        rig.inbox.send_nowait(vanished())
+        await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.said() == [
+            (StateName.DIALING, None, None),
+            (StateName.GONE, "the socket was removed", Finished(Operation.DIAL, Outcome.SUPERSEDED, 0.5)),
+        ]
+
+
+async def test_a_handler_that_answers_nothing_is_given_up_after_twice_its_deadline(autojump_clock: MockClock) -> None:
+    """Fault 84: its deadline, and that of a call before it under the same name."""
+    handler = Asked()
+    async with running(handler) as rig:
+        await trio.sleep(239)
+        assert [type(ask) for ask in handler.asks] == [m.Deregister]
+        assert rig.said() == [(StateName.LEAVING, "its actor crashed", None)]
+        await trio.sleep(1.5)
+        assert rig.said() == [(StateName.DIALING, None, Finished(Operation.DEREGISTER, Outcome.TIMED_OUT, 240.0))]
+
+
+async def test_a_plugin_that_is_let_go_by_a_stop_is_shown_as_gone(autojump_clock: MockClock) -> None:
+    """Behaviour 42."""
+    handler = Asked()
+    async with running(handler) as rig:
+        await trio.sleep(1)
+        rig.inbox.send_nowait(m.StopAsked(deregister=True))
+        (ask,) = handler.asks
+        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK))
+        await trio.sleep(1)
+        assert rig.said() == [
+            (StateName.LEAVING, "its actor crashed", None),
+            (StateName.GONE, "plugind stops", Finished(Operation.DEREGISTER, Outcome.OK, 1.0)),
+        ]
