@@ -43,7 +43,7 @@ from plugind.protocol import messages as m
 from plugind.protocol import world
 from plugind.protocol.config import Config, Root, check_roots
 from plugind.protocol.errors import ConfigError
-from plugind.protocol.logs import Logger, NoLog
+from plugind.protocol.logs import SILENT, Logger
 from plugind.protocol.status import StateName
 
 #: Messages that may wait for the reconciler and for the status actor before their writers have to.
@@ -98,11 +98,12 @@ class Supervisor:
         self.config = config or Config()
         check_roots(self.config.roots)
         self._ports = ports or Ports()
-        self._log = log or NoLog()
+        self._log = log or SILENT
         self._status_config = attrs.evolve(
             status_config or StatusConfig(),
             roots=tuple(root.path for root in self.config.roots),
             expected=self.config.expected,
+            heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
         )
         #: What the status actor knows survives its crash, so that nobody who reads a stream is cut off.
         self._memory = status.Memory()

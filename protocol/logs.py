@@ -58,17 +58,6 @@ class Silent:
 SILENT = Silent()
 
 
-class NoLog:
-    """The log of a node that is embedded: its program asks for the stream of changes instead."""
-
-    def enabled(self, level: Level) -> bool:  # noqa: ARG002 - a Logger
-        """Nothing is written."""
-        return False
-
-    def event(self, level: Level, message: str, /, **fields: Field) -> None:
-        """Nothing is written."""
-
-
 _NAMES = {level: level.name.lower() for level in Level}
 
 
