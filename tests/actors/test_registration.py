@@ -96,6 +96,36 @@ async def test_each_conversation_of_many_goes_its_own_way_side_by_side(autojump_
         assert node.timeline("7.sock")[-2:] == [(3.0, "leaving"), (5.0, "gone")]
 
 
+async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registered(autojump_clock: MockClock) -> None:
+    """Behaviour 37: it waits for the first, and no longer."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        for socket in ("a.sock", "b.sock"):
+            node.plug(socket, colour())
+        await node.settled()
+        assert [node.timeline(socket)[-1] for socket in ("a.sock", "b.sock")] == at(0.0, "registered", "registered")
+
+
+async def test_a_conversation_that_is_over_makes_room_for_the_next_at_once(autojump_clock: MockClock) -> None:
+    """Behaviour 22: more than have a place at a time."""
+    handlers = {"Colour": FakeHandler()}
+    async with SimulatedNode(handlers=handlers) as node:
+        for number in range(80):
+            node.plug(f"{number}.sock", colour(f"{number}"))
+        await node.settled()
+        assert [node.timeline(f"{number}.sock")[-1] for number in range(80)] == [(0.0, "registered")] * 80
+
+
+async def test_no_more_conversations_than_have_a_place_begin_at_once(autojump_clock: MockClock) -> None:
+    """Fault 47."""
+    async with SimulatedNode() as node:
+        for number in range(80):
+            node.plug(f"{number}.sock", csi(f"{number}.example.com", hang="get-info"))
+        await trio.sleep(0.05)
+        assert len(node.network.dials) == 64
+        await trio.sleep(0.1)
+        assert len(node.network.dials) == 80
+
+
 # --- dialling ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import attrs
 
 from plugind.protocol.messages import RootReported, StateChanged, Watching
-from plugind.protocol.metrics import MAX_TYPES, Histogram, Metrics, worlds
+from plugind.protocol.metrics import BUCKETS, MAX_TYPES, Histogram, Metrics, RootCounters, worlds
 from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.view import View
@@ -116,3 +116,27 @@ def test_plugins_are_counted_by_state_and_type() -> None:
     view.apply(changed(StateName.STALE, "/r/stale"))
     counts = {key: count for key, count in metrics.plugins(view.rows.values()).items() if count}
     assert counts == {(StateName.REGISTERED, "DRAPlugin"): 3, (StateName.STALE, "unknown"): 1}
+
+
+def test_the_bounds_of_the_buckets_stay_what_they_are() -> None:
+    """Dashboards name them."""
+    assert (
+        *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+        *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
+    ) == BUCKETS
+
+
+def test_only_before_its_info_can_a_socket_be_of_an_unknown_type() -> None:
+    unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
+    assert unknown == {Operation.DIAL, Operation.GET_INFO}
+
+
+def test_failures_and_overflows_of_a_root_are_counted_once() -> None:
+    metrics = Metrics()
+    for count in (1, 3, 3):
+        metrics.count_root(RootReported("/r", Watching.EVENTS, 0.0, scans=count, scan_failures=count, overflows=count))
+    assert metrics.roots == RootCounters(scans=3, failures=3, overflows=3)
+
+
+def test_what_is_gone_is_in_no_state() -> None:
+    assert {state for state, _ in Metrics().plugins([])} == set(StateName) - {StateName.GONE}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from plugind.protocol.messages import HistoryEntry, PluginStatus
-from plugind.protocol.status import StateName, described_to_json, plugin_to_json
+from plugind.protocol.status import Operation, Outcome, StateName, described_to_json, plugin_to_json
 
 
 def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
@@ -56,3 +56,17 @@ def test_history_is_told_by_how_long_ago_it_was() -> None:
         {"ago": 2.0, "state": "dialing", "reason": None, "attempt": 1},
         {"ago": 0.5, "state": "waiting", "reason": "refused", "attempt": 1},
     ]
+
+
+def test_the_words_that_people_and_dashboards_see_stay_what_they_are() -> None:
+    """Behaviours 38 and 39: alerts and scripts are written against them."""
+    assert " ".join(StateName) == (
+        "waiting dialing asking-info validating registering notifying registered parked stale leaving gone"
+    )
+    assert " ".join(Operation) == "dial get-info validate register notify deregister"
+    assert " ".join(Outcome) == "ok refused failed timed-out superseded"
+
+
+def test_what_is_described_is_what_is_listed_and_its_history() -> None:
+    plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0)
+    assert described_to_json(plugin, 2.0) == plugin_to_json(plugin, 2.0) | {"history": []}
