@@ -149,3 +149,18 @@ async def test_what_no_restart_mends_ends_the_whole_at_once(
             Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
     assert caught.value.exceptions == (error,)
     assert stage.told == []
+
+
+async def test_a_name_is_free_again_once_its_child_has_ended(autojump_clock: MockClock) -> None:
+    """Fault 85: a path that comes and goes gets a child each time."""
+    stage = Stage()
+
+    async def run() -> None:
+        stage.log.append("ran")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        for _ in range(2):
+            children.start(ChildSpec("a", run, Restart.TRANSIENT))
+            await children.wait("a")
+    assert stage.log == ["ran", "ran"]
