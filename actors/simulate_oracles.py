@@ -122,6 +122,8 @@ class HandlerOracle:
             case "deregister":
                 if owing is not None and owing.plugin == plugin:
                     del self.owing[path]
+                    if owing.orphan:
+                        self._orphans.append(owing)
 
     def _check_alone(self, handler: int, ask: Ask, plugin: Plugin) -> None:
         for call in self.under_way:
@@ -162,7 +164,8 @@ class HandlerOracle:
             elif self._policy is InstancePolicy.REJECT and owing.leaving_since is None:
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
         if path in self.owing:
-            self._orphans.append(self.owing[path])
+            # Taken out first: those that are held are in the order of their registration.
+            self._orphans.append(self.owing.pop(path))
         self.owing[path] = Owing(handler, plugin)
 
     def _deregister_began(self, handler: int, plugin: Plugin) -> None:

@@ -303,6 +303,7 @@ class Player:
             case Act.HOLD:
                 if directory.held:
                     directory.release()
+                    self.backoff.touched()
                 else:
                     directory.hold()
             case Act.OVERFLOW:
@@ -451,6 +452,7 @@ class Player:
         directory.scan_errors.clear()
         directory.look_errors.clear()
         directory.release()
+        self.backoff.touched()
         network.crashes = network.exhausted = 0
         if self.handler is not None:
             self.handler.script.clear()
@@ -463,7 +465,12 @@ class Player:
 
     def _mend(self, path: str, plugin: PluggedIn) -> None:
         assert isinstance(plugin.plugin, FakePlugin)
-        parked = plugin.plugin.error.status is Status.UNIMPLEMENTED
+        fake = plugin.plugin
+        parked = fake.error.status is Status.UNIMPLEMENTED
+        # Conversations that are under way are with the old one.
+        fake.get_info_fails = fake.notify_fails = 0
+        fake.hang = fake.die = None
+        fake.delay = 0.0
         plugin.plugin = FakePlugin(plugin.plugin.type, plugin.plugin.name, plugin.plugin.versions)
         plugin.accepting, plugin.seconds_per_byte = Accepting.SERVES, 0.0
         if not plugin.alive:

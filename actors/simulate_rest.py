@@ -65,6 +65,8 @@ def differences(player: Player) -> list[str]:
         for path, generation in shown.items()
         if path in held and held[path].generation != generation
     ]
+    found += [f"{path} is owed a deregistration" for path in sorted(player.handlers.owing.keys() - held.keys())]
+    found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
     if player.policy is InstancePolicy.REJECT:
         names = sorted(plugin.name for plugin in held.values())
         if names != sorted(set(valid.values())):
