@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import supervisor as supervisor_module
-from plugind.actors import reconciler, registration, status, watcher
+from plugind.actors import conversation, reconciler, registration, status, watcher
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.simulation import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
 from plugind.actors.supervision import GaveUpError
@@ -154,7 +154,7 @@ async def test_a_registration_that_crashes_is_begun_anew(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: before Register nothing is owed."""
-    crashed = crash_once(monkeypatch, registration, "check_info")
+    crashed = crash_once(monkeypatch, conversation, "check_info")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -169,7 +169,7 @@ async def test_a_registration_that_crashes_after_register_is_deregistered_by_its
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85, behaviour 36: the deregistration that is owed is done exactly once."""
-    crash_once(monkeypatch, registration, "RegistrationStatus")
+    crash_once(monkeypatch, conversation, "RegistrationStatus")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -313,7 +313,7 @@ async def test_crashes_that_come_too_often_end_the_block(
     def always(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(registration, "check_info", always)
+    monkeypatch.setattr(conversation, "check_info", always)
     config = attrs.evolve(DEFAULT_CONFIG, intensity=RestartIntensity(restarts=4, period=60.0))
     node = SimulatedNode(config)
     node.plug("a.sock", red())
