@@ -222,8 +222,10 @@ class Supervisor:
         self._retired[plugin_type] = trio.Event()
         self._inboxes[id(address)] = address
 
+        lanes: handler_actor.Lanes = {}
+
         async def serve() -> None:
-            await handler_actor.run(handler, inbox, self.config.timeouts.handler)
+            await handler_actor.run(handler, inbox, self.config.timeouts.handler, lanes)
 
         self._children.start(ChildSpec(f"handler {plugin_type} {id(address):x}", serve, Restart.TRANSIENT))
         return added

@@ -50,10 +50,22 @@ def policy_of(handler: Handler) -> InstancePolicy:
     return policy
 
 
-async def run(handler: Handler, inbox: trio.MemoryReceiveChannel[m.HandlerMessage], timeout: float) -> None:
-    """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds."""
+#: What was asked and has not begun, for each name that a call is under way for; it outlives a crash of the actor.
+Lanes = dict[str, deque[m.HandlerMessage]]
+
+
+async def run(
+    handler: Handler, inbox: trio.MemoryReceiveChannel[m.HandlerMessage], timeout: float, lanes: Lanes | None = None
+) -> None:
+    """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds.
+
+    ``lanes`` is handed to a restarted actor again: it takes up what its predecessor was asked and had not begun, since
+    a deregistration that is lost would leave the plugin with its handler for ever.
+    """
     async with trio.open_nursery() as nursery:
-        await _Pool(handler, inbox, timeout, nursery).work()
+        pool = _Pool(handler, inbox, timeout, nursery, {} if lanes is None else lanes)
+        pool.resume()
+        await pool.work()
 
 
 #: Workers that may wait for asks; one more than that goes home.
@@ -75,6 +87,7 @@ class _Pool:
         inbox: trio.MemoryReceiveChannel[m.HandlerMessage],
         timeout: float,
         nursery: trio.Nursery,
+        lanes: Lanes,
     ) -> None:
         self._handler = handler
         self._inbox = inbox
@@ -82,8 +95,8 @@ class _Pool:
         self._nursery = nursery
         #: Workers that wait for an ask, or are about to.
         self._idle = 1
-        #: What is still to be done for each name that a worker is busy with.
-        self._lanes: dict[str, deque[m.HandlerMessage]] = {}
+        #: What is still to be done for each name that a worker is busy with, the present call not counted.
+        self._lanes = lanes
 
     async def work(self) -> None:
         """Take asks until the inbox ends, or until enough others wait for them; whoever starts it counts it as idle."""
@@ -117,12 +130,20 @@ class _Pool:
             # Counted before it runs, so that a batch of asks starts one and not many.
             self._idle += 1
             self._nursery.start_soon(self.work)
-        lane = self._lanes[name] = deque((ask,))
+        self._lanes[name] = deque((ask,))
+        await self._serve(name)
+
+    def resume(self) -> None:
+        """Begin with what a crashed actor left."""
+        for name in self._lanes:
+            self._nursery.start_soon(self._serve, name)
+
+    async def _serve(self, name: str) -> None:
+        lane = self._lanes[name]
         while lane:
-            ask = lane[0]
+            ask = lane.popleft()
             outcome, error = await _contain(self._handler, ask, self._timeout)
             ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
-            lane.popleft()
         del self._lanes[name]
 
 
