@@ -66,6 +66,8 @@ def differences(player: Player) -> list[str]:
         if path in held and held[path].generation != generation
     ]
     found += [f"{path} is owed a deregistration" for path in sorted(player.handlers.owing.keys() - held.keys())]
+    there = player.node.directory.sockets(player.node.root)
+    found += [f"{path} has an actor, and is not there" for path in player.node.actors() if path not in there]
     found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
     if player.policy is InstancePolicy.REJECT:
         names = sorted(plugin.name for plugin in held.values())
