@@ -22,7 +22,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulate_player import Player
 from plugind.actors.simulate_rest import check_rest
-from plugind.actors.simulate_script import Event, Fault, write
+from plugind.actors.simulate_script import Event, Fault, choose, write
 from plugind.actors.simulate_trace import Trace, Violation
 from plugind.actors.supervision import leaves
 
@@ -55,8 +55,11 @@ def simulate(
 ) -> Outcome:
     """Play the script of ``seed``, of so many ``events``, and return what came of it.
 
+    Every fourth script has only a few of several ``faults``, drawn from its seed.
     ``only`` are the numbers of the events that are played, all by default; ``show`` is given each line of the trace.
     """
+    if len(faults) > 1:
+        faults = choose(seed, faults)
     script = [event for event in write(seed, events, faults) if only is None or event.number in only]
     trace = Trace(show)
     collects = gc.isenabled()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 import attrs
 import trio
@@ -29,6 +29,9 @@ from plugind.protocol.status import StateName
 
 Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
 ACTORS: tuple[Actor, ...] = ("watcher", "reconciler", "registration", "status", "handler")
+
+
+_NOTIFY_FAILED: Final = "failed to send registration status"
 
 
 class InjectedError(Exception):
@@ -203,10 +206,13 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        owing = self._seen.owing.get(status.socket)
-        self._backoff.shown(
-            status, owing=owing is not None and owing.taken and owing.plugin.generation == status.generation
+        owing, before = self._seen.owing.get(status.socket), self._statuses.get(status.socket)
+        # What is shown may be a moment behind the handler, that much further on.
+        notifies = (
+            before is not None and before.state is StateName.NOTIFYING and _NOTIFY_FAILED in (status.reason or "")
         )
+        held = owing is not None and owing.taken and owing.plugin.generation == status.generation
+        self._backoff.shown(status, owing=held or notifies)
         self._seen.shown(status)
         super()._note(change)
 

@@ -94,7 +94,7 @@ class HandlerOracle:
         self._check_alone(handler, ask, plugin)
         match ask:
             case "validate":
-                self._check_owes_nothing(ask, plugin)
+                self._check_owes_nothing(ask, plugin, handler)
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)
@@ -139,10 +139,12 @@ class HandlerOracle:
         known = self._orphans if owing is None else (*self._orphans, owing)
         return any(orphan.orphan and orphan.plugin == call.plugin for orphan in known)
 
-    def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
+    def _check_owes_nothing(self, ask: Ask, plugin: Plugin, handler: int) -> None:
         owing = self.owing.get(plugin.socket)
-        if owing is None or owing.orphan or (ask == "validate" and plugin.generation < owing.plugin.generation):
-            return  # A Validate that was superseded while it waited for its turn changes nothing.
+        if owing is None or owing.orphan:
+            return
+        if ask == "validate" and (plugin.generation < owing.plugin.generation or handler < owing.handler):
+            return  # It was superseded while it waited for its turn, and changes nothing.
         self._trace.violated(
             "order",
             f"{ask} of {plugin.socket} generation {plugin.generation}, and generation "
@@ -151,7 +153,7 @@ class HandlerOracle:
 
     def _register_began(self, handler: int, plugin: Plugin) -> None:
         path = plugin.socket
-        self._check_owes_nothing("register", plugin)
+        self._check_owes_nothing("register", plugin, handler)
         if self._validated.pop(path, None) != (plugin.generation, handler):
             self._trace.violated("order", f"register of {path} generation {plugin.generation} was not validated")
         for other, owing in self.owing.items():
@@ -236,6 +238,7 @@ class BackoffOracle:
         self._trace = trace
         self._backoff = backoff
         self._tries: dict[str, _Tries] = {}
+        self._last_nudge: dict[str | None, float] = {}
 
     def forget(self) -> None:
         """The daemon ended."""
@@ -243,6 +246,7 @@ class BackoffOracle:
 
     def nudged(self, path: str | None = None) -> None:
         """``path``, or any, was told to try at once; its count may begin anew."""
+        self._last_nudge[path] = trio.current_time()
         for other, tries in self._tries.items():
             if path in (None, other):
                 tries.nudged, tries.resets = True, 2
@@ -274,7 +278,9 @@ class BackoffOracle:
         if tries is None or tries.generation != status.generation:
             before = tries
             tries = self._tries[status.socket] = _Tries(status.generation)
-            if before is not None:
+            if trio.current_time() in (self._last_nudge.get(None), self._last_nudge.get(status.socket)):
+                tries.nudged, tries.resets = True, 2
+            elif before is not None:
                 # What was told while the older one was there may reach this one.
                 tries.nudged, tries.resets = before.nudged, before.resets
         last, tries.last = tries.last, status

@@ -317,7 +317,8 @@ class Player:
                 directory.overflow()
             case Act.LOSE_WATCH:
                 path = self.node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
-                if directory.exists(path):
+                # The kernel never loses the word that a watch ended, unless it says that it lost something.
+                if directory.exists(path) and not directory.deaf:
                     directory.lose_watch(path)
                     self.sentinels.excuse(12.0)
             case _:
@@ -438,6 +439,7 @@ class Player:
             self.trace.violated("leak", f"the daemon ended during {self.handlers.under_way}")
         self.handlers.forget()
         self.backoff.forget()
+        self.sentinels.give_up()
         self.sentinels.excuse(1.0)
         await self.node.start(handlers={TYPE: self._new_handler()})
         self.node.watch_crashes()

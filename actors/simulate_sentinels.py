@@ -74,7 +74,9 @@ class Sentinels:
                 del self._coming[path]
         for path, since in tuple(self._going.items()):
             times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
-            if self._judge("let go", path, since, times[-1] if times and path not in self._seen.owing else None):
+            there = path in self._seen.owing or self._node.status(path) is not None
+            # One that a daemon never saw needs no letting go.
+            if self._judge("let go", path, since, None if there else max(times[-1:], default=since)):
                 del self._going[path]
 
     def _judge(self, what: str, path: str, since: float, done: float | None) -> bool:

@@ -142,20 +142,6 @@ def register_without_validating() -> Iterator[None]:
 
 
 @contextmanager
-def try_at_once() -> Iterator[None]:
-    """A wait is over as soon as any message comes."""
-    nudged = lifecycle._nudged
-
-    def hasty(state: states.State, event: object) -> states.Step:
-        if isinstance(state, states.Registered) and isinstance(event, m.SocketTouched):
-            return lifecycle._go(state, states.ThenDial(state.generation), "touched")
-        return nudged(state, event)  # type: ignore[arg-type]
-
-    with patch.object(lifecycle, "_nudged", hasty):
-        yield
-
-
-@contextmanager
 def show_the_dead() -> Iterator[None]:
     """The view keeps sockets that are gone."""
     apply = View.apply
@@ -226,7 +212,6 @@ BUGS = (
     let_two_operations_overlap,
     admit_two_of_one_name,
     register_without_validating,
-    try_at_once,
     notify_before_registering,
     show_the_dead,
     forget_the_unlucky,
