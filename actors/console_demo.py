@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
+from trio_util import periodic
 
 from plugind.actors import console_table
 from plugind.actors.console_client import Plugin, run
@@ -184,6 +185,5 @@ class _Display:
         live.update(console_table.rich_table(self._rows(), live.console.width), refresh=True)
 
     async def _refresh_now_and_then(self, draw: Callable[[], None]) -> None:
-        while True:
-            await trio.sleep(REFRESH)
+        async for _ in periodic(REFRESH):
             draw()

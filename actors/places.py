@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 import trio
+from trio_util import AsyncBool
 
 
 class Place:
@@ -47,12 +48,13 @@ class Places:
         #: Those lent, in order; what was returned or has lapsed is dropped from the front.
         self._lent: deque[Place] = deque()
         self._queue = trio.lowlevel.ParkingLot()
-        self._contended = trio.Event()
+        #: Somebody waits for a place.
+        self._contended = AsyncBool()
 
     async def take(self) -> Place:
         """Return a place as soon as there is one."""
         if self._queue or not self._free:
-            self._contended.set()
+            self._contended.value = True
             # Whoever wakes us has counted us in.
             await self._queue.park()
         else:
@@ -72,7 +74,7 @@ class Places:
     async def run(self) -> None:
         """Let places lapse while others wait for one; otherwise no timer runs."""
         while True:
-            await self._contended.wait()
+            await self._contended.wait_value(value_or_predicate=True)
             resume = 0.0
             while self._queue:
                 self._drop()
@@ -86,7 +88,7 @@ class Places:
                     resume = now + self._lapse
                 else:
                     self._let_lapse(now)
-            self._contended = trio.Event()
+            self._contended.value = False
 
     @property
     def _free(self) -> bool:
