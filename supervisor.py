@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -97,7 +98,7 @@ class Supervisor:
     ) -> None:
         self.config = config or Config()
         check_roots(self.config.roots)
-        self._ports = ports or Ports()
+        self._ports = ports or Ports(dial=partial(dial, limits=self.config.wire_limits))
         self._log = log or SILENT
         self._status_config = attrs.evolve(
             status_config or StatusConfig(),

@@ -6,6 +6,7 @@ import attrs
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.limits import DEFAULT_LIMITS, Limits
 from plugind.protocol.plugins import InfoLimits
 
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
@@ -45,6 +46,8 @@ class Config:
     backoff: Backoff = Backoff()
     intensity: RestartIntensity = RestartIntensity()
     info_limits: InfoLimits = InfoLimits()
+    #: How much a plugin may ask of a connection: sizes, frames, bytes (faults 50 to 65).
+    wire_limits: Limits = DEFAULT_LIMITS
     #: Deregister what is registered when the node stops (behaviour 42).
     deregister_at_stop: bool = False
     #: Take symbolic links that resolve to a socket inside their root (behaviour 7).

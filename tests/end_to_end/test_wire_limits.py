@@ -1,0 +1,39 @@
+"""A limit of the wire is an option of the node, and what runs into it is told in the plugin's state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.fake_plugin import FakeSpec, run_fake
+from plugind.protocol.config import Config, Root
+from plugind.protocol.limits import Limits
+from plugind.protocol.messages import PluginChanged
+from plugind.protocol.status import StateName
+from plugind.supervisor import Supervisor
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        (Limits(message_bytes=100), "message_bytes"),
+        (Limits(header_list_bytes=60), "header_list_bytes"),
+        (Limits(total_bytes=120), "total_bytes"),
+    ],
+)
+async def test_a_plugin_over_a_limit_waits_with_the_limit_as_its_reason(
+    tmp_path: Path, limits: Limits, named: str
+) -> None:
+    """Faults 50, 52 and 64."""
+    config = Config(roots=(Root(str(tmp_path)),), wire_limits=limits)
+    spec = FakeSpec(str(tmp_path / "a.sock"), "CSIPlugin", f"{'a' * 200}.example.com")
+    with trio.fail_after(20):
+        async with Supervisor(config) as node, node.changes() as changes, trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: run_fake(spec, on_call=lambda _call: None))
+            async for change in changes:
+                if isinstance(change, PluginChanged) and change.plugin.state is StateName.WAITING:
+                    assert named in (change.plugin.reason or "")
+                    break
+            nursery.cancel_scope.cancel()
