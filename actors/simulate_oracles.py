@@ -63,6 +63,9 @@ class HandlerOracle:
         self._leaving: dict[str, float] = {}
         #: Registers whose Deregister was asked of nobody who answered, because an actor crashed.
         self._orphans: list[Owing] = []
+        #: When the last Deregister of a path ended; and paths whose registration crashed, perhaps before a Register.
+        self._let_go: dict[str, float] = {}
+        self._crashed: set[str] = set()
 
     def orphan(self, path: str | None = None) -> None:
         """An actor crashed that was to see to ``path``, or to all: what it asked of a handler may come late, or twice.
@@ -70,6 +73,8 @@ class HandlerOracle:
         Until the reconciler's grace is over a handler that hangs keeps the asks of a crashed one waiting; and a handler
         actor that crashes takes with it what waits in its lanes.
         """
+        if path is not None:
+            self._crashed.add(path)
         for other, owing in self.owing.items():
             if path in (None, other):
                 owing.orphan = True
@@ -81,6 +86,8 @@ class HandlerOracle:
         self._validated.clear()
         self._leaving.clear()
         self._orphans.clear()
+        self._let_go.clear()
+        self._crashed.clear()
 
     def registered(self) -> dict[str, Plugin]:
         """What handlers hold now, by path."""
@@ -122,6 +129,7 @@ class HandlerOracle:
             case "deregister":
                 if owing is not None and owing.plugin == plugin:
                     del self.owing[path]
+                    self._let_go[path] = trio.current_time()
                     if owing.orphan:
                         self._orphans.append(owing)
 
@@ -174,6 +182,9 @@ class HandlerOracle:
     def _deregister_began(self, handler: int, plugin: Plugin) -> None:
         owing = self.owing.get(plugin.socket)
         self._leaving.pop(plugin.socket, None)
+        if owing is None and plugin.socket in self._crashed:
+            self._crashed.discard(plugin.socket)
+            return  # Its successor cannot know whether it had asked to register.
         if any(orphan.plugin == plugin for orphan in self._orphans) or (owing is not None and owing.orphan):
             if owing is not None and owing.plugin == plugin:
                 owing.leaving_since = trio.current_time()
@@ -201,6 +212,8 @@ class HandlerOracle:
         if not registered:
             return
         owing, now = self.owing.get(path), trio.current_time()
+        if owing is None and self._let_go.get(path) == now:
+            return  # The word was on its way.
         if owing is None or not owing.taken or (owing.leaving_since is not None and owing.leaving_since < now):
             self._trace.violated("order", f"{path} was told that it is registered, and it is not")
         else:
@@ -251,6 +264,9 @@ class BackoffOracle:
             if path in (None, other):
                 tries.nudged, tries.resets = True, 2
 
+    def _nudged_just_now(self, path: str) -> bool:
+        return trio.current_time() in (self._last_nudge.get(None), self._last_nudge.get(path))
+
     def freed(self, name: str) -> None:
         """An instance of ``name`` is gone: who was refused because of it may try at once."""
         for tries in self._tries.values():
@@ -266,7 +282,7 @@ class BackoffOracle:
     def dialed(self, path: str) -> None:
         """Somebody tries to connect."""
         tries, now = self._tries.get(path), trio.current_time()
-        if tries is None or tries.until is None or tries.nudged or tries.touched:
+        if tries is None or tries.until is None or tries.nudged or tries.touched or self._nudged_just_now(path):
             return
         if now < tries.until - EPSILON:
             # Whether another generation does so is known as soon as it is shown.
@@ -278,7 +294,7 @@ class BackoffOracle:
         if tries is None or tries.generation != status.generation:
             before = tries
             tries = self._tries[status.socket] = _Tries(status.generation)
-            if trio.current_time() in (self._last_nudge.get(None), self._last_nudge.get(status.socket)):
+            if self._nudged_just_now(status.socket):
                 tries.nudged, tries.resets = True, 2
             elif before is not None:
                 # What was told while the older one was there may reach this one.

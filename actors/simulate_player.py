@@ -191,7 +191,9 @@ class Player:
     def _plug(self, path: str, chance: random.Random) -> None:
         if self.node.directory.exists(path):
             self.node.directory.unlink(path)
-        self.shaky.discard(path)
+        if not (self.node.directory.deaf or self.node.directory.held):
+            # Else it may still be taken for the one that was there before.
+            self.shaky.discard(path)
         listening = chance.random() < 0.9 or Fault.PLUGINS not in self.faults
         self._adopt(path, self.node.plug(path, self._fake(path, chance), listening=listening))
 
