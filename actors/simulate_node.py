@@ -10,7 +10,6 @@ from collections.abc import Generator, Mapping
 from typing import Final, Literal, cast
 
 import attrs
-import trio
 
 from plugind.actors.io.channel import Channel
 from plugind.actors.io.directory import Chunk
@@ -18,7 +17,7 @@ from plugind.actors.simulate_oracles import BackoffOracle, HandlerOracle
 from plugind.actors.simulate_trace import Trace
 from plugind.actors.simulation import SimulatedNode
 from plugind.actors.simulation_directory import MemoryDirectory
-from plugind.actors.simulation_handlers import Ask, Behaviour, Fails, Hangs, Takes
+from plugind.actors.simulation_handlers import Ask, Behaviour, behave
 from plugind.actors.simulation_network import MemoryNetwork
 from plugind.actors.supervision import leaves
 from plugind.protocol import messages as m
@@ -120,22 +119,10 @@ class WatchedHandler:
         ok = False
         try:
             scripted = self.script.get((ask, plugin.name))
-            await _behave(scripted.popleft() if scripted else None)
+            await behave(scripted.popleft() if scripted else None)
             ok = True
         finally:
             self._oracle.ended(call, ok=ok)
-
-
-async def _behave(behaviour: Behaviour | None) -> None:
-    match behaviour:
-        case None:
-            await trio.lowlevel.checkpoint()
-        case Fails():
-            raise behaviour.exception
-        case Hangs():
-            await trio.sleep_forever()
-        case Takes():
-            await trio.sleep(behaviour.seconds)
 
 
 class WatchedNode(SimulatedNode):

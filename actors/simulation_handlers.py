@@ -120,7 +120,7 @@ class FakeHandler:
         self._under_way += 1
         self.most_at_once = max(self.most_at_once, self._under_way)
         try:
-            await _behave(self._next(ask, plugin.name))
+            await behave(self._next(ask, plugin.name))
         finally:
             self._under_way -= 1
 
@@ -134,7 +134,8 @@ class FakeHandler:
         return None
 
 
-async def _behave(behaviour: Behaviour | None) -> None:
+async def behave(behaviour: Behaviour | None) -> None:
+    """Do what a script says of one call; None is to succeed."""
     match behaviour:
         case None:
             await trio.lowlevel.checkpoint()
