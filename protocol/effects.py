@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
-
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.values import value
 
 
-@attrs.frozen
+@value
 class Owed:
     """A deregistration that a crashed registration actor left behind."""
 
@@ -17,7 +16,7 @@ class Owed:
     handler: m.Address[m.HandlerMessage]
 
 
-@attrs.frozen
+@value
 class StartRegistration:
     """Start a registration actor for this socket."""
 
@@ -25,7 +24,7 @@ class StartRegistration:
     owed: Owed | None = None
 
 
-@attrs.frozen
+@value
 class Tell:
     """Send ``message`` to the registration actor of ``path``."""
 
@@ -33,14 +32,14 @@ class Tell:
     message: m.RegistrationMessage
 
 
-@attrs.frozen
+@value
 class Show:
     """Send ``message`` to the status actor."""
 
     message: m.StatusMessage
 
 
-@attrs.frozen
+@value
 class Answer:
     """Send ``message`` to whoever asked."""
 
@@ -48,7 +47,7 @@ class Answer:
     message: m.RetryAnswered
 
 
-@attrs.frozen
+@value
 class HandlerRetired:
     """The removed handler of ``type`` has no plugin left, and its actor may end."""
 
@@ -56,7 +55,7 @@ class HandlerRetired:
     handler: m.Address[m.HandlerMessage]
 
 
-@attrs.frozen
+@value
 class Finished:
     """A stop was asked, and the last registration actor ended."""
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-import attrs
-
 from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
 from plugind.protocol.status import Finished, Outcome, StateName
+from plugind.protocol.values import value
 
 M = TypeVar("M", contravariant=True)
 
@@ -23,7 +22,7 @@ class Address(Protocol[M]):
         """Put ``message`` into the inbox; never waits."""
 
 
-@attrs.frozen
+@value
 class Identity:
     """Which file it is that lies at a path. A chmod changes ``changed_ns`` alone (behaviours 9 and 13)."""
 
@@ -36,7 +35,7 @@ class Identity:
 # --- from a watcher ---------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class SocketAppeared:
     """A socket is at ``path`` that was not there before, or not this one."""
 
@@ -51,7 +50,7 @@ class SocketAppeared:
     first_scan: bool = False
 
 
-@attrs.frozen
+@value
 class SocketVanished:
     """The socket (or the refused entry) of this generation is no longer at ``path``."""
 
@@ -59,7 +58,7 @@ class SocketVanished:
     generation: int
 
 
-@attrs.frozen
+@value
 class SocketTouched:
     """The attributes of the socket changed (a chmod, say): whoever waits may look again (behaviour 3)."""
 
@@ -67,7 +66,7 @@ class SocketTouched:
     generation: int
 
 
-@attrs.frozen
+@value
 class EntryRefused:
     """Something at ``path`` looks like a plugin and is not taken, for this reason (behaviour 7, faults 7 and 8)."""
 
@@ -79,7 +78,7 @@ class EntryRefused:
     deprecated: bool = False
 
 
-@attrs.frozen
+@value
 class ScanCompleted:
     """A scan of ``root`` ended.
 
@@ -95,7 +94,7 @@ class ScanCompleted:
 # --- from registration actors and their supervisor --------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Claimed:
     """A registration learned who its plugin is, and asks to be admitted: answered by an :data:`Admission`.
 
@@ -108,7 +107,7 @@ class Claimed:
     ticket: int
 
 
-@attrs.frozen
+@value
 class PluginRegistered:
     """The handler took the plugin; it counts as actual from here on."""
 
@@ -116,7 +115,7 @@ class PluginRegistered:
     generation: int
 
 
-@attrs.frozen
+@value
 class Released:
     """The registration owes its handler nothing more for this generation, and gives its claim back."""
 
@@ -124,7 +123,7 @@ class Released:
     generation: int
 
 
-@attrs.frozen
+@value
 class RegistrationEnded:
     """The registration actor of ``path`` ended; ``crashed`` says that it did so by an error of ours."""
 
@@ -135,7 +134,7 @@ class RegistrationEnded:
 # --- from the supervisor and from people ------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class HandlerAdded:
     """A handler for ``type`` is there, at this address."""
 
@@ -144,14 +143,14 @@ class HandlerAdded:
     policy: InstancePolicy
 
 
-@attrs.frozen
+@value
 class HandlerRemoved:
     """The handler for ``type`` takes no more plugins; those that it has are deregistered."""
 
     type: str
 
 
-@attrs.frozen
+@value
 class RetryAsked:
     """Somebody asks for a try now, with a fresh backoff, of a socket path or of all sockets of a plugin name."""
 
@@ -159,26 +158,26 @@ class RetryAsked:
     reply: Address[RetryAnswered]
 
 
-@attrs.frozen
+@value
 class RetryAnswered:
     """Which sockets were told to try now; empty when the target is not known."""
 
     sockets: tuple[str, ...]
 
 
-@attrs.frozen
+@value
 class StopAsked:
     """Finish what is in flight and end. ``deregister`` also deregisters what is registered (behaviour 42)."""
 
     deregister: bool = False
 
 
-@attrs.frozen
+@value
 class StopForced:
     """The grace is nearly over: roll back what is in flight and end (fault 87)."""
 
 
-@attrs.frozen
+@value
 class ReportAsked:
     """The status actor lost its view in a crash: everyone says again how they fare (fault 85)."""
 
@@ -204,7 +203,7 @@ ReconcilerMessage = (
 # --- to a registration ------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Admitted:
     """The claim holds: this handler serves the plugin."""
 
@@ -212,7 +211,7 @@ class Admitted:
     handler: Address[HandlerMessage]
 
 
-@attrs.frozen
+@value
 class NoHandler:
     """No handler serves plugins of this type, yet (behaviour 29)."""
 
@@ -220,7 +219,7 @@ class NoHandler:
     reason: str
 
 
-@attrs.frozen
+@value
 class ClaimRefused:
     """The policy of the type does not admit the plugin now."""
 
@@ -231,31 +230,31 @@ class ClaimRefused:
 Admission = Admitted | NoHandler | ClaimRefused
 
 
-@attrs.frozen
+@value
 class HandlerAvailable:
     """A handler for ``type`` was added: whoever is parked for it tries at once (behaviour 29)."""
 
     type: str
 
 
-@attrs.frozen
+@value
 class HandlerWithdrawn:
     """The handler for ``type`` is leaving: deregister with it now."""
 
     type: str
 
 
-@attrs.frozen
+@value
 class NameFreed:
     """Another instance of the same name is gone: what was refused because of it may hold now (behaviour 37)."""
 
 
-@attrs.frozen
+@value
 class TryNow:
     """Somebody asked for a retry (``plugind retry``)."""
 
 
-@attrs.frozen
+@value
 class HandlerAnswered:
     """The handler's answer to the ask with this ticket; ``error`` is empty when ``outcome`` is OK."""
 
@@ -284,7 +283,7 @@ RegistrationMessage = (
 # --- to a handler -----------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Validate:
     """Ask the handler whether it accepts what the plugin says of itself."""
 
@@ -293,7 +292,7 @@ class Validate:
     reply: Address[HandlerAnswered]
 
 
-@attrs.frozen
+@value
 class Register:
     """Ask the handler to take the plugin into service."""
 
@@ -302,7 +301,7 @@ class Register:
     reply: Address[HandlerAnswered]
 
 
-@attrs.frozen
+@value
 class Deregister:
     """Ask the handler to let the plugin go; asked exactly once for each Register that was asked (behaviour 36)."""
 
@@ -311,12 +310,23 @@ class Deregister:
     reply: Address[HandlerAnswered]
 
 
-HandlerMessage = Validate | Register | Deregister
+@value
+class Withdraw:
+    """Nobody waits any more for the answer to ``ask``, which is this very value: its call ends, or never begins.
+
+    A Validate changes nothing, so that it may be cut off; a Register is not withdrawn but undone. Not answered.
+    """
+
+    ask: Validate
+
+
+Ask = Validate | Register | Deregister
+HandlerMessage = Ask | Withdraw
 
 # --- to the status actor ----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class StateChanged:
     """A socket's registration is in another state.
 
@@ -347,7 +357,7 @@ class StateChanged:
     finished: Finished | None = None
 
 
-@attrs.frozen
+@value
 class RoleChanged:
     """Among several instances of one name, this one became active or stands by (behaviour 37).
 
@@ -369,7 +379,7 @@ class Watching:
     UNAVAILABLE = "unavailable"
 
 
-@attrs.frozen
+@value
 class RootReported:
     """How a watcher fares, sent on each change and after each scan; counters grow for the life of that watcher."""
 
@@ -387,14 +397,14 @@ class RootReported:
     deprecated: bool = False
 
 
-@attrs.frozen
+@value
 class HandlersChanged:
     """The plugin types that have a handler now."""
 
     types: tuple[str, ...]
 
 
-@attrs.frozen
+@value
 class ActorRestarted:
     """An actor crashed and was started again (fault 85)."""
 
@@ -402,14 +412,14 @@ class ActorRestarted:
     error: str
 
 
-@attrs.frozen
+@value
 class SnapshotAsked:
     """Somebody asks for all that is known now."""
 
     reply: Address[Snapshot]
 
 
-@attrs.frozen
+@value
 class Subscribed:
     """Somebody wants every change from now on; the first message is the whole view as it is.
 
@@ -419,7 +429,7 @@ class Subscribed:
     subscriber: Address[ViewMessage]
 
 
-@attrs.frozen
+@value
 class Unsubscribed:
     """That subscriber is gone."""
 
@@ -440,7 +450,7 @@ StatusMessage = (
 # --- from the status actor to those who asked -------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class HistoryEntry:
     """One change of state in a plugin's bounded history."""
 
@@ -450,7 +460,7 @@ class HistoryEntry:
     attempt: int
 
 
-@attrs.frozen
+@value
 class PluginStatus:
     """All that is known of one socket; times are ``trio.current_time()`` in seconds."""
 
@@ -476,7 +486,7 @@ class PluginStatus:
     history: tuple[HistoryEntry, ...] = ()
 
 
-@attrs.frozen
+@value
 class Snapshot:
     """The whole view at one moment."""
 
@@ -486,7 +496,7 @@ class Snapshot:
     handlers: tuple[str, ...]
 
 
-@attrs.frozen
+@value
 class PluginChanged:
     """One plugin's status after a change; state GONE is the last that is told of a socket."""
 
@@ -494,7 +504,7 @@ class PluginChanged:
     plugin: PluginStatus
 
 
-@attrs.frozen
+@value
 class Lagged:
     """The subscriber was too slow and was dropped."""
 

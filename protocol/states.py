@@ -8,8 +8,6 @@ from __future__ import annotations
 import enum
 from typing import assert_never
 
-import attrs
-
 from plugind.protocol import status
 from plugind.protocol.messages import (
     Admitted,
@@ -27,6 +25,7 @@ from plugind.protocol.messages import (
 )
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import StateName
+from plugind.protocol.values import value
 
 
 class Retry(enum.Enum):
@@ -43,7 +42,7 @@ class Retry(enum.Enum):
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class ThenDial:
     """Dial this generation next."""
 
@@ -51,7 +50,7 @@ class ThenDial:
     attempt: int = 1
 
 
-@attrs.frozen
+@value
 class ThenWait:
     """Wait out the backoff for this reason."""
 
@@ -59,7 +58,7 @@ class ThenWait:
     attempt: int
 
 
-@attrs.frozen
+@value
 class ThenPark:
     """Park for this reason, until a handler of ``until_type`` is added where that is given."""
 
@@ -68,7 +67,7 @@ class ThenPark:
     until_type: str | None = None
 
 
-@attrs.frozen
+@value
 class ThenEnd:
     """End the actor: the socket is gone, or plugind stops."""
 
@@ -79,7 +78,7 @@ class ThenEnd:
 Then = ThenDial | ThenWait | ThenPark | ThenEnd
 
 
-@attrs.frozen
+@value
 class Dialing:
     """Connecting to the socket; with ``owed``, only in order to notify a plugin that its handler has registered."""
 
@@ -90,7 +89,7 @@ class Dialing:
     notify_try: int = 0
 
 
-@attrs.frozen
+@value
 class AskingInfo:
     """GetInfo is on its way."""
 
@@ -98,7 +97,7 @@ class AskingInfo:
     attempt: int
 
 
-@attrs.frozen
+@value
 class Claiming:
     """Waiting to be admitted under (type, name); shown as validating."""
 
@@ -107,7 +106,7 @@ class Claiming:
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class Validating:
     """The handler is asked whether it accepts the plugin."""
 
@@ -116,7 +115,7 @@ class Validating:
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class Registering:
     """The handler is asked to register; ``stopping`` ends the actor afterwards."""
 
@@ -126,7 +125,7 @@ class Registering:
     stopping: bool = False
 
 
-@attrs.frozen
+@value
 class Notifying:
     """Telling the plugin that it is registered; ``stopping`` ends the actor afterwards."""
 
@@ -137,7 +136,7 @@ class Notifying:
     stopping: bool = False
 
 
-@attrs.frozen
+@value
 class Refusing:
     """Telling the plugin that it is not registered, and why; whether that arrives is a fact of its own (behaviour 32).
 
@@ -152,7 +151,7 @@ class Refusing:
     owed: PluginInfo | None = None
 
 
-@attrs.frozen
+@value
 class Waiting:
     """Waiting out the backoff; with ``owed``, to notify a plugin that is registered already."""
 
@@ -164,7 +163,7 @@ class Waiting:
     notify_try: int = 0
 
 
-@attrs.frozen
+@value
 class Stale:
     """A socket file that nobody listens on; its own state, cheap, looked at again (behaviour 15, fault 28)."""
 
@@ -173,7 +172,7 @@ class Stale:
     reason: str
 
 
-@attrs.frozen
+@value
 class Parked:
     """No more tries until the socket changes, someone asks, or a handler of ``until_type`` is added."""
 
@@ -184,7 +183,7 @@ class Parked:
     until_type: str | None = None
 
 
-@attrs.frozen
+@value
 class Registered:
     """The plugin is registered, and knows it."""
 
@@ -193,7 +192,7 @@ class Registered:
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class Leaving:
     """The handler is asked to deregister ``info``; afterwards ``then``."""
 
@@ -203,7 +202,7 @@ class Leaving:
     then: Then
 
 
-@attrs.frozen
+@value
 class Gone:
     """The end: nothing is owed, and the actor ends; ``stopped`` because plugind does, not because the socket went."""
 
@@ -230,12 +229,12 @@ State = (
 # --- events: outcomes of commands (messages of the inbox are events too) ----------------------------------------------
 
 
-@attrs.frozen
+@value
 class Dialed:
     """The connection stands."""
 
 
-@attrs.frozen
+@value
 class Failed:
     """The command that was waited for failed, for this ``reason``."""
 
@@ -244,31 +243,31 @@ class Failed:
     outcome: status.Outcome = status.Outcome.FAILED
 
 
-@attrs.frozen
+@value
 class InfoReceived:
     """GetInfo answered, within its limits."""
 
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class InfoRejected:
     """GetInfo answered what no handler may see; the plugin is told (faults 51, 72 and 73)."""
 
     reason: str
 
 
-@attrs.frozen
+@value
 class HandlerAccepted:
     """The handler did as it was asked."""
 
 
-@attrs.frozen
+@value
 class Notified:
     """NotifyRegistrationStatus was answered."""
 
 
-@attrs.frozen
+@value
 class TimerElapsed:
     """The backoff is over."""
 
@@ -293,7 +292,7 @@ Event = Outcome | Message
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Dial:
     """Connect. ``patient`` allows for a plugin between bind and listen (behaviour 12); a socket that was refused once
     is looked at again quickly, by backoff."""
@@ -301,33 +300,33 @@ class Dial:
     patient: bool
 
 
-@attrs.frozen
+@value
 class AskInfo:
     """Call GetInfo."""
 
 
-@attrs.frozen
+@value
 class Claim:
     """Ask the reconciler to be admitted under this type and name."""
 
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class AskValidate:
     """Ask the handler to validate."""
 
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class AskRegister:
     """Ask the handler to register."""
 
     info: PluginInfo
 
 
-@attrs.frozen
+@value
 class AskDeregister:
     """Ask the handler to deregister; ``generation`` is the one that was registered."""
 
@@ -335,31 +334,31 @@ class AskDeregister:
     generation: int
 
 
-@attrs.frozen
+@value
 class Notify:
     """Call NotifyRegistrationStatus; registered when ``error`` is None."""
 
     error: str | None
 
 
-@attrs.frozen
+@value
 class StartTimer:
     """Wait out the backoff after so many failures in a row."""
 
     failures: int
 
 
-@attrs.frozen
+@value
 class HangUp:
     """Close the connection, if there is one."""
 
 
-@attrs.frozen
+@value
 class Announce:
     """Tell the reconciler that the handler took the plugin."""
 
 
-@attrs.frozen
+@value
 class Release:
     """Give the claim of this generation back to the reconciler."""
 

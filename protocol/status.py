@@ -6,9 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from plugind.protocol.text import encodable
+from plugind.protocol.values import value
 
 if TYPE_CHECKING:
     # The messages are made of this module's names.
@@ -55,7 +54,7 @@ class Outcome(enum.StrEnum):
     SUPERSEDED = "superseded"
 
 
-@attrs.frozen
+@value
 class Finished:
     """The operation whose end changed the state, for counters and histograms."""
 
