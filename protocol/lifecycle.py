@@ -259,62 +259,131 @@ def _again(generation: int, attempt: int) -> Step:
     return _enter(ThenDial(generation, attempt), generation, None)
 
 
+_Outcome = Outcome | Admitted | NoHandler | ClaimRefused
+
 _VALIDATION_FAILED = "RegisterPlugin error -- plugin validation failed with err: "
 _REGISTRATION_FAILED = "RegisterPlugin error -- plugin registration failed with err: "
 
 
-def _outcome(state: State, event: Outcome | Admitted | NoHandler | ClaimRefused) -> Step:
-    match state, event:
-        case Dialing(owed=None), Dialed():
-            return AskingInfo(state.generation, state.attempt), (AskInfo(),)
-        case Dialing(owed=PluginInfo() as owed), Dialed():
+def _outcome(state: State, event: _Outcome) -> Step:
+    match state:
+        case Dialing():
+            step = _after_dialing(state, event)
+        case AskingInfo():
+            step = _after_asking(state, event)
+        case Claiming():
+            step = _after_claiming(state, event)
+        case Validating():
+            step = _after_validating(state, event)
+        case Registering():
+            step = _after_registering(state, event)
+        case Notifying():
+            step = _after_notifying(state, event)
+        case Refusing():
+            step = _refused(state) if isinstance(event, Notified | Failed) else None
+        case Waiting() | Stale():
+            step = _after_waiting(state) if isinstance(event, TimerElapsed) else None
+        case Leaving():
+            step = _left(state) if isinstance(event, HandlerAccepted | Failed) else None
+        case Parked() | Registered() | Gone():
+            step = None
+        case _:
+            assert_never(state)
+    if step is None:
+        raise IllegalStepError(f"{event} cannot happen in {state}")
+    return step
+
+
+# Of what follows, each takes the outcome of what its state waits for; None if it waits for no such thing.
+
+
+def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
+    owed = state.owed
+    match event:
+        case Dialed():
+            if owed is None:
+                return AskingInfo(state.generation, state.attempt), (AskInfo(),)
             return Notifying(state.generation, state.attempt, owed, state.notify_try), (Notify(None),)
-        case Dialing(owed=PluginInfo() as owed), Failed():
+        case Failed():
+            if owed is None:
+                return _failed_before_info(state.generation, state.attempt, event)
             return _notify_failed(state.generation, state.attempt, owed, state.notify_try, event)
-        case ((Dialing() | AskingInfo()), Failed()):
-            return _failed_before_info(state.generation, state.attempt, event)
-        case AskingInfo(), InfoReceived():
+        case _:
+            return None
+
+
+def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
+    match event:
+        case InfoReceived():
             return Claiming(state.generation, state.attempt, event.info), (Claim(event.info),)
-        case AskingInfo(), InfoRejected():
+        case InfoRejected():
             return _refuse(state, None, _VALIDATION_FAILED + event.reason)
-        case Claiming(), Admitted():
+        case Failed():
+            return _failed_before_info(state.generation, state.attempt, event)
+        case _:
+            return None
+
+
+def _after_claiming(state: Claiming, event: _Outcome) -> Step | None:
+    match event:
+        case Admitted():
             return Validating(state.generation, state.attempt, state.info), (AskValidate(state.info),)
-        case Claiming(), NoHandler():
+        case NoHandler():
             then = ThenPark(event.reason, state.attempt, until_type=state.info.type)
             return _refuse(state, state.info, event.reason, then)
-        case Claiming(), ClaimRefused():
+        case ClaimRefused():
             return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
-        case Claiming(), Failed():
+        case Failed():
             return _go(state, ThenWait(event.reason, state.attempt), event.reason)
-        case Validating(), HandlerAccepted():
+        case _:
+            return None
+
+
+def _after_validating(state: Validating, event: _Outcome) -> Step | None:
+    match event:
+        case HandlerAccepted():
             return Registering(state.generation, state.attempt, state.info), (AskRegister(state.info),)
-        case Validating(), Failed():
+        case Failed():
             return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
-        case Registering(), HandlerAccepted():
+        case _:
+            return None
+
+
+def _after_registering(state: Registering, event: _Outcome) -> Step | None:
+    match event:
+        case HandlerAccepted():
             notifying = Notifying(state.generation, state.attempt, state.info, 1, state.stopping)
             return notifying, (Announce(), Notify(None))
-        case Registering(), Failed():
+        case Failed():
             return _register_failed(state, event.reason)
-        case Notifying(), Notified():
-            return _notified(state)
-        case Notifying(stopping=True), Failed():
-            return _go(state, ThenEnd(stopped=True), event.reason)
-        case Notifying(), Failed():
-            return _notify_failed(state.generation, state.attempt, state.info, state.notify_try, event)
-        case Refusing(), (Notified() | Failed()):
-            return _refused(state)
-        case Waiting(owed=None), TimerElapsed():
-            return _again(state.generation, state.attempt + 1)
-        case Waiting(owed=owed), TimerElapsed():
-            return Dialing(state.generation, state.attempt, owed, state.notify_try + 1), (Dial(patient=False),)
-        case Stale(), TimerElapsed():
-            return _again(state.generation, state.attempt + 1)
-        case Leaving(), (HandlerAccepted() | Failed()):
-            # A deregistration that failed was asked all the same: the state is clean (fault 84).
-            after, commands = _enter(state.then, state.generation, state.info)
-            return after, (Release(state.generation), *commands)
         case _:
-            raise IllegalStepError(f"{event} cannot happen in {state}")
+            return None
+
+
+def _after_notifying(state: Notifying, event: _Outcome) -> Step | None:
+    match event:
+        case Notified() if state.stopping:
+            return Gone(state.generation, stopped=True), (HangUp(),)
+        case Notified():
+            return Registered(state.generation, state.attempt, state.info), (HangUp(),)
+        case Failed() if state.stopping:
+            return _go(state, ThenEnd(stopped=True), event.reason)
+        case Failed():
+            return _notify_failed(state.generation, state.attempt, state.info, state.notify_try, event)
+        case _:
+            return None
+
+
+def _after_waiting(state: Waiting | Stale) -> Step:
+    if isinstance(state, Waiting) and state.owed is not None:
+        return Dialing(state.generation, state.attempt, state.owed, state.notify_try + 1), (Dial(patient=False),)
+    return _again(state.generation, state.attempt + 1)
+
+
+def _left(state: Leaving) -> Step:
+    # A deregistration that failed was asked all the same: the state is clean (fault 84).
+    after, commands = _enter(state.then, state.generation, state.info)
+    return after, (Release(state.generation), *commands)
 
 
 def _failed_before_info(generation: int, attempt: int, failure: Failed) -> Step:
@@ -350,12 +419,6 @@ def _refused(state: Refusing) -> Step:
         return leaving, (HangUp(), AskDeregister(state.owed, state.generation))
     after, commands = _enter(state.then, state.generation, state.info)
     return after, (HangUp(), *commands)
-
-
-def _notified(state: Notifying) -> Step:
-    if state.stopping:
-        return Gone(state.generation, stopped=True), (HangUp(),)
-    return Registered(state.generation, state.attempt, state.info), (HangUp(),)
 
 
 def _notify_failed(generation: int, attempt: int, owed: PluginInfo, tries: int, failure: Failed) -> Step:
