@@ -1,6 +1,7 @@
 """A whole node of pure parts, for tests: one World, a lifecycle per socket, handlers with lanes, and nobody's clock.
 
-All that would be concurrent is a pile of things that may happen next; a test's seed picks one after the other.
+All that would be concurrent is a pile of things that may happen next; a test's seed picks one after the other. The
+rules of every node are checked while it runs (`plugind.tests.protocol.rules`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from plugind.protocol import world as w
 from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
 from plugind.protocol.status import Outcome
 from plugind.tests.protocol.playbook import appeared
+from plugind.tests.protocol.rules import Rules
 
 Pick = Callable[[], None]
 
@@ -26,13 +28,19 @@ Pick = Callable[[], None]
 class Handler:
     """Keeps what is registered; per name it makes one call at a time."""
 
-    lanes: dict[str, deque[m.HandlerMessage]] = attrs.Factory(lambda: defaultdict(deque))
+    rules: Rules
+    lanes: dict[str, deque[m.Ask]] = attrs.Factory(lambda: defaultdict(deque))
     registered: dict[tuple[str, int], str] = attrs.Factory(dict)
     retired: bool = False
     calls: list[str] = attrs.Factory(list)
 
     def send_nowait(self, message: m.HandlerMessage, /) -> None:
+        if isinstance(message, m.Withdraw):
+            lane = self.lanes[message.ask.plugin.name]
+            self.lanes[message.ask.plugin.name] = deque(ask for ask in lane if ask is not message.ask)
+            return
         assert not self.retired, f"{message} is asked of a handler that was told to end"
+        self.rules.asked(message)
         self.lanes[message.plugin.name].append(message)
 
     def answer(self, name: str, *, well: bool) -> None:
@@ -48,6 +56,7 @@ class Handler:
             case m.Validate():
                 pass
         ok = well or isinstance(ask, m.Deregister)
+        self.rules.answered(ask, ok=ok)
         ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK if ok else Outcome.FAILED, "" if ok else "no"))
 
 
@@ -60,6 +69,7 @@ class Actor:
     state: s.State
     inbox: deque[m.RegistrationMessage] = attrs.Factory(deque)
     waiting: s.Command | None = None
+    asked: m.Ask | None = None
     ticket: int = 0
     handler: m.Address[m.HandlerMessage] | None = None
     dead: bool = False
@@ -88,12 +98,16 @@ class Actor:
         after, commands = lifecycle.step(before, event)
         if commands or isinstance(event, s.Outcome | m.Admission):
             # Whatever was asked, its answer comes too late from here on.
+            if not isinstance(event, s.Outcome):
+                self.withdraw()
             self.waiting, self.ticket = None, self.ticket + 1
+        self.node.rules.stepped(self.path, before, event, after)
         self.enter(after, commands)
 
     def enter(self, state: s.State, commands: tuple[s.Command, ...]) -> None:
         self.state = state
         for command in commands:
+            self.node.rules.performed(self.path, state, command)
             self.perform(command)
         if isinstance(state, s.Gone):
             self.end(crashed=False)
@@ -126,7 +140,13 @@ class Actor:
         info = command.info
         plugin = Plugin(info.type, info.name, info.endpoint, info.versions, self.path, generation)
         assert self.handler is not None
-        self.handler.send_nowait(ask(plugin, self.next_ticket(command), self))
+        self.asked = ask(plugin, self.next_ticket(command), self)
+        self.handler.send_nowait(self.asked)
+
+    def withdraw(self) -> None:
+        """Let go of a Validate for whose answer nobody waits any more."""
+        if isinstance(self.waiting, s.AskValidate) and isinstance(self.asked, m.Validate) and self.handler is not None:
+            self.handler.send_nowait(m.Withdraw(self.asked))
 
     def next_ticket(self, command: s.Command) -> int:
         self.waiting = command
@@ -166,6 +186,7 @@ class Node:
     seed: int
     rng: random.Random = attrs.field(init=False)
     world: w.World = attrs.Factory(w.World)
+    rules: Rules = attrs.Factory(Rules)
     #: What is on its way to the reconciler, in order from each sender.
     mail: dict[str, deque[m.ReconcilerMessage]] = attrs.Factory(lambda: defaultdict(deque))
     actors: dict[str, Actor] = attrs.Factory(dict)
@@ -174,6 +195,8 @@ class Node:
     roles: dict[tuple[str, int], bool] = attrs.Factory(dict)
     shown: dict[str, m.StateChanged] = attrs.Factory(dict)
     retired: list[Handler] = attrs.Factory(list)
+    #: Instances in the order in which the reconciler learnt that they are registered, the last time of each.
+    announced: list[tuple[str, int]] = attrs.Factory(list)
     generation: int = 0
     finished: bool = False
 
@@ -191,7 +214,8 @@ class Node:
         self.mail["watcher"].append(m.SocketVanished(path, self.there.pop(path)))
 
     def add_handler(self, plugin_type: str) -> None:
-        handler = self.handlers[plugin_type] = Handler()
+        handler = self.handlers[plugin_type] = Handler(self.rules)
+        self.rules.policies[plugin_type] = self.policies[plugin_type]
         self.mail["supervisor"].append(m.HandlerAdded(plugin_type, handler, self.policies[plugin_type]))
 
     def remove_handler(self, plugin_type: str) -> None:
@@ -199,17 +223,28 @@ class Node:
         self.mail["supervisor"].append(m.HandlerRemoved(plugin_type))
 
     def crash(self, actor: Actor) -> None:
+        actor.withdraw()
+        self.rules.crashed(actor.path)
         actor.end(crashed=True)
 
     # --- what happens ---
 
     def deliver(self, sender: str) -> None:
-        for effect in self.world.handle(self.mail[sender].popleft(), 0.0):
+        message = self.mail[sender].popleft()
+        if isinstance(message, m.ReportAsked):
+            self.roles.clear()  # Who asks has lost them.
+        elif isinstance(message, m.Claimed):
+            self.rules.claimed[message.path] = message.info
+        elif isinstance(message, m.PluginRegistered):
+            instance = message.path, message.generation
+            self.announced = [*(other for other in self.announced if other != instance), instance]
+        for effect in self.world.handle(message, 0.0):
             self.carry_out(effect)
 
     def carry_out(self, effect: w.Effect) -> None:
         match effect:
             case w.Tell():
+                self.rules.told(effect.path, effect.message)
                 self.actors[effect.path].send_nowait(effect.message)
             case w.StartRegistration():
                 self.start(effect)
@@ -231,17 +266,21 @@ class Node:
         path = effect.appeared.path
         assert path not in self.actors or self.actors[path].dead, "one actor for each path"
         actor = self.actors[path] = Actor(path, self, s.Gone(0))
+        self.rules.tries[path] = 0
         if effect.owed is None:
             actor.enter(*lifecycle.start(effect.appeared))
         else:
             actor.handler = effect.owed.handler
             actor.enter(*lifecycle.resume(effect.appeared, effect.owed.info, effect.owed.generation))
 
-    def picks(self, *, trouble: bool) -> list[Pick]:
-        """Return what may happen next; without ``trouble`` all goes well and no timer elapses."""
+    def picks(self, *, trouble: bool, goes_well: bool | None = None) -> list[Pick]:
+        """Return what may happen next; without ``trouble`` all goes well and no timer elapses.
+
+        With it, calls go as ``goes_well`` says, or by chance where it says nothing.
+        """
 
         def well() -> bool:
-            return not trouble or self.rng.random() < 0.7
+            return not trouble or (self.rng.random() < 0.7 if goes_well is None else goes_well)
 
         picks: list[Pick] = [lambda sender=sender: self.deliver(sender) for sender, mail in self.mail.items() if mail]  # type: ignore[misc]
         for actor in self.actors.values():
@@ -253,7 +292,7 @@ class Node:
                 picks.append(lambda actor=actor: actor.outcome(well=well()))  # type: ignore[misc]
             elif trouble and isinstance(actor.waiting, s.StartTimer | s.Claim):
                 picks.append(lambda actor=actor: actor.outcome(well=False))  # type: ignore[misc]
-        for handler in (*self.handlers.values(), *self.retired):
+        for handler in self.everyone():
             for name, lane in handler.lanes.items():
                 if lane:
                     picks.append(lambda handler=handler, name=name: handler.answer(name, well=well()))  # type: ignore[misc]
@@ -279,6 +318,14 @@ class Node:
             self.rng.choice(picks)()
 
     # --- what came of it ---
+
+    def everyone(self) -> list[Handler]:
+        """Return the handlers, and those that were removed."""
+        return [*self.handlers.values(), *self.retired]
+
+    def calls(self) -> list[str]:
+        """Return what handlers did."""
+        return [call for handler in self.everyone() for call in handler.calls]
 
     def registered(self) -> dict[str, int]:
         """Return what the handlers have, by path."""

@@ -1,0 +1,234 @@
+"""A node of pure parts as a state machine: whatever comes in whatever order, the rules hold, and the level decides.
+
+`World` and a lifecycle per socket run wired together in memory; `plugind.tests.protocol.rules` checks each word that a
+plugin or a handler is told, and this machine keeps what is there, by itself, and compares in the end.
+"""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.protocol.plugins import InstancePolicy, PluginInfo, highest_version
+from plugind.protocol.status import StateName
+from plugind.tests.protocol.node import Actor, Node
+from plugind.tests.protocol.thorough import examples
+
+#: Two types, two names and two versions for five paths: they meet, and change who they are when they come again.
+PATHS = st.sampled_from(["/r/1", "/r/2", "/r/3", "/r/4", "/r/5"])
+TYPES = st.sampled_from(["T", "U"])
+NAMES = st.sampled_from(["x", "x", "y"])
+VERSIONS = st.sampled_from(["1.0.0", "1.1.0"])
+CHOICES = st.lists(st.integers(0, 255), max_size=30)
+
+
+@attrs.define(eq=False)
+class Asker:
+    """Somebody who asked for a retry."""
+
+    answers: list[m.RetryAnswered] = attrs.Factory(list)
+
+    def send_nowait(self, message: m.RetryAnswered, /) -> None:
+        self.answers.append(message)
+
+
+class NodeMachine(RuleBasedStateMachine):
+    """The rules are what happens outside; `happen` is what follows from it inside."""
+
+    node: Node
+    #: The generation that the watcher gave last to what is at a path; the world may know it by an older one.
+    seen: dict[str, int]
+    #: What is at a path and is no plugin.
+    refused: dict[str, int]
+
+    @initialize(
+        policies=st.tuples(*[st.sampled_from(InstancePolicy)] * 2), handlers=st.sampled_from([("T", "U"), ("T",), ()])
+    )
+    def begin(self, policies: tuple[InstancePolicy, InstancePolicy], handlers: tuple[str, ...]) -> None:
+        self.node = Node({}, dict(zip("TU", policies, strict=True)), 0)
+        self.seen, self.refused = {}, {}
+        for plugin_type in handlers:
+            self.node.add_handler(plugin_type)
+
+    # --- what happens outside ---
+
+    @precondition(lambda self: not self.stopped)
+    @rule(path=PATHS, plugin_type=TYPES, name=NAMES, version=VERSIONS)
+    def a_socket_appears(self, path: str, plugin_type: str, name: str, version: str) -> None:
+        self.node.infos[path] = PluginInfo(plugin_type, name, path, (version,))
+        self.node.appear(path)
+        self.seen[path] = self.node.generation
+        self.refused.pop(path, None)
+
+    @rule(path=PATHS)
+    def a_socket_vanishes(self, path: str) -> None:
+        if self.node.there.pop(path, None) is not None:
+            self.say(m.SocketVanished(path, self.seen.pop(path)))
+
+    @rule(path=PATHS)
+    def a_socket_is_touched(self, path: str) -> None:
+        self.say(m.SocketTouched(path, self.seen.get(path, 0)))
+
+    @rule(path=PATHS)
+    def something_else_lies_there(self, path: str) -> None:
+        self.node.there.pop(path, None)
+        self.seen.pop(path, None)
+        self.node.generation += 1
+        self.refused[path] = self.node.generation
+        self.say(m.EntryRefused(path, self.node.generation, "/reg", "a symbolic link", 0.0))
+
+    @rule(path=PATHS)
+    def something_else_goes(self, path: str) -> None:
+        if path in self.refused:
+            self.say(m.SocketVanished(path, self.refused.pop(path)))
+
+    @rule(lost=st.sets(PATHS, max_size=2))
+    def the_watcher_is_restarted(self, lost: set[str]) -> None:
+        """Fault 85: some went meanwhile, which no message tells; those that stayed are no news, under newer numbers."""
+        for path in sorted(lost):
+            for known in (self.node.there, self.seen, self.refused):
+                known.pop(path, None)
+        for path in sorted(self.node.there):
+            identity = m.Identity(1, self.node.there[path], self.node.there[path])
+            self.node.generation += 1
+            self.seen[path] = self.node.generation
+            self.say(m.SocketAppeared(path, self.node.generation, identity, "/reg", 0.0, first_scan=True))
+        paths = frozenset(self.node.there) | frozenset(self.refused)
+        self.say(m.ScanCompleted("/reg", first=True, paths=paths))
+        self.say(m.ScanCompleted("/elsewhere", first=True, paths=frozenset()))
+
+    @rule(plugin_type=TYPES)
+    def a_handler_is_added_or_removed(self, plugin_type: str) -> None:
+        if plugin_type in self.node.handlers:
+            self.node.remove_handler(plugin_type)
+        else:
+            self.node.add_handler(plugin_type)
+
+    @rule(whom=PATHS | NAMES)
+    def somebody_asks_for_a_retry(self, whom: str) -> None:
+        self.node.mail["people"].append(m.RetryAsked(whom, Asker()))
+
+    @precondition(lambda self: not self.stopped)
+    @rule(path=PATHS)
+    def an_actor_crashes(self, path: str) -> None:
+        actor = self.node.actors.get(path)
+        if actor is not None and not actor.dead:
+            self.node.crash(actor)
+
+    @rule()
+    def the_status_actor_asks_for_a_report(self) -> None:
+        self.node.mail["status"].append(m.ReportAsked())
+
+    @rule(choices=CHOICES)
+    def happen(self, choices: list[int]) -> None:
+        """Let some of what may happen do so; a call in four fails."""
+        for choice in choices:
+            picks = self.node.picks(trouble=True, goes_well=choice % 4 != 3)
+            if not picks:
+                return
+            picks[choice % len(picks)]()
+
+    @precondition(lambda self: len(self.node.calls()) > 10)
+    @rule(how=st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
+    def stop(self, how: m.StopAsked | m.StopForced) -> None:
+        self.stops.append(how)
+        self.node.mail["supervisor"].append(how)
+
+    # --- what must hold ---
+
+    @invariant()
+    def one_operation_is_under_way_per_path(self) -> None:
+        if hasattr(self, "node"):
+            under_way = [
+                lane[0].plugin.socket
+                for handler in self.node.everyone()
+                for lane in handler.lanes.values()
+                if lane and not isinstance(lane[0], m.Validate)
+            ]
+            assert len(under_way) == len(set(under_way)), under_way
+
+    def teardown(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        self.node.settle()
+        self.node.rules.check_rest({instance for handler in self.node.everyone() for instance in handler.registered})
+        if self.stopped:
+            self.check_stopped()
+        else:
+            self.check_converged()
+
+    # --- the model ---
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stops: list[m.StopAsked | m.StopForced] = []
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.stops)
+
+    def say(self, message: m.ReconcilerMessage) -> None:
+        self.node.mail["watcher"].append(message)
+
+    def check_stopped(self) -> None:
+        """Behaviour 42."""
+        assert self.node.finished
+        assert all(actor.dead for actor in self.node.actors.values())
+        left = self.node.registered()
+        for path, generation in left.items():
+            assert self.node.actors[path].state == s.Gone(generation, stopped=True)
+
+    def check_converged(self) -> None:
+        """What is there and wanted is registered, and nothing else is; who is active follows from the policy."""
+        node = self.node
+        assert node.world.desired() == node.there
+        assert node.registered() == node.world.actual()
+        shown = {path: change.generation for path, change in node.shown.items() if change.state is StateName.PARKED}
+        assert shown == self.refused
+        assert all(change.state in (StateName.PARKED, StateName.GONE) for change in node.shown.values())
+        for key in {(info.type, info.name) for info in node.infos.values()}:
+            self.check_name(*key)
+        for path, actor in node.actors.items():
+            assert actor.dead == (path not in node.there)
+
+    def check_name(self, plugin_type: str, name: str) -> None:
+        node = self.node
+        infos = [(path, node.infos[path]) for path in node.there]
+        wanted = {path: node.there[path] for path, info in infos if (info.type, info.name) == (plugin_type, name)}
+        actual = {path: generation for path, generation in node.registered().items() if path in wanted}
+        if plugin_type not in node.handlers:
+            assert actual == {}
+            assert all(self.parked_for(node.actors[path], plugin_type) for path in wanted)
+            return
+        policy = node.policies[plugin_type]
+        if policy is InstancePolicy.REJECT:
+            assert len(actual) == min(1, len(wanted))
+            assert actual.items() <= wanted.items()
+        else:
+            assert actual == wanted
+        active = {path for path, generation in actual.items() if node.roles.get((path, generation), True)}
+        assert active == self.expected_active(policy, list(actual))
+
+    def expected_active(self, policy: InstancePolicy, actual: list[str]) -> set[str]:
+        """Behaviour 37; ``actual`` is in any order, so the newest is looked up in the order of the handler's calls."""
+        if policy in (InstancePolicy.ALL, InstancePolicy.REJECT) or not actual:
+            return set(actual)
+        order = self.node.announced
+        newest = max(actual, key=lambda path: order.index((path, self.node.there[path])))
+        if policy is InstancePolicy.NEWEST:
+            return {newest}
+        versions = {path: str(highest_version(self.node.infos[path].versions)) for path in actual}
+        best = max(versions.values())
+        ranked = [path for path in actual if versions[path] == best]
+        return {max(ranked, key=lambda path: order.index((path, self.node.there[path])))}
+
+    @staticmethod
+    def parked_for(actor: Actor, plugin_type: str) -> bool:
+        return isinstance(actor.state, s.Parked) and actor.state.until_type == plugin_type
+
+
+TestNode = NodeMachine.TestCase
+TestNode.settings = examples(40, steps=40)
