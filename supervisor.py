@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import random
 import secrets
@@ -117,7 +116,7 @@ class Supervisor:
         self._handlers: dict[str, m.HandlerAdded] = {}
         self._addresses: dict[str, RegistrationInbox] = {}
         self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
-        self._inboxes: dict[int, trio.MemorySendChannel[m.HandlerMessage]] = {}
+        self._inboxes: dict[int, handler_actor.Inbox] = {}
         self._retired: dict[str, trio.Event] = {}
         #: Streams of changes that are open; they end with the node.
         self._streams: set[trio.MemorySendChannel[m.ViewMessage]] = set()
@@ -217,18 +216,17 @@ class Supervisor:
 
     def _start_handler(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
         policy = policy_of(handler)
-        # Unbounded for Trio, bounded by the protocol: a registration has one ask under way.
-        address, inbox = trio.open_memory_channel[m.HandlerMessage](math.inf)
-        added = self._handlers[plugin_type] = m.HandlerAdded(plugin_type, address, policy)
+        inbox = handler_actor.Inbox()
+        added = self._handlers[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
         self._retired[plugin_type] = trio.Event()
-        self._inboxes[id(address)] = address
+        self._inboxes[id(inbox)] = inbox
 
         lanes: handler_actor.Lanes = {}
 
         async def serve() -> None:
             await handler_actor.run(handler, inbox, self.config.timeouts.handler, lanes)
 
-        self._children.start(ChildSpec(f"handler {plugin_type} {id(address):x}", serve, Restart.TRANSIENT))
+        self._children.start(ChildSpec(f"handler {plugin_type} {id(inbox):x}", serve, Restart.TRANSIENT))
         return added
 
     def _retire(self, effect: world.HandlerRetired) -> None:

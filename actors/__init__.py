@@ -18,7 +18,7 @@ is what travels there (``plugind.protocol.messages``)::
          │                  Admitted, NoHandler, TryNow …  ──► Registration ── StateChanged ─────────────┤
          │                                                     one per path                              │
          │                                                       │  ▲                                    │
-         │                       Validate, Register, Deregister  ▼  │ HandlerAnswered                    │
+         │             Validate, Register, Deregister, Withdraw  ▼  │ HandlerAnswered                    │
          │                                                     Handler                                   ▼
          │                                                     one per type                           Status
          └────────────────────────── RootReported ──────────────────────────────────────────────────► the view,

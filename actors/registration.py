@@ -57,6 +57,9 @@ async def run(
         first = lifecycle.resume(appeared, info, generation)
     try:
         await actor.run(*first)
+    except Exception:
+        actor.withdraw()
+        raise
     finally:
         actor.hang_up()
 
@@ -76,6 +79,7 @@ _OPERATIONS: dict[type[states.Command], Operation] = {
 class _Registration:
     __slots__ = (
         "_appeared",
+        "_asked",
         "_began",
         "_commands",
         "_config",
@@ -113,6 +117,8 @@ class _Registration:
         self.handler: m.Address[m.HandlerMessage] | None = None
         #: The number of the ask that is waited for; answers to others come too late.
         self._ticket = 0
+        #: What the handler was asked, while its answer is waited for.
+        self._asked: m.Ask | None = None
         #: The command whose outcome is waited for, when its wait began, and when it is given up.
         self._waiting: states.WaitingCommand | None = None
         self._began = 0.0
@@ -188,6 +194,8 @@ class _Registration:
                 waited = self._conversation.get_info_failed(waited)
             case states.Notify():
                 waited = self._conversation.notify_failed(waited)
+            case states.AskValidate():
+                self.withdraw()
             case _:
                 pass
         return states.Failed(waited, outcome=Outcome.TIMED_OUT)
@@ -252,11 +260,17 @@ class _Registration:
                 self._ask(m.Register, command.info, state.generation)
             case states.AskDeregister():
                 self._ask(m.Deregister, command.info, command.generation)
+                # Never given up, since its claim keeps others from the name until it has run. It ends all the same:
+                # the handler actor answers all that it is asked, also after a crash, each call has its deadline, and
+                # no more wait before it than there are instances of the name.
+                self._deadline = math.inf
             case _:
                 assert_never(command)
 
     def _new_ticket(self) -> int:
-        # Twice the handler's deadline: the call before it under the same name may use up one.
+        # A safety net: twice the handler's deadline, as the call before it under the same name may use up one. What is
+        # given up does no harm. A Claim is given back, a Validate withdrawn, and a Register undone by the Deregister
+        # that follows it in the lane of its name.
         self._deadline = self._began + 2 * self._config.timeouts.handler
         self._ticket += 1
         return self._ticket
@@ -268,7 +282,13 @@ class _Registration:
         plugin = Plugin(
             info.type, info.name, info.endpoint, info.versions, self._path, generation, self._appeared.deprecated
         )
-        self.handler.send_nowait(ask(plugin, self._new_ticket(), self._inbox))
+        self._asked = ask(plugin, self._new_ticket(), self._inbox)
+        self.handler.send_nowait(self._asked)
+
+    def withdraw(self) -> None:
+        """Let go of a Validate that was asked, and that nobody waits for any more: one that hangs holds the name."""
+        if isinstance(self._asked, m.Validate) and self.handler is not None:
+            self.handler.send_nowait(m.Withdraw(self._asked))
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
@@ -298,8 +318,10 @@ class _Registration:
         outcome = _outcome_of(event)
         if outcome is None and not commands:
             return None  # The event changed nothing: what was waited for is waited for on.
+        if outcome is None:
+            self.withdraw()
         operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
-        self._waiting, self._deadline = None, math.inf
+        self._waiting, self._asked, self._deadline = None, None, math.inf
         # Whatever was asked, its answer comes too late from here on.
         self._ticket += 1
         if operation is None:

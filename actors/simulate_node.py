@@ -10,10 +10,11 @@ from collections.abc import Generator, Mapping
 from typing import Final, Literal, cast
 
 import attrs
+import trio
 
 from plugind.actors.io.channel import Channel
 from plugind.actors.io.directory import Chunk
-from plugind.actors.simulate_oracles import BackoffOracle, HandlerOracle
+from plugind.actors.simulate_oracles import EPSILON, BackoffOracle, HandlerOracle
 from plugind.actors.simulate_trace import Trace
 from plugind.actors.simulation import SimulatedNode
 from plugind.actors.simulation_directory import MemoryDirectory
@@ -21,7 +22,7 @@ from plugind.actors.simulation_handlers import Ask, Behaviour, behave
 from plugind.actors.simulation_network import MemoryNetwork
 from plugind.actors.supervision import leaves
 from plugind.protocol import messages as m
-from plugind.protocol.config import Config
+from plugind.protocol.config import Config, Timeouts
 from plugind.protocol.discovery import Found
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.status import StateName
@@ -116,13 +117,17 @@ class WatchedHandler:
 
     async def _call(self, ask: Ask, plugin: Plugin) -> None:
         call = self._oracle.began(self.number, ask, plugin)
-        ok = False
+        ok = cut_off = False
+        deadline = trio.current_time() + Timeouts().handler - EPSILON
         try:
             scripted = self.script.get((ask, plugin.name))
             await behave(scripted.popleft() if scripted else None)
             ok = True
+        except trio.Cancelled:
+            cut_off = trio.current_time() < deadline
+            raise
         finally:
-            self._oracle.ended(call, ok=ok)
+            self._oracle.ended(call, ok=ok, cut_off=cut_off)
 
 
 class WatchedNode(SimulatedNode):
@@ -151,7 +156,9 @@ class WatchedNode(SimulatedNode):
                 case "registration":
                     self._backoff.nudged(name.partition(" ")[2])
                     self._seen.orphan(name.partition(" ")[2])
-                case "handler" | "node":
+                case "handler":
+                    self._backoff.touched()
+                case "node":
                     self._backoff.touched()
                     self._seen.orphan()
                 case _:

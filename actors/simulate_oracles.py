@@ -70,8 +70,7 @@ class HandlerOracle:
     def orphan(self, path: str | None = None) -> None:
         """An actor crashed that was to see to ``path``, or to all: what it asked of a handler may come late, or twice.
 
-        Until the reconciler's grace is over a handler that hangs keeps the asks of a crashed one waiting; and a handler
-        actor that crashes takes with it what waits in its lanes.
+        Until the reconciler's grace is over, and longer, a handler that hangs keeps the asks of a crashed one waiting.
         """
         if path is not None:
             self._crashed.add(path)
@@ -111,8 +110,8 @@ class HandlerOracle:
         self.under_way.append(call)
         return call
 
-    def ended(self, call: UnderWay, *, ok: bool) -> None:
-        """A call returned, or raised."""
+    def ended(self, call: UnderWay, *, ok: bool, cut_off: bool = False) -> None:
+        """A call returned, or raised; ``cut_off`` says that it was cancelled before its deadline."""
         if call not in self.under_way:
             return  # The daemon was killed meanwhile.
         self.under_way.remove(call)
@@ -127,7 +126,9 @@ class HandlerOracle:
                 if owing is not None and owing.plugin == plugin:
                     owing.taken = ok
             case "deregister":
-                if owing is not None and owing.plugin == plugin:
+                if owing is not None and owing.plugin == plugin and cut_off:
+                    owing.leaving_since = None  # The handler actor crashed, and asks again.
+                elif owing is not None and owing.plugin == plugin:
                     del self.owing[path]
                     self._let_go[path] = trio.current_time()
                     if owing.orphan:

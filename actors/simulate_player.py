@@ -420,9 +420,6 @@ class Player:
         if not self.node.crash(actor, path, TYPE):
             return
         match actor:
-            case "handler":
-                # The answers to its asks are lost, and whoever waits for one does so up to its deadline.
-                self.sentinels.give_up()
             case "reconciler":
                 self.sentinels.excuse(13.0)
                 self.handlers.orphan()

@@ -1,8 +1,11 @@
 """The handler actor: one per plugin type, between registrations and a handler that a user may have written.
 
 Per plugin name it makes one call at a time, in the order asked (behaviour 21); different names run side by side. A
-call that raises, hangs or is slow is that plugin's failure alone (behaviour 22, faults 81 and 82): every ask is
-answered, at the deadline at the latest.
+call that raises, hangs or is slow is that plugin's failure alone (behaviour 22, faults 81 and 82).
+
+Every ask that is not withdrawn is answered. The call has the deadline, at which it is cancelled, and what waits before
+it in the lane of its name is bounded too: one Validate or Register, since one plugin of a name is admitted at a time,
+and one Deregister for each instance that leaves.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol, assert_never
 
+import attrs
 import trio
 
 from plugind.protocol import messages as m
@@ -19,6 +23,8 @@ from plugind.protocol.status import Outcome
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
+#: What is answered to who asked for a call that was under way when the actor crashed.
+CRASHED = "the handler actor crashed during the call, and was started again"
 
 
 class Handler(Protocol):
@@ -50,17 +56,96 @@ def policy_of(handler: Handler) -> InstancePolicy:
     return policy
 
 
-#: What was asked and has not begun, for each name that a call is under way for; it outlives a crash of the actor.
-Lanes = dict[str, deque[m.HandlerMessage]]
+@attrs.define(eq=False)
+class Lane:
+    """What is asked of one name: the call under way, and what waits for its turn."""
+
+    #: None once it was withdrawn.
+    present: m.Ask | None
+    #: The scope of its call; None before that begins.
+    scope: trio.CancelScope | None = None
+    #: Made when there is something to keep: most lanes never hold more than the one ask.
+    waiting: deque[m.Ask] | None = None
+
+    def put(self, ask: m.Ask) -> None:
+        """Let an ask wait for its turn."""
+        if self.waiting is None:
+            self.waiting = deque((ask,))
+        else:
+            self.waiting.append(ask)
+
+    def next(self) -> m.Ask | None:
+        """Go on to what waits, and return it; None if nothing does."""
+        self.scope = None
+        self.present = self.waiting.popleft() if self.waiting else None
+        return self.present
+
+    def withdraw(self, asked: m.Validate) -> None:
+        """Cut off the call of ``asked``, or let it never begin; nothing if it has ended."""
+        if self.present is asked:
+            self.present = None
+            if self.scope is not None:
+                self.scope.cancel()
+        elif self.waiting is not None:
+            self.waiting = deque(ask for ask in self.waiting if ask is not asked)
 
 
-async def run(
-    handler: Handler, inbox: trio.MemoryReceiveChannel[m.HandlerMessage], timeout: float, lanes: Lanes | None = None
-) -> None:
+#: By plugin name: a lane for each that something is asked of. They outlive a crash of the actor.
+Lanes = dict[str, Lane]
+
+
+class Inbox:
+    """The inbox of a handler actor, which several workers share. Its size is bounded by the protocol.
+
+    A message stays in it until a worker runs and takes it. A Trio channel would give it to a worker that runs later, so
+    that two messages of one name, say a Register and its Deregister, could be taken in by two workers in either order.
+    """
+
+    __slots__ = ("_closed", "_messages", "_waiting")
+
+    def __init__(self) -> None:
+        self._messages: deque[m.HandlerMessage] = deque()
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._closed = False
+
+    def send_nowait(self, message: m.HandlerMessage, /) -> None:
+        """Put ``message`` in.
+
+        Raises:
+          trio.ClosedResourceError: if the inbox was closed.
+        """
+        if self._closed:
+            raise trio.ClosedResourceError
+        self._messages.append(message)
+        if self._waiting:
+            self._waiting.unpark()
+
+    def close(self) -> None:
+        """Let the actor end when it has done all that it was asked."""
+        self._closed = True
+        self._waiting.unpark_all()
+
+    def receive_nowait(self) -> m.HandlerMessage | None:
+        """Return the next message; None if there is none."""
+        return self._messages.popleft() if self._messages else None
+
+    async def receive(self) -> m.HandlerMessage | None:
+        """Return the next message, once there is one; None if the inbox was closed."""
+        if self._messages:
+            await trio.lowlevel.checkpoint()
+        while not self._messages:
+            if self._closed:
+                return None
+            await self._waiting.park()
+        return self._messages.popleft()
+
+
+async def run(handler: Handler, inbox: Inbox, timeout: float, lanes: Lanes | None = None) -> None:
     """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds.
 
-    ``lanes`` is handed to a restarted actor again: it takes up what its predecessor was asked and had not begun, since
-    a deregistration that is lost would leave the plugin with its handler for ever.
+    ``lanes`` is handed to a restarted actor again, since everybody who asked waits for an answer. It takes up what its
+    predecessor had not begun. A Validate or Register that was under way has failed; a Deregister is asked again, since
+    one that is lost would leave the plugin with its handler for ever.
     """
     async with trio.open_nursery() as nursery:
         pool = _Pool(handler, inbox, timeout, nursery, {} if lanes is None else lanes)
@@ -84,7 +169,7 @@ class _Pool:
     def __init__(
         self,
         handler: Handler,
-        inbox: trio.MemoryReceiveChannel[m.HandlerMessage],
+        inbox: Inbox,
         timeout: float,
         nursery: trio.Nursery,
         lanes: Lanes,
@@ -95,16 +180,12 @@ class _Pool:
         self._nursery = nursery
         #: Workers that wait for an ask, or are about to.
         self._idle = 1
-        #: What is still to be done for each name that a worker is busy with, the present call not counted.
+        #: One for each name that a worker is busy with.
         self._lanes = lanes
 
     async def work(self) -> None:
         """Take asks until the inbox ends, or until enough others wait for them; whoever starts it counts it as idle."""
-        while True:
-            try:
-                ask = await self._inbox.receive()
-            except trio.EndOfChannel:
-                return
+        while (ask := await self._inbox.receive()) is not None:
             self._idle -= 1
             await self._take(ask)
             await self._take_waiting()
@@ -114,40 +195,55 @@ class _Pool:
 
     async def _take_waiting(self) -> None:
         for _ in range(BATCH):
-            try:
-                ask = self._inbox.receive_nowait()
-            except (trio.WouldBlock, trio.EndOfChannel):
+            ask = self._inbox.receive_nowait()
+            if ask is None:
                 return
             await self._take(ask)
 
     async def _take(self, ask: m.HandlerMessage) -> None:
+        if isinstance(ask, m.Withdraw):
+            self._withdraw(ask.ask)
+            return
         name = ask.plugin.name
         lane = self._lanes.get(name)
         if lane is not None:
-            lane.append(ask)
+            lane.put(ask)
             return
         if not self._idle:
             # Counted before it runs, so that a batch of asks starts one and not many.
             self._idle += 1
             self._nursery.start_soon(self.work)
-        self._lanes[name] = deque((ask,))
-        await self._serve(name)
+        lane = self._lanes[name] = Lane(ask)
+        await self._serve(name, lane)
+
+    def _withdraw(self, ask: m.Validate) -> None:
+        lane = self._lanes.get(ask.plugin.name)
+        if lane is not None:
+            lane.withdraw(ask)
 
     def resume(self) -> None:
         """Begin with what a crashed actor left."""
-        for name in self._lanes:
-            self._nursery.start_soon(self._serve, name)
+        for name, lane in self._lanes.items():
+            ask = lane.present
+            if lane.scope is not None and not isinstance(ask, m.Deregister):
+                lane.next()
+                if ask is not None:
+                    ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, CRASHED))
+            # Not begun, or to be begun again.
+            lane.scope = None
+            self._nursery.start_soon(self._serve, name, lane)
 
-    async def _serve(self, name: str) -> None:
-        lane = self._lanes[name]
-        while lane:
-            ask = lane.popleft()
-            outcome, error = await _contain(self._handler, ask, self._timeout)
-            ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
+    async def _serve(self, name: str, lane: Lane) -> None:
+        ask = lane.present or lane.next()
+        while ask is not None:
+            outcome, error = await _contain(self._handler, ask, self._timeout, lane)
+            if lane.present is ask:
+                ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
+            ask = lane.next()
         del self._lanes[name]
 
 
-async def _call(handler: Handler, ask: m.HandlerMessage) -> None:
+async def _call(handler: Handler, ask: m.Ask) -> None:
     match ask:
         case m.Validate():
             await handler.validate(ask.plugin)
@@ -159,11 +255,12 @@ async def _call(handler: Handler, ask: m.HandlerMessage) -> None:
             assert_never(ask)
 
 
-async def _contain(handler: Handler, ask: m.HandlerMessage, timeout: float) -> tuple[Outcome, str]:
+async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> tuple[Outcome, str]:
     """The one place where code that we did not write may fail as it likes."""
     try:
         # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
         with trio.move_on_after(timeout) as scope:
+            lane.scope = scope
             await _call(handler, ask)
     except PluginError as error:
         return Outcome.REFUSED, _words(error)

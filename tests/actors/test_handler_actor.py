@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar, cast
 
 import attrs
 import pytest
@@ -19,6 +20,7 @@ from plugind.protocol.status import Outcome
 
 TIMEOUT = 120.0
 Call = Callable[[Plugin], Awaitable[None]]
+A = TypeVar("A", bound=m.Ask)
 
 
 def plugin(name: str = "x", socket: str = "/reg/a.sock") -> Plugin:
@@ -57,24 +59,32 @@ class Recording:
 class Asker:
     """Stands for a registration actor: notes the answers and when they came."""
 
-    address: trio.MemorySendChannel[m.HandlerMessage]
+    address: actor.Inbox
     answers: list[tuple[float, m.HandlerAnswered]] = attrs.Factory(list)
 
     def send_nowait(self, message: m.HandlerAnswered, /) -> None:
         self.answers.append((trio.current_time(), message))
 
-    def ask(self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], ticket: int, name: str = "x") -> None:
-        self.address.send_nowait(ask(plugin(name), ticket, self))
+    def ask(self, ask: Callable[[Plugin, int, m.Address[m.HandlerAnswered]], A], ticket: int, name: str = "x") -> A:
+        asked = ask(plugin(name), ticket, self)
+        self.address.send_nowait(asked)
+        return asked
+
+    def crash(self) -> None:
+        """Crash the actor by a message that nobody sends."""
+        self.address.send_nowait(cast("m.HandlerMessage", Bomb()))
 
 
 @asynccontextmanager
 async def running(handler: actor.Handler) -> AsyncIterator[Asker]:
     """Run the actor, and let it end by closing its inbox: then all that was asked is answered."""
-    address, inbox = trio.open_memory_channel[m.HandlerMessage](100)
+    inbox = actor.Inbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor.run, handler, inbox, TIMEOUT)
-        with address:
-            yield Asker(address)
+        try:
+            yield Asker(inbox)
+        finally:
+            inbox.close()
 
 
 def ok(ticket: int) -> m.HandlerAnswered:
@@ -371,3 +381,170 @@ def test_a_handler_without_a_policy_has_its_newest_instance_active() -> None:
     assert policy_of(Choosy()) is InstancePolicy.REJECT
     with pytest.raises(TypeError, match=r"^Wrong.instances is 'newest'; make it an InstancePolicy$"):
         policy_of(Wrong())
+
+
+async def test_asks_of_one_name_are_called_in_their_order_whichever_worker_takes_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A Deregister that overtook its Register would leave the plugin with its handler for ever."""
+    handler = Recording()
+    async with running(handler) as asker:
+        asker.ask(m.Validate, 1, "another")
+        await trio.sleep(1)
+        asker.ask(m.Validate, 2, "another")
+        asker.ask(m.Register, 3)
+        asker.ask(m.Deregister, 4)
+
+    assert [call for _, call in handler.calls if call.endswith(" x")] == ["register x", "deregister x"]
+
+
+# --- what is withdrawn ------------------------------------------------------------------------------------------------
+
+
+async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Seed 448: one that hangs would hold its name for the deadline though nobody waits for it."""
+    handler = Recording(validated=sleeping(1e9))
+    async with running(handler) as asker:
+        validate = asker.ask(m.Validate, 1)
+        asker.ask(m.Register, 2)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(validate))
+
+    assert handler.calls == [(0.0, "validate x"), (1.0, "register x"), (1.0, "register x ended")]
+    assert asker.answers == [(1.0, ok(2))]
+
+
+async def test_a_validate_that_is_withdrawn_before_it_begins_never_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Another of the same ticket, of another path, is left alone."""
+    handler = Recording(registered=sleeping(2))
+    async with running(handler) as asker:
+        other = Asker(asker.address)
+        asker.ask(m.Register, 1)
+        validate = asker.ask(m.Validate, 2)
+        other.ask(m.Validate, 2)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(validate))
+
+    assert [call for _, call in handler.calls] == ["register x", "register x ended", "validate x", "validate x ended"]
+    assert (asker.answers, other.answers) == ([(2.0, ok(1))], [(2.0, ok(2))])
+
+
+async def test_a_validate_that_is_withdrawn_too_late_harms_nobody(autojump_clock: trio.testing.MockClock) -> None:
+    """Neither when nothing is asked of its name, nor during another call."""
+    handler = Recording(registered=sleeping(2))
+    async with running(handler) as asker:
+        validate = asker.ask(m.Validate, 1)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(validate))
+        asker.ask(m.Register, 2)
+        asker.ask(m.Deregister, 3)
+        asker.address.send_nowait(m.Withdraw(validate))
+
+    assert asker.answers == [(0.0, ok(1)), (3.0, ok(2)), (3.0, ok(3))]
+
+
+# --- a crash of the actor ---------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Bomb:
+    """A message that nobody sends."""
+
+
+async def keeping(handler: actor.Handler, inbox: actor.Inbox) -> None:
+    """Run the actor, and start it again when it crashes, as the supervisor does."""
+    lanes: actor.Lanes = {}
+    while True:
+        try:
+            await actor.run(handler, inbox, TIMEOUT, lanes)
+        except* AttributeError:
+            await trio.lowlevel.checkpoint()
+        else:
+            break
+    assert lanes == {}
+
+
+@asynccontextmanager
+async def crashing(handler: actor.Handler) -> AsyncIterator[Asker]:
+    """Run the actor, which crashes when it is asked to, and is started again."""
+    inbox = actor.Inbox()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeping, handler, inbox)
+        try:
+            yield Asker(inbox)
+        finally:
+            inbox.close()
+
+
+CRASHED = "the handler actor crashed during the call, and was started again"
+
+
+@pytest.mark.parametrize("ask", [m.Validate, m.Register])
+async def test_a_call_that_was_under_way_in_a_crash_has_failed_and_what_waited_is_taken_up(
+    autojump_clock: trio.testing.MockClock, ask: type[m.Validate] | type[m.Register]
+) -> None:
+    """Fault 85, seed 448: whoever asked waits for an answer, and gets one."""
+    handler = Recording(validated=sleeping(3), registered=sleeping(3), deregistered=sleeping(2))
+    async with crashing(handler) as asker:
+        asker.ask(ask, 1)
+        asker.ask(m.Deregister, 2)
+        await trio.sleep(1)
+        asker.crash()
+
+    name = ask.__name__.lower()
+    assert handler.calls == [(0.0, f"{name} x"), (1.0, "deregister x"), (3.0, "deregister x ended")]
+    assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (3.0, ok(2))]
+
+
+async def test_a_deregister_that_was_under_way_in_a_crash_is_asked_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 85, seed 448: one that is lost would leave the plugin with its handler for ever."""
+    handler = Recording(deregistered=sleeping(2))
+    async with crashing(handler) as asker:
+        asker.ask(m.Deregister, 1)
+        asker.ask(m.Validate, 2)
+        await trio.sleep(1)
+        asker.crash()
+
+    assert handler.calls == [
+        (0.0, "deregister x"),
+        (1.0, "deregister x"),
+        (3.0, "deregister x ended"),
+        (3.0, "validate x"),
+        (3.0, "validate x ended"),
+    ]
+    assert asker.answers == [(3.0, ok(1)), (3.0, ok(2))]
+
+
+async def test_what_had_not_begun_before_a_second_crash_has_not_failed(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 85: a Register that was never called is called."""
+    handler = Recording(validated=sleeping(3))
+    async with crashing(handler) as asker:
+        asker.ask(m.Validate, 1)
+        asker.ask(m.Register, 2)
+        await trio.sleep(1)
+        asker.crash()
+        asker.crash()
+
+    assert [call for _, call in handler.calls] == ["validate x", "register x", "register x ended"]
+    assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (1.0, ok(2))]
+
+
+async def test_what_was_withdrawn_before_a_crash_stays_so(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 85."""
+    handler = Recording(validated=sleeping(1e9))
+    async with crashing(handler) as asker:
+        first, second = asker.ask(m.Validate, 1), asker.ask(m.Validate, 2)
+        asker.ask(m.Register, 3)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(second))
+        asker.address.send_nowait(m.Withdraw(first))
+        asker.crash()
+
+    assert [call for _, call in handler.calls] == ["validate x", "register x", "register x ended"]
+    assert asker.answers == [(1.0, ok(3))]

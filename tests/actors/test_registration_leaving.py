@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation import Accepting, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
 from plugind.actors.simulation_handlers import Ask
-from plugind.tests.actors.timelines import STEPS, Line, at, registered_at
+from plugind.tests.actors.timelines import Line, at, registered_at
 
 #: When something happens to the plugin.
 MOMENT = 0.6
@@ -54,8 +54,6 @@ def scenes() -> list[Scene]:
             FakeHandler().always("validate", Takes(3.0)),
             at(0.0, "dialing", "asking-info", "validating"),
             ["validate"],
-            # Per name one call at a time: the new socket's validation waits for the old one's.
-            anew=[*at(MOMENT, *STEPS[:3]), *at(3.0, *STEPS[3:])],
         ),
         Scene(
             "registering",

@@ -32,6 +32,7 @@ FOUND = {
     10: "a socket that vanished while the reconciler was started anew was shown for ever",
     14: "an actor that crashed while the daemon stopped took the daemon with it",
     136: "a handler actor that crashed lost the deregistrations that waited for their turn",
+    448: "a registration gave its claim back before its deregistration had run, which waited behind hung calls",
 }
 
 
