@@ -39,7 +39,7 @@ class RegistrationInbox:
     that asks again forgets its former ask.
     """
 
-    __slots__ = ("_receive", "_rule", "_scope", "_send")
+    __slots__ = ("_rang", "_receive", "_rule", "_scope", "_send", "waiting")
 
     def __init__(self) -> None:
         # Unbounded for Trio, bounded by the protocol: to block the reconciler on one plugin would block them all.
@@ -48,11 +48,16 @@ class RegistrationInbox:
         self._receive = receive
         self._rule: Rule | None = None
         self._scope: trio.CancelScope | None = None
+        self._rang = False
+        #: How many messages wait: cheaper to ask than to be told by an exception that there is none.
+        self.waiting = 0
 
     def send_nowait(self, message: RegistrationMessage, /) -> None:
         """Put ``message`` in, and ring the bell if the actor asked to be interrupted by such a message."""
         self._send.send_nowait(message)
+        self.waiting += 1
         if self._scope is not None and self._rule is not None and self._rule(message):
+            self._rang = True
             self._scope.cancel()
 
     def receive_nowait(self) -> RegistrationMessage:
@@ -61,16 +66,21 @@ class RegistrationInbox:
         Raises:
           trio.WouldBlock: if there is none.
         """
-        return self._receive.receive_nowait()
+        message = self._receive.receive_nowait()
+        self.waiting -= 1
+        return message
 
     async def receive(self) -> RegistrationMessage:
         """Return the next message, once there is one."""
-        return await self._receive.receive()
+        message = await self._receive.receive()
+        self.waiting -= 1
+        return message
 
     def arm(self, scope: trio.CancelScope, rule: Rule) -> None:
         """From here on, a message for which ``rule`` holds cancels ``scope``."""
-        self._scope, self._rule = scope, rule
+        self._scope, self._rule, self._rang = scope, rule, False
 
-    def disarm(self) -> None:
-        """Ring no more."""
+    def disarm(self) -> bool:
+        """Ring no more; return whether the bell rang since it was armed."""
         self._scope = self._rule = None
+        return self._rang

@@ -91,6 +91,7 @@ class _Registration:
         "_now",
         "_over",
         "_path",
+        "_rang",
         "_scope",
         "_shown",
         "_state",
@@ -103,6 +104,8 @@ class _Registration:
         self._config = config
         self._inbox = inbox
         self._scope: trio.CancelScope
+        #: The inbox's bell rang, so that the scope is used up.
+        self._rang = False
         self._state: states.State
         #: What is still to be performed of the last step, and what it ended.
         self._commands: tuple[states.Command, ...] = ()
@@ -135,6 +138,7 @@ class _Registration:
         # renewed once it was cancelled, by the deadline of a wait or by the bell.
         while not self._over:
             with trio.CancelScope() as self._scope:
+                self._rang = False
                 await self._live()
             if self._scope.cancelled_caught and (event := self._cut_off()) is not None:
                 self._advance(event)
@@ -142,7 +146,7 @@ class _Registration:
     async def _live(self) -> None:
         """Go from state to state, until the end or until the scope is used up."""
         # Looked at before anything is performed: what was begun is not to be cut off half-way.
-        while not self._scope.cancel_called:
+        while not self._rang and self._now < self._scope.deadline:
             commands, self._commands = self._commands, ()
             for command in commands:
                 await self._perform(command, self._state)
@@ -166,21 +170,28 @@ class _Registration:
             await channel.send(message)
 
     async def _next_event(self) -> states.Event:
+        """Return the outcome of what is waited for, or what a message that came first means; see :meth:`_cut_off`."""
         while True:
-            try:
-                message: states.Event | m.RegistrationMessage = self._inbox.receive_nowait()
-            except trio.WouldBlock:
-                message = await self._wait()
+            if self._inbox.waiting:
+                message = self._inbox.receive_nowait()
+            elif isinstance(self._waiting, _IN_LINE):
+                return await self._call(self._waiting)
+            else:
+                message = await self._receive()
             event = await self._as_event(message)
             if event is not None:
                 return event
 
-    async def _wait(self) -> states.Event | m.RegistrationMessage:
-        """Return the outcome of what is waited for, or a message if one comes first; see :meth:`_cut_off`."""
-        self._scope.deadline = self._deadline
-        if isinstance(self._waiting, _IN_LINE):
-            return await self._call(self._waiting)
+    async def _receive(self) -> m.RegistrationMessage:
+        # A deadline that was left by a call ends the scope too early for this wait, and is then set anew (`run`): that
+        # is seldom, and to set it at each wait costs more. But who waits for nothing is not to be woken for nothing.
+        if self._waiting is None or self._deadline < self._scope.deadline:
+            self._set_deadline()
         return await self._inbox.receive()
+
+    def _set_deadline(self) -> None:
+        if self._scope.deadline != self._deadline:
+            self._scope.deadline = self._deadline
 
     def _cut_off(self) -> states.Event | None:
         """Return the event that follows from the end of a wait by its scope: None if the inbox's bell rang."""
@@ -200,7 +211,7 @@ class _Registration:
                 pass
         return states.Failed(waited, outcome=Outcome.TIMED_OUT)
 
-    async def _as_event(self, message: states.Event | m.RegistrationMessage) -> states.Event | None:
+    async def _as_event(self, message: m.RegistrationMessage) -> states.Event | None:
         match message:
             case m.HandlerAnswered():
                 if message.ticket != self._ticket:
@@ -297,8 +308,8 @@ class _Registration:
     # --- calls to the plugin ---
 
     async def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
-        state = self._state
-        self._inbox.arm(self._scope, lambda message: lifecycle.interrupts(state, message))
+        self._set_deadline()
+        self._inbox.arm(self._scope, self._interrupts)
         try:
             match command:
                 case states.Dial():
@@ -308,8 +319,11 @@ class _Registration:
                 case states.Notify():
                     return await self._conversation.notify(command.error)
         finally:
-            self._inbox.disarm()
+            self._rang = self._inbox.disarm()
         assert_never(command)
+
+    def _interrupts(self, message: m.RegistrationMessage) -> bool:
+        return lifecycle.interrupts(self._state, message)
 
     # --- what is shown ---
 
@@ -333,16 +347,18 @@ class _Registration:
         self._finished = None
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
             return  # plugind stops, and the plugin stays what it was.
-        name, reason, attempt = states.name_of(state), _reason_of(state), _attempt_of(state)
-        if finished is None and self._shown is not None:
-            shown = self._shown
-            if (shown.state, shown.reason, shown.attempt, shown.generation) == (
-                name,
-                reason,
-                attempt,
-                state.generation,
-            ):
-                return
+        name = states.name_of(state)
+        reason, attempt = _words_of(state)
+        shown = self._shown
+        if (
+            finished is None
+            and shown is not None
+            and shown.state is name
+            and shown.reason == reason
+            and shown.attempt == attempt
+            and shown.generation == state.generation
+        ):
+            return
         now, peer = self._now, self._conversation.peer
         self._shown = m.StateChanged(
             self._path,
@@ -371,20 +387,23 @@ class _Registration:
             await self._report(self._config.status, attrs.evolve(self._shown, finished=None))
 
 
+_SUCCESSES = (
+    states.Dialed,
+    states.InfoReceived,
+    states.HandlerAccepted,
+    states.Notified,
+    states.TimerElapsed,
+    m.Admitted,
+    m.NoHandler,
+    m.ClaimRefused,
+)
+
+
 def _outcome_of(event: states.Event) -> Outcome | None:
     """Return how the operation ended whose outcome ``event`` is; None for messages, which are no outcome."""
+    if isinstance(event, _SUCCESSES):
+        return Outcome.OK
     match event:
-        case (
-            states.Dialed()
-            | states.InfoReceived()
-            | states.HandlerAccepted()
-            | states.Notified()
-            | states.TimerElapsed()
-            | m.Admitted()
-            | m.NoHandler()
-            | m.ClaimRefused()
-        ):
-            return Outcome.OK
         case states.InfoRejected():
             return Outcome.REFUSED
         case states.Failed():
@@ -393,17 +412,16 @@ def _outcome_of(event: states.Event) -> Outcome | None:
             return None
 
 
-def _reason_of(state: states.State) -> str | None:
+def _words_of(state: states.State) -> tuple[str | None, int]:
+    """Return what ``state`` has for a reason, and which attempt it is; 0 where there is none any more."""
     match state:
-        case states.Waiting() | states.Stale() | states.Parked() | states.Leaving():
-            return state.reason
+        case states.Waiting() | states.Stale() | states.Parked():
+            return state.reason, state.attempt
         case states.Refusing():
-            return state.error
+            return state.error, state.attempt
+        case states.Leaving():
+            return state.reason, 0
         case states.Gone():
-            return "plugind stops" if state.stopped else "the socket was removed"
+            return "plugind stops" if state.stopped else "the socket was removed", 0
         case _:
-            return None
-
-
-def _attempt_of(state: states.State) -> int:
-    return 0 if isinstance(state, states.Leaving | states.Gone) else state.attempt
+            return None, state.attempt

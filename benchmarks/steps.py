@@ -55,8 +55,7 @@ STEPS = {
     "ask the handler": ("actors.handlers", "actors.registration:_Registration._ask"),
     "show its state": (
         "actors.registration:_Registration._show",
-        "actors.registration:_reason_of",
-        "actors.registration:_attempt_of",
+        "actors.registration:_words_of",
         "protocol.states:name_of",
         "actors.status:",
         "protocol.view",
