@@ -18,8 +18,8 @@ import trio
 
 from plugind.protocol.logs import Field, Format, Level, json_line, text_line
 
-#: Characters that wait to be written at most: some thousand lines.
-MAX_QUEUED: Final = 1024 * 1024
+#: Characters that wait to be written at most: the lines of some 30,000 plugins that go at once.
+MAX_QUEUED: Final = 8 * 1024 * 1024
 #: Bytes to a write: as many as a pipe that is writable takes without blocking (PIPE_BUF).
 PIECE: Final = 4096
 #: Seconds that the last lines have to be written in when the log stops.

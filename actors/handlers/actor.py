@@ -10,6 +10,7 @@ and one Deregister for each instance that leaves.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Protocol, assert_never
 
@@ -95,17 +96,19 @@ Lanes = dict[str, Lane]
 
 
 class Inbox:
-    """The inbox of a handler actor, which several workers share. Its size is bounded by the protocol.
+    """The inbox of a handler actor: a memory channel that several workers share, with a bell that wakes them.
 
-    A message stays in it until a worker runs and takes it. A Trio channel would give it to a worker that runs later, so
-    that two messages of one name, say a Register and its Deregister, could be taken in by two workers in either order.
+    A message stays in the channel until a worker runs and takes it. A worker that waited in the channel itself would be
+    given it to find when it runs, later, so that two messages of one name, say a Register and its Deregister, could be
+    taken in by two workers in either order. Its size is bounded by the protocol.
     """
 
-    __slots__ = ("_closed", "_messages", "_waiting")
+    __slots__ = ("_bell", "_closed", "_receive", "_send", "_waiting")
 
     def __init__(self) -> None:
-        self._messages: deque[m.HandlerMessage] = deque()
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._send, self._receive = trio.open_memory_channel[m.HandlerMessage](math.inf)
+        self._bell = trio.lowlevel.ParkingLot()
+        self._waiting = 0
         self._closed = False
 
     def send_nowait(self, message: m.HandlerMessage, /) -> None:
@@ -114,30 +117,33 @@ class Inbox:
         Raises:
           trio.ClosedResourceError: if the inbox was closed.
         """
-        if self._closed:
-            raise trio.ClosedResourceError
-        self._messages.append(message)
-        if self._waiting:
-            self._waiting.unpark()
+        self._send.send_nowait(message)
+        self._waiting += 1
+        if self._bell:
+            self._bell.unpark()
 
     def close(self) -> None:
         """Let the actor end when it has done all that it was asked."""
         self._closed = True
-        self._waiting.unpark_all()
+        self._send.close()
+        self._bell.unpark_all()
 
     def receive_nowait(self) -> m.HandlerMessage | None:
         """Return the next message; None if there is none."""
-        return self._messages.popleft() if self._messages else None
+        if not self._waiting:
+            return None
+        self._waiting -= 1
+        return self._receive.receive_nowait()
 
     async def receive(self) -> m.HandlerMessage | None:
         """Return the next message, once there is one; None if the inbox was closed."""
-        if self._messages:
+        if self._waiting:
             await trio.lowlevel.checkpoint()
-        while not self._messages:
+        while not self._waiting:
             if self._closed:
                 return None
-            await self._waiting.park()
-        return self._messages.popleft()
+            await self._bell.park()
+        return self.receive_nowait()
 
 
 async def run(handler: Handler, inbox: Inbox, timeout: float, lanes: Lanes | None = None) -> None:
