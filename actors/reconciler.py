@@ -61,16 +61,17 @@ class _Reconciler:
         if isinstance(message, m.RegistrationEnded):
             self._registrations.pop(message.path, None)
         for effect in self._world.handle(message, trio.current_time()):
-            await self._carry_out(effect)
+            if isinstance(effect, world.Show):
+                await report(self._status, effect.message)
+            else:
+                self._carry_out(effect)
 
-    async def _carry_out(self, effect: world.Effect) -> None:
+    def _carry_out(self, effect: world.Immediate) -> None:
         match effect:
             case world.Tell():
                 self._registrations[effect.path].send_nowait(effect.message)
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
-            case world.Show():
-                await report(self._status, effect.message)
             case world.Answer():
                 effect.reply.send_nowait(effect.message)
             case world.HandlerRetired():

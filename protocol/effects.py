@@ -60,4 +60,6 @@ class Finished:
     """A stop was asked, and the last registration actor ended."""
 
 
-Effect = StartRegistration | Tell | Show | Answer | HandlerRetired | Finished
+#: What is carried out without a wait.
+Immediate = StartRegistration | Tell | Answer | HandlerRetired | Finished
+Effect = Immediate | Show
