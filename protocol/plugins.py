@@ -8,6 +8,7 @@ socket.
 from __future__ import annotations
 
 import enum
+import functools
 import re
 
 import attrs
@@ -150,6 +151,7 @@ def _prerelease_key(part: str) -> tuple[bool, int, str]:
     return (False, len(digits), digits) if part.isdecimal() and part.isascii() else (True, 0, part)
 
 
+@functools.lru_cache(maxsize=256)
 def parse_version(text: str) -> Version:
     """Parse ``text``, a leading ``v`` allowed; ``1`` counts as ``1.0.0``.
 

@@ -12,7 +12,6 @@ that come at once the second is validated against the first (behaviours 20, 21 a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
@@ -213,7 +212,7 @@ class World:
             name = self._names[key_of(claim.info)]
             if name.registered.pop(path, None) is not None:
                 self._tell_roles(name, claim.info.type)
-            name.busy.add(path)
+            name.busy[path] = None
 
     def _forget_wishes(self, path: str, actor: _Actor) -> None:
         """Forget what the actor's last attempt was refused for; its next one says anew what it wants."""
@@ -222,7 +221,7 @@ class World:
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
-            name.unlucky.discard(path)
+            name.unlucky.pop(path, None)
             if name.empty:
                 del self._names[key]
 
@@ -230,7 +229,7 @@ class World:
         """Nobody waits at ``path`` any more for the answer to its claim: admitted later, it would block the name."""
         name = None if actor.key is None else self._names.get(actor.key)
         if name is not None and name.waiting:
-            name.waiting = deque(claimed for claimed in name.waiting if claimed.path != path)
+            name.waiting = [claimed for claimed in name.waiting if claimed.path != path]
 
     # --- claims ---
 
@@ -249,16 +248,16 @@ class World:
     def _admit(self, key: tuple[str, str], name: Name) -> None:
         """Answer those who wait for the name, one after the other, as long as nobody is busy with it."""
         while name.waiting and not name.busy:
-            claimed = name.waiting.popleft()
+            claimed = name.waiting.pop(0)
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
                 self._turn_away(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
-                name.unlucky.add(claimed.path)
+                name.unlucky[claimed.path] = None
                 self._effects.append(Tell(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
             else:
                 self._claims[claimed.path] = Claim(claimed.path, claimed.generation, claimed.info, handler.address)
-                name.busy.add(claimed.path)
+                name.busy[claimed.path] = None
                 self._effects.append(Tell(claimed.path, m.Admitted(claimed.ticket, handler.address)))
         if name.empty:
             del self._names[key]
@@ -278,7 +277,7 @@ class World:
         claim.phase = Phase.REGISTERED
         key = key_of(claim.info)
         name = self._names[key]
-        name.busy.discard(message.path)
+        name.busy.pop(message.path, None)
         name.registered[message.path] = claim
         self._tell_roles(name, claim.info.type)
         self._admit(key, name)
@@ -294,18 +293,18 @@ class World:
         del self._claims[path]
         key = key_of(claim.info)
         name = self._names[key]
-        name.busy.discard(path)
+        name.busy.pop(path, None)
         if path in name.standby:
             # Whoever registers again in this generation counts as active until it is told otherwise.
-            name.standby.remove(path)
+            del name.standby[path]
             self._effects.append(Show(m.RoleChanged(path, generation, active=True)))
         was_registered = name.registered.pop(path, None) is not None or claim.phase is Phase.LEAVING
         actor = self._actors.get(path)
         if was_registered:
             self._tell_roles(name, claim.info.type)
-            self._effects.extend(Tell(other, m.NameFreed()) for other in sorted(name.unlucky))
+            self._effects.extend(Tell(other, m.NameFreed()) for other in name.unlucky)
         elif actor is not None and actor.key == key:
-            name.unlucky.add(path)
+            name.unlucky[path] = None
         self._admit(key, name)
         self._retire(claim.info.type)
 
@@ -401,7 +400,7 @@ class World:
         self._effects.extend(Show(_as_parked(entry, now)) for entry in self._refused.values())
         self._effects.extend(Tell(path, m.ReportAsked()) for path in self._actors)
         for name in self._names.values():
-            for path in sorted(name.standby):
+            for path in name.standby:
                 generation = self._claims[path].generation
                 self._effects.append(Show(m.RoleChanged(path, generation, active=False)))
 
