@@ -7,6 +7,8 @@ sees the states that are shown and every dial. Both write what they see into the
 
 from __future__ import annotations
 
+from collections import Counter
+
 import attrs
 import trio
 
@@ -31,8 +33,8 @@ class Owing:
     taken: bool = False
     #: When Deregister began.
     leaving_since: float | None = None
-    #: How often the plugin was told that it is registered.
-    told: int = 0
+    #: How often who is at the path was told that it is registered: a newer plugin may get the older one's word.
+    told: Counter[int] = attrs.field(init=False, factory=Counter)
     #: An actor crashed that knew of it: it may be let go later than else, or twice.
     orphan: bool = False
 
@@ -207,7 +209,7 @@ class HandlerOracle:
         elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
-    def told(self, path: str, *, registered: bool, well: bool) -> None:
+    def told(self, path: str, plugin: int, *, registered: bool, well: bool) -> None:
         """A plugin was told a verdict; ``well`` says that it answers, and nothing broke its connections."""
         self._trace.line("told", path, "registered" if registered else "refused")
         if not registered:
@@ -218,9 +220,9 @@ class HandlerOracle:
         if owing is None or not owing.taken or (owing.leaving_since is not None and owing.leaving_since < now):
             self._trace.violated("order", f"{path} was told that it is registered, and it is not")
         else:
-            owing.told += 1
-            if owing.told > 1 and well:
-                self._trace.violated("order", f"{path} was told {owing.told} times that it is registered")
+            owing.told[plugin] += 1
+            if owing.told[plugin] > 1 and well:
+                self._trace.violated("order", f"{path} was told {owing.told[plugin]} times that it is registered")
 
 
 @attrs.define(eq=False)
@@ -294,12 +296,15 @@ class BackoffOracle:
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries
+            self._left(before)
             tries = self._tries[status.socket] = _Tries(status.generation)
             if self._nudged_just_now(status.socket):
                 tries.nudged, tries.resets = True, 2
             elif before is not None:
                 # What was told while the older one was there may reach this one.
                 tries.nudged, tries.resets = before.nudged, before.resets
+        elif status.state is StateName.GONE:
+            self._left(tries)
         last, tries.last = tries.last, status
         if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
             status.state,
@@ -327,6 +332,12 @@ class BackoffOracle:
                 tries.resets = max(1, tries.resets)
             case _:
                 tries.until = None
+
+    def _left(self, tries: _Tries | None) -> None:
+        """Another generation is at the path, or none: if the one before had its name, others may have it now."""
+        last = None if tries is None else tries.last
+        if last is not None and last.state is StateName.VALIDATING and last.name is not None:
+            self.freed(last.name)
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
         if owing:

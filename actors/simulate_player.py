@@ -57,7 +57,8 @@ class Told(list[Call]):
         if call.registered is None:
             self._trace.line("asked", self._path, call.method)
         else:
-            self._seen.told(self._path, registered=call.registered, well=self._path not in self._shaky)
+            well = self._path not in self._shaky
+            self._seen.told(self._path, id(self._plugged), registered=call.registered, well=well)
 
 
 @attrs.define(eq=False)

@@ -49,6 +49,8 @@ class MemoryEvents:
         self._names_only: set[int] = set()
         self._next = 1
         self._queue: list[Notice] = []
+        #: How much of the queue was there before the rest was held back.
+        self._before_hold = 0
         self._arrived = trio.Event()
 
     def watch(self, path: str) -> int:
@@ -82,10 +84,10 @@ class MemoryEvents:
             self.put((descriptor, mask.IGNORED, ""))
 
     def read(self) -> list[Notice]:
-        """See :class:`plugind.actors.io.directory.Events`. Nothing, while events are held back."""
-        if self._directory.held:
-            return []
-        notices, self._queue = self._queue, []
+        """See :class:`plugind.actors.io.directory.Events`. Nothing newer, while events are held back."""
+        readable = self._before_hold if self._directory.held else len(self._queue)
+        notices, self._queue = self._queue[:readable], self._queue[readable:]
+        self._before_hold = 0
         self._arrived = trio.Event()
         return notices
 
@@ -120,10 +122,9 @@ class MemoryEvents:
         if self._queue and not self._directory.held:
             self._arrived.set()
 
-    def sleep(self) -> None:
-        """Nothing is to be read for now."""
-        if self._arrived.is_set():
-            self._arrived = trio.Event()
+    def hold(self) -> None:
+        """What comes from now on is not to be read for a while."""
+        self._before_hold = len(self._queue)
 
     def about(self, node: _Node, bits: int, name: str = "") -> None:
         """Something happened to this inode, or to this name in it."""
@@ -350,7 +351,7 @@ class MemoryDirectory:
         """Keep events back from now on, so that what happens until :meth:`release` comes as one batch."""
         self.held = True
         for instance in self.instances:
-            instance.sleep()
+            instance.hold()
 
     def release(self) -> None:
         """Deliver what was held back."""

@@ -47,6 +47,8 @@ class Looker:
         #: Directories to watch and scan, and paths to look at again, for the sake of what was just found.
         self._enter: deque[str] = deque()
         self._again: deque[str] = deque()
+        #: Marks on paths whose look failed; they wait for the next look at everything (seed 982).
+        self._unseen: dict[str, int] = {}
 
     def close(self) -> None:
         """Give the descriptor of inotify back."""
@@ -58,6 +60,8 @@ class Looker:
         self.unavailable = self.unwatched = self.trouble = None
         self.discovery.untaken = 0
         self._open_events()
+        unseen, self._unseen = self._unseen, {}
+        self.watches.put_back(unseen)
         self.collect()
 
     @property
@@ -172,7 +176,7 @@ class Looker:
             try:
                 looks.append((path, marks, self.directory.look(path)))
             except OSError as error:
-                self.trouble = f"cannot look at {path}: {words(error)}"
+                self._unseeable(path, marks, error)
         self.collect()
         # What went away makes room for what appeared: a rename is one of each (fault 9).
         looks.sort(key=lambda look: look[2] is not None)
@@ -193,9 +197,14 @@ class Looker:
         try:
             found = self.directory.look(path)
         except OSError as error:
-            self.trouble = f"cannot look at {path}: {words(error)}"
+            self._unseeable(path, marks, error)
             return
         self.observe(path, found, marks)
+
+    def _unseeable(self, path: str, marks: int, error: OSError) -> None:
+        """What events said of ``path`` is kept: without it, a socket with the inode of the old one is no news."""
+        self.trouble = f"cannot look at {path}: {words(error)}"
+        self._unseen[path] = self._unseen.get(path, 0) | marks
 
     def observe(
         self, path: str, found: Found | None, marks: int, *, now: float | None = None, trusted: bool | None = None

@@ -33,6 +33,7 @@ FOUND = {
     14: "an actor that crashed while the daemon stopped took the daemon with it",
     136: "a handler actor that crashed lost the deregistrations that waited for their turn",
     448: "a registration gave its claim back before its deregistration had run, which waited behind hung calls",
+    982: "a socket replaced by one with its inode while looks at it failed was taken for the old one",
 }
 
 

@@ -204,6 +204,20 @@ async def test_a_name_that_cannot_be_looked_at_is_kept_and_told_of(autojump_cloc
         assert stage.reports[-1].reason == f"cannot look at {ROOT}/a.sock: Permission denied"
 
 
+async def test_what_was_said_of_a_name_that_cannot_be_looked_at_is_not_forgotten(autojump_clock: MockClock) -> None:
+    """Faults 10 and 26, seed 982: a new socket with the inode of the old one, which nobody could look at in time."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.told()
+        stage.directory.look_errors[f"{ROOT}/a.sock"] = errno.EIO
+        stage.directory.unlink(f"{ROOT}/a.sock")
+        stage.directory.bind(f"{ROOT}/a.sock")
+        await trio.sleep(15)
+        assert await stage.told() == []
+        stage.directory.look_errors.clear()
+        await trio.sleep(10)
+        assert await stage.told() == ["a.sock appeared #2"]
+
+
 async def test_a_name_that_is_gone_before_it_is_looked_at_is_no_news(autojump_clock: MockClock) -> None:
     """Fault 25."""
     async with staged() as stage:
