@@ -1,0 +1,324 @@
+"""The view and the metrics against models that keep every change and look at all of them each time."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plugind.protocol.messages import HistoryEntry, PluginStatus, RootReported, StateChanged, Watching
+from plugind.protocol.metrics import (
+    ACTUAL,
+    ACTUAL_STATE,
+    BUCKETS,
+    DESIRED_STATE,
+    MAX_TYPES,
+    OTHER,
+    UNKNOWN,
+    Histogram,
+    Metrics,
+    worlds,
+)
+from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
+from plugind.protocol.status import Finished, Operation, Outcome, StateName, described_to_json
+from plugind.protocol.text import encodable, escaped
+from plugind.protocol.view import DEPRECATED, View
+from plugind.tests.protocol.thorough import examples
+
+HISTORY, GONE_KEPT = 3, 2
+PATHS = st.sampled_from(["/r/a", "/r/b", "/r/\udcff\n"])
+TYPES, NAMES = st.sampled_from(["CSIPlugin", "Odd", "Even"]), st.sampled_from(["x", "y"])
+INFOS = st.builds(PluginInfo, TYPES, NAMES, st.just("/e"), st.just(("1",)))
+MAYBE = st.none() | st.integers(0, 3)
+SECONDS = st.floats(0, 200)
+CHANGES = st.builds(
+    StateChanged,
+    socket=PATHS,
+    root=st.just("/r"),
+    generation=st.integers(1, 3),
+    state=st.sampled_from([*StateName, StateName.REGISTERED]),
+    time=SECONDS,
+    reason=st.sampled_from([None, "no answer"]),
+    attempt=st.integers(0, 3),
+    next_try=st.none() | SECONDS,
+    info=st.none() | INFOS,
+    registered_in=st.none() | SECONDS,
+    deprecated=st.booleans(),
+    uid=MAYBE,
+    pid=MAYBE,
+    finished=st.none() | st.builds(Finished, st.sampled_from(Operation), st.sampled_from(Outcome), SECONDS),
+)
+ROLES = st.tuples(PATHS, st.integers(1, 3), st.booleans())
+STORIES = st.lists(CHANGES | ROLES, max_size=30)
+Role = tuple[str, int, bool]
+
+
+@attrs.define
+class Model:
+    """All that was ever accepted of each socket, since it came."""
+
+    lives: dict[str, list[StateChanged | Role]] = attrs.Factory(dict)
+    gone: list[list[StateChanged | Role]] = attrs.Factory(list)
+
+    def accepts(self, said: StateChanged | Role) -> bool:
+        if isinstance(said, tuple):
+            socket, generation, active = said
+            known = self.lives.get(socket)
+            return known is not None and last(known).generation == generation and role(known) is not active
+        known = self.lives.get(said.socket)
+        if known is None:
+            return said.state is not StateName.GONE
+        return said.generation >= last(known).generation
+
+    def take(self, said: StateChanged | Role) -> bool:
+        if not self.accepts(said):
+            return False
+        socket = said[0] if isinstance(said, tuple) else said.socket
+        life = self.lives.setdefault(socket, [])
+        life.append(said)
+        if isinstance(said, StateChanged) and said.state is StateName.GONE:
+            self.gone.append(self.lives.pop(socket))
+        return True
+
+
+def changes_of(life: list[StateChanged | Role]) -> list[StateChanged]:
+    return [said for said in life if isinstance(said, StateChanged)]
+
+
+def last(life: list[StateChanged | Role]) -> StateChanged:
+    return changes_of(life)[-1]
+
+
+def generation_of(life: list[StateChanged | Role]) -> list[StateChanged]:
+    """The changes of the last generation."""
+    return [change for change in changes_of(life) if change.generation == last(life).generation]
+
+
+def role(life: list[StateChanged | Role]) -> bool | None:
+    told = [said[2] for said in life if isinstance(said, tuple) and said[1] == last(life).generation]
+    return told[-1] if told else None
+
+
+T = TypeVar("T")
+
+
+def latest(values: list[T | None]) -> T | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def info_of(life: list[StateChanged | Role]) -> PluginInfo | None:
+    return latest([change.info for change in generation_of(life)])
+
+
+def expected(life: list[StateChanged | Role]) -> PluginStatus:
+    now, changes = last(life), generation_of(life)
+    info = info_of(life)
+    since = now.time
+    for change in reversed(changes):
+        if change.state is not now.state:
+            break
+        since = change.time
+    registered = now.state is StateName.REGISTERED
+    history = [HistoryEntry(c.time, c.state, c.reason, c.attempt) for c in changes_of(life)]
+    return PluginStatus(
+        socket=now.socket,
+        root=now.root,
+        generation=now.generation,
+        state=now.state,
+        since=since,
+        reason=now.reason,
+        attempt=now.attempt,
+        next_try=now.next_try,
+        type=None if info is None else info.type,
+        name=None if info is None else info.name,
+        endpoint=None if info is None else info.endpoint,
+        versions=None if info is None else info.versions,
+        registered_in=latest([change.registered_in for change in changes]) if registered else None,
+        active=role(life) is not False if registered else None,
+        warnings=(DEPRECATED,) if now.deprecated else (),
+        uid=latest([change.uid for change in changes]),
+        pid=latest([change.pid for change in changes]),
+        history=tuple(history[-HISTORY:]),
+    )
+
+
+def told(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[StateChanged]]:
+    view, model, metrics = View(HISTORY, GONE_KEPT), Model(), Metrics()
+    counted = []
+    for said in story:
+        news = model.accepts(said)
+        if isinstance(said, tuple):
+            socket, generation, active = said
+            assert (view.set_active(socket, generation, active=active) is not None) == news
+            model.take(said)
+            continue
+        known = model.lives.get(said.socket)
+        was = None if known is None else expected(known)
+        before, after = view.apply(said)
+        assert (before and before.status) == (was and attrs.evolve(was, history=()))
+        assert (after is not None) == news
+        model.take(said)
+        if after is not None:
+            metrics.count(said, after)
+            counted.append(said)
+    return view, model, metrics, counted
+
+
+@examples(100)
+@given(STORIES)
+def test_the_view_is_what_all_changes_together_say(story: list[StateChanged | Role]) -> None:
+    """Behaviours 37 and 38: of each socket the last generation, its last words of each kind, and a bounded history."""
+    view, model, _, _ = told(story)
+    assert {path: row.status_with_history for path, row in view.rows.items()} == {
+        path: expected(life) for path, life in model.lives.items()
+    }
+    gone = [expected(life) for life in reversed(model.gone[-GONE_KEPT:])]
+    for target in ("/r/a", "/r/b", "x", "y", encodable("/r/\udcff\n"), escaped("/r/\udcff\n"), "nobody", ""):
+        live = [expected(life) for life in model.lives.values()]
+        at = [plugin for plugin in live if plugin.socket == target]
+        named = [plugin for plugin in live if goes_by(plugin, target)]
+        late = [plugin for plugin in gone if plugin.socket == target or goes_by(plugin, target)]
+        assert [row.status_with_history for row in view.find(target)] == (at or named or late)
+
+
+def goes_by(plugin: PluginStatus, target: str) -> bool:
+    return plugin.name == target or (
+        "\udcff" in plugin.socket and target in (encodable(plugin.socket), escaped(plugin.socket))
+    )
+
+
+@examples(60)
+@given(STORIES, SECONDS)
+def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
+    """Faults 21 and 91: and what is read back is what was written."""
+    view, _, _, _ = told(story)
+    for row in view.rows.values():
+        plugin = row.status_with_history
+        shown = described_to_json(plugin, now)
+        assert json.loads(json.dumps(shown)) == shown
+        assert shown["since"] == round(max(0.0, now - plugin.since), 6)
+        assert (shown["next_try_in"] is None) == (plugin.next_try is None)
+        assert shown["socket"] == encodable(plugin.socket)
+        history = shown["history"]
+        assert isinstance(history, list)
+        assert len(history) == len(plugin.history)
+
+
+@examples(60)
+@given(STORIES)
+def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
+    """Behaviour 39, fault 92: no operation is lost or counted twice, under labels of a bounded number."""
+    view, model, metrics, counted = told(story)
+    ended = [change for change in counted if change.finished is not None]
+    assert sum(metrics.operations.values()) == len(ended)
+    for operation in Operation:
+        for outcome in Outcome:
+            of_it = [
+                c for c in ended if c.finished and (c.finished.operation, c.finished.outcome) == (operation, outcome)
+            ]
+            told_of_it = sum(n for (op, _, out), n in metrics.operations.items() if (op, out) == (operation, outcome))
+            assert told_of_it == len(of_it)
+        taken = [c.finished.seconds for c in ended if c.finished and c.finished.operation is operation]
+        measured = [histogram for (op, _), histogram in metrics.durations.items() if op is operation]
+        assert sum(sum(histogram.counts) for histogram in measured) == len(taken)
+        assert abs(sum(histogram.total for histogram in measured) - sum(taken)) < 1e-6
+    done = [c for c in counted if c.registered_in is not None and c.state is StateName.REGISTERED]
+    assert sum(metrics.registration.counts) == len(done)
+    assert {label for _, label, _ in metrics.operations} <= {*BUILT_IN_TYPES, UNKNOWN, OTHER}
+    # And what is now.
+    rows = list(view.rows.values())
+    plugins = metrics.plugins(rows)
+    assert sum(plugins.values()) == len(model.lives)
+    for state in StateName:
+        assert sum(n for (of, _), n in plugins.items() if of is state) == sum(
+            last(life).state is state for life in model.lives.values()
+        )
+    listed = list(worlds(rows))
+    assert len(listed) == len(set(listed))
+    assert {path for path, world in listed if world == ACTUAL_STATE} == {
+        path for path, life in model.lives.items() if last(life).state in ACTUAL
+    }
+    assert {path for path, world in listed if world == DESIRED_STATE} == {
+        path
+        for path, life in model.lives.items()
+        if last(life).state is not StateName.LEAVING
+        and not (last(life).state is StateName.PARKED and last(life).attempt == 0)
+    }
+
+
+@examples(60)
+@given(st.lists(SECONDS | st.sampled_from(BUCKETS), max_size=30))
+def test_a_histogram_counts_what_is_at_or_under_each_bound(values: list[float]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.observe(value)
+    shown = histogram.cumulative()
+    assert [bound for bound, _ in shown] == [*map(str, BUCKETS), "+Inf"]
+    for bound, count in shown:
+        assert count == sum(value <= float(bound) for value in values)
+    assert abs(histogram.total - sum(values)) < 1e-6
+
+
+@examples(60)
+@given(st.lists(st.lists(st.text(max_size=3), max_size=20), max_size=4), st.text(max_size=3) | st.none())
+def test_labels_are_few_whatever_types_there_are(learnt: list[list[str]], asked: str | None) -> None:
+    """Fault 92; and a type that is told apart once is so for ever."""
+    metrics = Metrics()
+    seen: dict[str, str] = {}
+    for types in learnt:
+        metrics.learn_types(types)
+        for plugin_type in types:
+            label = metrics.label(plugin_type)
+            assert label in (plugin_type, OTHER)
+            if seen.get(plugin_type) == plugin_type:
+                assert label == plugin_type
+            seen[plugin_type] = label
+    assert all(metrics.label(plugin_type) == plugin_type for plugin_type in BUILT_IN_TYPES)
+    apart = [plugin_type for plugin_type in {*seen, *BUILT_IN_TYPES} if metrics.label(plugin_type) == plugin_type]
+    assert len(apart) <= MAX_TYPES + (OTHER in seen)
+    assert metrics.label(asked) in {UNKNOWN, OTHER, *BUILT_IN_TYPES, *seen}
+    assert (metrics.label(asked) == UNKNOWN) == (asked is None or (asked == UNKNOWN and asked in apart))
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=10)
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.sampled_from(["/a", "/b"]), STEPS), max_size=4))
+def test_what_watchers_count_adds_up_over_their_restarts(
+    lives: list[tuple[str, list[tuple[int, int, int, bool]]]],
+) -> None:
+    """Each watcher counts from zero; the daemon counts all of them, a report that is told twice once."""
+    metrics = Metrics()
+    expected = [0, 0, 0]
+    for root, steps in lives:
+        # A watcher that begins tells of no scan: it is known by that where it scanned before.
+        report = RootReported(root, Watching.EVENTS, 0.0)
+        metrics.count_root(report)
+        for scans, failures, overflows, twice in steps:
+            report = attrs.evolve(
+                report,
+                scans=report.scans + scans + 1,
+                scan_failures=report.scan_failures + failures,
+                overflows=report.overflows + overflows,
+            )
+            expected = [expected[0] + scans + 1, expected[1] + failures, expected[2] + overflows]
+            metrics.count_root(report)
+            if twice:
+                metrics.count_root(report)
+    assert [metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows] == expected
+
+
+@examples(60)
+@given(st.lists(st.text(max_size=12), max_size=10))
+def test_every_restart_is_counted_under_a_kind(actors: list[str]) -> None:
+    metrics = Metrics()
+    for actor in actors:
+        kind = metrics.count_restart(actor)
+        assert kind
+        assert actor.startswith(kind) or kind == OTHER
+        assert not set(kind) & set(":/ ") or kind == OTHER
+    assert sum(metrics.restarts.values()) == len(actors)
