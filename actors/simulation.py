@@ -13,7 +13,7 @@
         assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
 
 What runs is plugind itself: the real supervisor, the real actors, and the real wire, HTTP/2 with every byte of it, over
-Trio's memory streams. Only the two ports to the outside are others: the directory is a
+streams in memory. Only the two ports to the outside are others: the directory is a
 :class:`~plugind.actors.simulation_directory.MemoryDirectory` and the network a
 :class:`~plugind.actors.simulation_network.MemoryNetwork`. Both can be made to fail in all the ways of the real ones.
 

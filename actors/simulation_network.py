@@ -2,8 +2,7 @@
 
 A listener belongs to an inode of a :class:`~plugind.actors.simulation_directory.MemoryDirectory`, not to a path, as in
 the kernel: a renamed socket can still be dialled, and one that was unlinked and made again is another. Connections are
-Trio's memory streams, so that what travels on them is the real wire. Errors and waits are those of
-``plugind.actors.io.dialling``.
+those of ``plugind.actors.simulation_streams``. Errors and waits are those of ``plugind.actors.io.dialling``.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import Final
 
 import attrs
 import trio
-import trio.testing
 
 from plugind.actors.io.channel import Channel
-from plugind.actors.io.transport import StreamTransport
 from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation_streams import ClientEnd, Connection, ServerEnd, connection
 from plugind.protocol.discovery import Kind
 from plugind.protocol.wire_errors import DialError, DialFailure, Peer
 
@@ -43,84 +41,8 @@ class Accepting(enum.Enum):
     DENIED = "denied"
 
 
-class MemoryStream(trio.abc.HalfCloseableStream):
-    """One end of a connection in memory. ``seconds_per_byte`` makes what this end sends arrive byte by byte."""
-
-    def __init__(self, send: trio.testing.MemorySendStream, receive: trio.testing.MemoryReceiveStream) -> None:
-        self._send = send
-        self._receive = receive
-        self.seconds_per_byte = 0.0
-        self.was_reset = False
-        self.closed = False
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See :class:`trio.abc.SendStream`."""
-        self._check()
-        if not self.seconds_per_byte:
-            await self._send.send_all(data)
-            return
-        for byte in bytes(data):
-            await trio.sleep(self.seconds_per_byte)
-            self._check()
-            await self._send.send_all(bytes((byte,)))
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """See :class:`trio.abc.SendStream`."""
-        await self._send.wait_send_all_might_not_block()
-
-    async def send_eof(self) -> None:
-        """See :class:`trio.abc.HalfCloseableStream`."""
-        await self._send.aclose()
-
-    def half_close(self) -> None:
-        """Send no more, and read on (fault 37)."""
-        self._send.close()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytearray:
-        """See :class:`trio.abc.ReceiveStream`."""
-        data = await self._receive.receive_some(max_bytes)
-        self._check()
-        return data
-
-    def _check(self) -> None:
-        if self.was_reset:
-            raise trio.BrokenResourceError("Connection reset by peer")
-
-    def close(self) -> None:
-        """Close at once."""
-        self.closed = True
-        self._send.close()
-        self._receive.close()
-
-    async def aclose(self) -> None:
-        """See :class:`trio.abc.AsyncResource`."""
-        self.close()
-        await trio.lowlevel.checkpoint()
-
-
-@attrs.define(eq=False)
-class Connection:
-    """Both ends of one connection."""
-
-    client: MemoryStream
-    server: MemoryStream
-
-    def reset(self) -> None:
-        """Break it: both ends learn that it was reset, whatever was on its way is lost."""
-        for end in (self.client, self.server):
-            end.was_reset = True
-        self.server.close()
-
-
-def connection() -> Connection:
-    """Return a new connection."""
-    to_server, from_client = trio.testing.memory_stream_one_way_pair()
-    to_client, from_server = trio.testing.memory_stream_one_way_pair()
-    return Connection(MemoryStream(to_server, from_server), MemoryStream(to_client, from_client))
-
-
 #: Serves one connection until it ends.
-Serve = Callable[[MemoryStream], Awaitable[object]]
+Serve = Callable[[ServerEnd], Awaitable[object]]
 
 
 @attrs.define(eq=False)
@@ -197,7 +119,7 @@ class MemoryNetwork:
         #: This many more connections fail for want of descriptors (fault 46).
         self.exhausted = 0
         #: The client's ends of all connections, with their paths, to see that none is left open.
-        self.opened: list[tuple[str, MemoryStream]] = []
+        self.opened: list[tuple[str, ClientEnd]] = []
 
     def listen(self, path: str, listener: Listener) -> None:
         """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""
@@ -249,7 +171,7 @@ class MemoryNetwork:
 
 
 def _channel(made: Connection, peer: Peer) -> Channel:
-    return Channel(StreamTransport(made.client), peer=peer)
+    return Channel(made.client, peer=peer)
 
 
 _KINDS: Final = {

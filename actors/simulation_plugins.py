@@ -14,7 +14,8 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.serving import ConnectionEnded, HandlerFailed, Service, log_report, serve_stream
 from plugind.actors.simulation_directory import MemoryDirectory
-from plugind.actors.simulation_network import Accepting, Listener, MemoryNetwork, MemoryStream
+from plugind.actors.simulation_network import Accepting, Listener, MemoryNetwork
+from plugind.actors.simulation_streams import ServerEnd
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -250,7 +251,7 @@ class PluggedIn:
 
     # --- what it serves -----------------------------------------------------------------------------------------------
 
-    async def _serve(self, stream: MemoryStream) -> None:
+    async def _serve(self, stream: ServerEnd) -> None:
         services: Collection[Service]
         if isinstance(self.plugin, FakePlugin):
             services = [FakeRegistration(self.plugin, self.calls.append, self.reset)]
