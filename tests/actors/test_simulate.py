@@ -30,7 +30,6 @@ def test_each_fault_alone_violates_nothing(fault: Fault) -> None:
 FOUND = {
     5: "a root that could not be looked at, and whose watch was lost, was looked at for ever without a pause",
     10: "a socket that vanished while the reconciler was started anew was shown for ever",
-    14: "an actor that crashed while the daemon stopped took the daemon with it",
     136: "a handler actor that crashed lost the deregistrations that waited for their turn",
     448: "a registration gave its claim back before its deregistration had run, which waited behind hung calls",
     982: "a socket replaced by one with its inode while looks at it failed was taken for the old one",

@@ -151,6 +151,38 @@ async def test_what_no_restart_mends_ends_the_whole_at_once(
     assert stage.told == []
 
 
+async def test_a_child_that_crashes_while_it_is_stopped_ends_and_takes_nobody_with_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85, simulation's seed 14: the crash is told, and what else runs goes on to its own end."""
+    stage = Stage()
+
+    async def careless() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("while it was stopped")
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(careless)
+            await trio.sleep_forever()
+
+    async def other() -> None:
+        await trio.sleep(5.0)
+        stage.log.append("ran to its end")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("other", other, Restart.TRANSIENT))
+        children.start(ChildSpec("worker", run))
+        await trio.sleep(1.0)
+        await children.stop("worker")
+
+    assert stage.log == ["ran to its end"]
+    assert [(time, name) for time, name, _ in stage.told] == [(1.0, "worker")]
+
+
 async def test_a_name_is_free_again_once_its_child_has_ended(autojump_clock: MockClock) -> None:
     """Fault 85: a path that comes and goes gets a child each time."""
     stage = Stage()
