@@ -24,6 +24,7 @@ from plugind.actors.simulate_player import Player
 from plugind.actors.simulate_rest import check_rest
 from plugind.actors.simulate_script import Event, Fault, choose, write
 from plugind.actors.simulate_trace import Trace, Violation
+from plugind.actors.simulation_order import ROUNDS
 from plugind.actors.supervision import leaves
 
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "Outcome", "Violation", "simulate"]
@@ -73,45 +74,19 @@ def simulate(
     return Outcome(seed, len(script), seconds, trace.hash, tuple(trace.violations))
 
 
-#: Rounds of Trio's scheduler without time going on, after which nobody will ever rest.
-_ROUNDS = 20_000
-
-
-class _Livelock(trio.abc.Instrument):
-    """Ends a script in which tasks run and run, and time stands still."""
-
-    def __init__(self, scope: trio.CancelScope) -> None:
-        self._scope = scope
-        self._time = 0.0
-        self._rounds = 0
-
-    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - Trio's name
-        """One more round."""
-        now = trio.current_time()
-        if now != self._time:
-            self._time, self._rounds = now, 0
-        self._rounds += 1
-        if self._rounds == _ROUNDS:
-            self._scope.cancel()
-
-
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
     tasks = trio.lowlevel.current_statistics().tasks_living
     player = Player(seed, faults, trace)
-    scope = trio.CancelScope()
-    livelock = _Livelock(scope)
-    trio.lowlevel.add_instrument(livelock)
     try:
-        with scope:
+        with player.node.headway:
             async with player.node:
                 await player.play(script)
                 await check_rest(player)
-        if scope.cancelled_caught:
-            trace.violated("livelock", f"tasks run for {_ROUNDS} rounds, and time stands still")
+        if player.node.headway.cancelled_caught:
+            trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")
     except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
         for leaf in leaves(error):
             trace.violated("crash", f"{type(leaf).__name__}: {leaf}")
-    trio.lowlevel.remove_instrument(livelock)
     left = trio.lowlevel.current_statistics().tasks_living - tasks
     if left:
         trace.violated("leak", f"{left} tasks")

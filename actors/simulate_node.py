@@ -143,6 +143,15 @@ class WatchedNode(SimulatedNode):
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
         for root in self.config.roots:
             self.directory.mkdir(root.path)
+        #: Cancelled when tasks run and run, and time stands still.
+        self.headway = trio.CancelScope()
+        self._seen_at = -1.0
+
+    def _every_so_often(self) -> None:
+        now = trio.current_time()
+        if now == self._seen_at:
+            self.headway.cancel()
+        self._seen_at = now
 
     def watch_crashes(self) -> None:
         """Tell the trace of each crash of an actor, and of those that nobody asked for. Once for each daemon."""

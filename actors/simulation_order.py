@@ -8,26 +8,51 @@ tasks, ties of deadlines). The names used here are private to Trio; a canary tes
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
+from typing import Final
 
 from trio._core import _run
 
+#: Rounds of Trio's scheduler after which a node is asked whether it makes headway.
+ROUNDS: Final = 20_000
+
+
+class _Order(random.Random):
+    """Shuffles every batch of Trio's, and so knows how many rounds there were."""
+
+    def __init__(self, seed: int, watch: Callable[[], None] | None) -> None:
+        super().__init__(seed)
+        self._watch = watch
+        self._rounds = 0
+
+    def shuffle(self, x: MutableSequence[object]) -> None:
+        """See :meth:`random.Random.shuffle`; most batches are a single task."""
+        if len(x) > 1:
+            super().shuffle(x)
+        self._rounds += 1
+        if self._rounds == ROUNDS:
+            self._rounds = 0
+            if self._watch is not None:
+                self._watch()
+
 
 @contextmanager
-def pinned(seed: int) -> Iterator[None]:
-    """Within the block, tasks that are ready together run in an order that follows from ``seed`` alone."""
-    shuffle: random.Random = _run._r
-    state, sorts = shuffle.getstate(), _run._ALLOW_DETERMINISTIC_SCHEDULING
-    shuffle.seed(seed)
-    _sort(sorts=True)
+def pinned(seed: int, watch: Callable[[], None] | None = None) -> Iterator[None]:
+    """Within the block, tasks that are ready together run in an order that follows from ``seed`` alone.
+
+    ``watch`` is called every :data:`ROUNDS` rounds, between two of them.
+    """
+    shuffle, sorts = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
+    _replace("_r", value=_Order(seed, watch))
+    _replace("_ALLOW_DETERMINISTIC_SCHEDULING", value=True)
     try:
         yield
     finally:
-        _sort(sorts=sorts)
-        shuffle.setstate(state)
+        _replace("_r", value=shuffle)
+        _replace("_ALLOW_DETERMINISTIC_SCHEDULING", value=sorts)
 
 
-def _sort(*, sorts: bool) -> None:
-    # Trio declares it final; it is how its own support of Hypothesis changes it.
-    setattr(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", sorts)  # noqa: B010
+def _replace(name: str, *, value: object) -> None:
+    # Trio declares one of them final; it is how its own support of Hypothesis changes it.
+    setattr(_run, name, value)
