@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
@@ -69,6 +71,6 @@ def check_roots(roots: tuple[Root, ...]) -> None:
     for root in roots:
         if not root.path.startswith("/"):
             raise ConfigError(f"the root {root.path!r} is not an absolute path")
-        for other in roots:
-            if other is not root and (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
-                raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")
+    for root, other in itertools.permutations(roots, 2):
+        if (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
+            raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")

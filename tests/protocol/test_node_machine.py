@@ -150,6 +150,15 @@ class NodeMachine(RuleBasedStateMachine):
             ]
             assert len(under_way) == len(set(under_way)), under_way
 
+    @invariant()
+    def the_difference_is_that_of_the_two_worlds(self) -> None:
+        if hasattr(self, "node"):
+            world = self.node.world
+            desired, actual = set(world.desired().items()), set(world.actual().items())
+            to_unregister, to_register = world.difference()
+            assert to_unregister == {path for path, _ in actual - desired}
+            assert to_register == {path for path, _ in desired - actual}
+
     def teardown(self) -> None:
         if not hasattr(self, "node"):
             return
@@ -186,6 +195,7 @@ class NodeMachine(RuleBasedStateMachine):
         node = self.node
         assert node.world.desired() == node.there
         assert node.registered() == node.world.actual()
+        assert node.world.difference()[0] == set()
         shown = {path: change.generation for path, change in node.shown.items() if change.state is StateName.PARKED}
         assert shown == self.refused
         assert all(change.state in (StateName.PARKED, StateName.GONE) for change in node.shown.values())

@@ -22,6 +22,7 @@ from plugind.protocol.plugins import (
     highest_version,
     parse_version,
 )
+from plugind.tests.protocol.thorough import examples
 
 SOCKET = "/reg/a.sock"
 LIMITS = InfoLimits()
@@ -144,7 +145,10 @@ def test_a_version_that_is_overlong_or_unprintable_is_rejected() -> None:
         check(versions=("1.0.0\n",))
 
 
-@given(st.text(), st.text(), st.text(), st.lists(st.text()).map(tuple))
+WORDS = st.text(max_size=9)
+
+
+@given(WORDS, WORDS, st.text(max_size=13), st.lists(WORDS, max_size=3).map(tuple))
 def test_whatever_a_plugin_says_is_taken_or_rejected_and_never_anything_else(
     plugin_type: str, name: str, endpoint: str, versions: tuple[str, ...]
 ) -> None:
@@ -243,6 +247,7 @@ def test_releases_compare_as_their_numbers_do(left: tuple[int, ...], right: tupl
     assert (one < other, one <= other, one == other) == (left < right, left <= right, left == right)
 
 
+@examples(50)
 @given(VERSIONS, VERSIONS, VERSIONS)
 def test_versions_are_totally_ordered(a: Version, b: Version, c: Version) -> None:
     assert (a < b) + (b < a) + (a == b) == 1
@@ -255,10 +260,57 @@ def test_a_version_is_written_as_it_is_read(version: Version) -> None:
     assert parse_version(str(version)) == version
 
 
-@given(st.text())
+@given(WORDS)
 def test_any_text_is_a_version_number_or_rejected(text: str) -> None:
     """Fault 75."""
     assert rejection(lambda: parse_version(text)) in (None, f"{text!r} is not a version number")
+
+
+TEXTS = VERSIONS.map(str) | st.sampled_from(["", "x", "v1.0.0", "2.0.0", "v2.1", "1", "1.2", *DRA_SERVICES]) | WORDS
+SAID = st.lists(TEXTS, max_size=5).map(tuple)
+
+
+def version_or_none(text: str) -> Version | None:
+    try:
+        return parse_version(text)
+    except ValidationError:
+        return None
+
+
+@examples(60)
+@given(SAID)
+def test_the_highest_version_is_at_or_above_each_and_one_of_them(versions: tuple[str, ...]) -> None:
+    numbers = [number for number in map(version_or_none, versions) if number is not None]
+    highest = highest_version(versions)
+    assert (highest is None) == (not numbers)
+    if highest is not None:
+        assert highest in numbers
+        assert all(number <= highest for number in numbers)
+
+
+@examples(60)
+@given(SAID)
+def test_a_csi_driver_is_taken_by_its_highest_version_below_two_or_rejected(versions: tuple[str, ...]) -> None:
+    """Fault 75."""
+    numbers = [number for number in map(version_or_none, versions) if number is not None and number.numbers[0] < 2]
+    reason = rejection(lambda: check_csi_versions(versions))
+    assert (reason is None) == bool(numbers)
+    if reason is None:
+        assert check_csi_versions(versions) == max(numbers, key=lambda number: number.key)
+    else:
+        assert all(repr(version) in reason for version in versions)
+
+
+@examples(60)
+@given(SAID)
+def test_a_dra_driver_is_called_by_the_newest_service_that_it_names_or_rejected(versions: tuple[str, ...]) -> None:
+    """Fault 75."""
+    reason = rejection(lambda: choose_dra_service(versions))
+    named = [service for service in DRA_SERVICES if service in versions]
+    old = any(version == "1" or version.startswith("1.") for version in versions)
+    assert (reason is None) == bool(named or old)
+    if reason is None:
+        assert choose_dra_service(versions) == (named[0] if named else "v1beta1.DRAPlugin")
 
 
 def test_the_highest_version_is_the_highest_number_wherever_it_stands() -> None:

@@ -190,7 +190,7 @@ def goes_by(plugin: PluginStatus, target: str) -> bool:
     )
 
 
-@examples(60)
+@examples(40)
 @given(STORIES, SECONDS)
 def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
     """Faults 21 and 91: and what is read back is what was written."""
@@ -207,7 +207,7 @@ def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChan
         assert len(history) == len(plugin.history)
 
 
-@examples(60)
+@examples(40)
 @given(STORIES)
 def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
     """Behaviour 39, fault 92: no operation is lost or counted twice, under labels of a bounded number."""
@@ -249,7 +249,7 @@ def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
     }
 
 
-@examples(60)
+@examples(40)
 @given(st.lists(SECONDS | st.sampled_from(BUCKETS), max_size=30))
 def test_a_histogram_counts_what_is_at_or_under_each_bound(values: list[float]) -> None:
     histogram = Histogram()
@@ -262,7 +262,7 @@ def test_a_histogram_counts_what_is_at_or_under_each_bound(values: list[float]) 
     assert abs(histogram.total - sum(values)) < 1e-6
 
 
-@examples(60)
+@examples(40)
 @given(st.lists(st.lists(st.text(max_size=3), max_size=20), max_size=4), st.text(max_size=3) | st.none())
 def test_labels_are_few_whatever_types_there_are(learnt: list[list[str]], asked: str | None) -> None:
     """Fault 92; and a type that is told apart once is so for ever."""
@@ -286,7 +286,7 @@ def test_labels_are_few_whatever_types_there_are(learnt: list[list[str]], asked:
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=10)
 
 
-@examples(60)
+@examples(40)
 @given(st.lists(st.tuples(st.sampled_from(["/a", "/b"]), STEPS), max_size=4))
 def test_what_watchers_count_adds_up_over_their_restarts(
     lives: list[tuple[str, list[tuple[int, int, int, bool]]]],
@@ -312,7 +312,7 @@ def test_what_watchers_count_adds_up_over_their_restarts(
     assert [metrics.roots.scans, metrics.roots.failures, metrics.roots.overflows] == expected
 
 
-@examples(60)
+@examples(40)
 @given(st.lists(st.text(max_size=12), max_size=10))
 def test_every_restart_is_counted_under_a_kind(actors: list[str]) -> None:
     metrics = Metrics()

@@ -1,0 +1,356 @@
+"""Text, log lines, metadata, deadlines, bytes of frames: what is written is read back by a reader of another hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import hpack
+import hyperframe.frame
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from plugind.protocol.budgets import Budgets
+from plugind.protocol.frames import MAX_FRAME, frame, literal_field, literal_string, read_settings, unpadded
+from plugind.protocol.grpc import decode_message, metadata_fields, timeout_field
+from plugind.protocol.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
+from plugind.protocol.logs import MAX_VALUE, Field, Level, json_line, text_line, timestamp
+from plugind.protocol.metadata import decode_metadata
+from plugind.protocol.text import cut, encodable, escaped
+from plugind.protocol.wire_errors import SHOWN_BYTES, WireError, WireProblem, code_name, shown
+from plugind.tests.protocol.thorough import examples
+
+#: What a name of a file may become, surrogates for its odd bytes too.
+ANYTHING = st.text(max_size=20) | st.binary(max_size=20).map(lambda name: name.decode("utf-8", "surrogateescape"))
+#: What is made to break a line: quotes, escapes, ends, and what looks like a field.
+NASTY = st.text(st.sampled_from('"\\ =\n\r\t\x1b\x85\u2028\u202ea\ufeff\U000e0001é'), max_size=12)
+KEYS = st.sampled_from(["socket", "reason", "attempt", "took"])
+VALUES: st.SearchStrategy[Field] = st.one_of(
+    ANYTHING, NASTY, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
+)
+#: Without the bytes of a name that is no UTF-8: they share their escape with the control character of that number.
+PLAIN = st.text(max_size=20) | NASTY
+
+
+def unescaped(shown: str) -> str:
+    """Read escapes back, as a reader of our logs would: its own few lines, and no more than the rules."""
+    named = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"'}
+
+    def one(match: re.Match[str]) -> str:
+        text = match[0]
+        return named[text[1]] if text[1] in named else chr(int(text[2:], 16))
+
+    return re.sub(r'\\(?:[nrt"\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})', one, shown)
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Read a line of `key=value` pairs, values quoted or not."""
+    read: dict[str, str] = {}
+    rest = line
+    while rest:
+        match = re.match(r'([a-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^ "=\\]*))(?: |$)', rest)
+        assert match, f"{rest!r} of {line!r} is no field"
+        read[match[1]] = match[3] if match[2] is None else unescaped(match[2])
+        rest = rest[match.end() :]
+    return read
+
+
+@examples(80)
+@given(PLAIN, st.dictionaries(KEYS, PLAIN, max_size=3))
+def test_a_line_says_what_was_logged_and_no_more(message: str, fields: dict[str, str]) -> None:
+    """Faults 22 and 91: whatever the fields hold, a reader finds these fields, with these values."""
+    line = text_line(0.5, Level.WARNING, message, fields)
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    time = "1970-01-01T00:00:00.500Z"
+    assert fields_of(line[:-1]) == {"time": time, "level": "warning", "msg": message, **fields}
+
+
+@examples(100)
+@given(ANYTHING | NASTY, st.dictionaries(KEYS, VALUES, max_size=4), st.sampled_from(Level))
+def test_an_event_is_one_line_in_each_form(message: str, fields: dict[str, Field], level: Level) -> None:
+    text, shown_json = text_line(1e9, level, message, fields), json_line(1e9, level, message, fields)
+    for line in (text, shown_json):
+        assert line.splitlines() == [line[:-1]]
+        line.encode("utf-8")
+    told = {key: value for key, value in fields.items() if value is not None}
+    assert list(fields_of(text[:-1])) == ["time", "level", "msg", *told]
+    read = json.loads(shown_json)
+    assert list(read) == ["time", "level", "msg", *told]
+    for key, value in told.items():
+        assert read[key] == (encodable(value) if isinstance(value, str) else value)
+        if isinstance(value, int):
+            assert fields_of(text[:-1])[key] == str(value).lower()
+        elif isinstance(value, float):
+            assert math.isclose(float(fields_of(text[:-1])[key]), value, rel_tol=1e-5)
+
+
+@examples(40)
+@given(st.integers(0, 3), st.sampled_from(["x", "é", "\n", '"']))
+def test_a_value_is_cut_beyond_its_limit_alone(over: int, character: str) -> None:
+    """Fault 94."""
+    value = character * (MAX_VALUE + over)
+    expected = value if not over else f"{character * MAX_VALUE}…(+{over})"
+    assert fields_of(text_line(0.0, Level.INFO, "m", {"reason": value})[:-1])["reason"] == expected
+    assert json.loads(json_line(0.0, Level.INFO, "m", {"reason": value}))["reason"] == expected
+
+
+@examples(40)
+@given(st.floats(0, 4e9))
+def test_a_timestamp_is_the_moment_cut_to_the_millisecond(time: float) -> None:
+    read = datetime.strptime(timestamp(time), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    late = datetime.fromtimestamp(time, UTC) - read
+    assert timedelta(microseconds=-1) <= late <= timedelta(microseconds=1001)
+
+
+@examples(80)
+@given(PLAIN)
+def test_escapes_can_be_read_back(text: str) -> None:
+    """Once a backslash of the text's own is told from one of ours."""
+    assert unescaped(escaped(text.replace("\\", "\\\\"))) == text
+
+
+@examples(40)
+@given(ANYTHING | NASTY)
+def test_to_escape_again_changes_nothing(text: str) -> None:
+    assert escaped(escaped(text)) == escaped(text)
+    assert encodable(encodable(text)) == encodable(text)
+    assert escaped(encodable(text)) == escaped(text)
+    if text.isprintable():
+        assert escaped(text) == encodable(text) == text
+
+
+@examples(40)
+@given(st.binary(max_size=20))
+def test_the_bytes_of_a_file_name_are_all_told(name: bytes) -> None:
+    """Fault 21: from what is shown, the name can be had again."""
+    text = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
+    told = re.sub(r"\\(\\|x[89a-f][0-9a-f])", lambda m: "\\" if m[1] == "\\" else f"\0{m[1][1:]}", encodable(text))
+    back = b"".join(
+        bytes.fromhex(part[:2]) + part[2:].encode() if number else part.encode()
+        for number, part in enumerate(told.split("\0"))
+    )
+    assert back == name or b"\0" in name
+
+
+@examples(40)
+@given(st.text(max_size=30), st.integers(0, 30))
+def test_what_is_cut_says_by_how_much(text: str, limit: int) -> None:
+    shown_text = cut(text, limit)
+    if len(text) <= limit:
+        assert shown_text == text
+    else:
+        assert shown_text == text[:limit] + f"…(+{len(text) - limit})"
+
+
+# --- what gRPC writes into fields -------------------------------------------------------------------------------------
+
+UNITS = {"u": 1e-6, "m": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0}
+
+
+@examples(100)
+@given(st.floats(0, 3.5e11) | st.floats(0, 1000) | st.integers(0, 10**9).map(lambda n: n / 1e6))
+@example(100_000_000 * 60.0)
+@example(0.0)
+def test_a_deadline_is_never_too_short_and_at_most_a_unit_too_long(seconds: float) -> None:
+    block = bytes(timeout_field(seconds))
+    ((name, value),) = hpack.Decoder().decode(block)
+    match = re.fullmatch(r"grpc-timeout=([1-9][0-9]{0,7})([umSMH])", f"{name!s}={value!s}")
+    assert match is not None
+    unit = UNITS[match[2]]
+    told = int(match[1]) * unit
+    assert told >= seconds * (1 - 1e-12)
+    # Each coarser unit rounds up once more.
+    assert told <= seconds + unit * 1.1 or told == unit == 1e-6
+    if match[2] != "u":
+        finer = UNITS["umSMH"["umSMH".index(match[2]) - 1]]
+        assert seconds / finer > 99_999_990, "a finer unit would have held it"
+
+
+@examples(40)
+@given(st.text(max_size=40))
+def test_a_message_that_a_server_percent_encodes_is_read_back(text: str) -> None:
+    assert decode_message(quote(text, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"\\")) == text
+
+
+@examples(40)
+@given(st.text(max_size=60), st.integers(0, 5000))
+def test_any_message_is_read_as_a_text_of_bounded_length(sent: str, more: int) -> None:
+    """Fault 94."""
+    read = decode_message(sent + "x" * more)
+    assert len(read) <= 4097
+    assert read.endswith("…") or len(read) < 4097
+
+
+METADATA_NAMES = st.from_regex(r"x-[a-z0-9_.-]{0,8}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
+TEXTS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=200)
+BINARY = st.tuples(METADATA_NAMES.map("{}-bin".format), st.binary(max_size=40))
+METADATA = st.lists(st.tuples(METADATA_NAMES, TEXTS) | BINARY, max_size=5)
+
+
+@examples(50)
+@given(METADATA)
+def test_metadata_is_read_as_it_was_written(metadata: list[tuple[str, str | bytes]]) -> None:
+    fields = [(str(name), str(value)) for name, value in hpack.Decoder().decode(metadata_fields(metadata))]
+    assert decode_metadata([(":status", "200"), ("grpc-status", "0"), *fields, ("te", "trailers")]) == metadata
+
+
+@examples(40)
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=4), st.booleans(), st.sampled_from([",", ", ", " ,"]))
+def test_binary_metadata_may_be_several_in_one(values: list[bytes], padded: bool, comma: str) -> None:
+    written = [base64.b64encode(value).decode() for value in values]
+    sent = comma.join(text if padded else text.rstrip("=") for text in written)
+    assert decode_metadata([("x-bin", sent)]) == [("x-bin", value) for value in values]
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.text(max_size=6) | st.just("x-bin"), st.text(max_size=8)), max_size=4))
+def test_any_fields_are_metadata_or_left_out(fields: list[tuple[str, str]]) -> None:
+    for name, value in decode_metadata(fields):
+        assert isinstance(value, bytes) == name.endswith("-bin")
+        assert isinstance(value, bytes) or (name, value) in fields
+
+
+# --- bytes of frames --------------------------------------------------------------------------------------------------
+
+SIZES = st.integers(0, 400) | st.sampled_from([126, 127, 128, 254, 255, 16_383, 16_384, 16_510, 70_000])
+
+
+@examples(40)
+@given(SIZES, st.binary(max_size=3))
+def test_a_string_of_any_length_is_read_by_another_decoder(size: int, start: bytes) -> None:
+    """RFC 7541 section 5.2."""
+    value = start + b"v" * size
+    decoder = hpack.Decoder(1 << 20)
+    assert decoder.decode(literal_field(b"x", value), raw=True) == [(b"x", value)]
+    assert decoder.decode(b"\0" + literal_string(value[:100]) + literal_string(b"y"), raw=True) == [(value[:100], b"y")]
+    assert list(decoder.header_table.dynamic_entries) == []
+
+
+@examples(40)
+@given(st.sampled_from([0, 3, 6, 7, 8]), st.integers(0, 255), st.integers(0, 2**31 - 1), st.integers(0, MAX_FRAME))
+def test_the_head_of_a_frame_is_read_by_another_parser(kind: int, flags: int, stream: int, size: int) -> None:
+    """RFC 9113 section 4.1."""
+    data = frame(kind, flags, stream, bytes(size))
+    high, low = divmod(size, 256)
+    assert data == bytes((high >> 8, high & 255, low, kind, flags)) + stream.to_bytes(4, "big") + bytes(size)
+    if kind == 0 and stream and not flags & 8:
+        read, length = hyperframe.frame.Frame.parse_frame_header(memoryview(data)[:9])
+        read.parse_body(memoryview(data)[9:])
+        assert isinstance(read, hyperframe.frame.DataFrame)
+        assert (length, read.stream_id, read.data) == (size, stream, bytes(size))
+        assert ("END_STREAM" in read.flags) == bool(flags & 1)
+
+
+@examples(40)
+@given(st.binary(max_size=30))
+def test_padding_is_taken_off_or_refused(payload: bytes) -> None:
+    """RFC 9113 section 6.1."""
+    if payload and payload[0] < len(payload):
+        data = unpadded(payload, "DATA")
+        assert payload == payload[:1] + data + payload[len(payload) - payload[0] :]
+        assert len(data) == len(payload) - 1 - payload[0]
+    else:
+        with pytest.raises(WireError, match=r"^DATA with more padding than frame$"):
+            unpadded(payload, "DATA")
+
+
+@examples(40)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**32 - 1) | st.sampled_from([0, 16_384, 2**24 - 1]))))
+def test_settings_are_read_until_one_breaks_a_rule(pairs: list[tuple[int, int]]) -> None:
+    """RFC 9113 section 6.5.2."""
+    payload = b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in pairs)
+    expected: list[tuple[int, int]] = []
+    problem = None
+    for key, value in pairs:
+        if key == 2 and value:
+            problem = WireProblem.PROTOCOL
+        elif key == 4 and value >= 2**31:
+            problem = WireProblem.FLOW_CONTROL
+        elif key == 5 and not 2**14 <= value < 2**24:
+            problem = WireProblem.PROTOCOL
+        if problem is not None:
+            break
+        if key in (3, 4, 5):
+            expected.append((key, value))
+    read: list[tuple[int, int]] = []
+    found = None
+    try:
+        read += read_settings(payload)
+    except WireError as error:
+        found = error.problem
+    assert found is problem
+    assert read == expected[: len(read)]
+    assert problem is not None or read == expected
+
+
+@examples(40)
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
+def test_a_budget_is_spent_by_its_own_kind_alone(spent: list[int], limit: int) -> None:
+    """Faults 54 to 60; 9 stands for a new period."""
+    names = (
+        "pings", "settings", "empty_data", "informational", "window_updates", "priorities", "unknown_frames", "resets",
+        "late_frames",
+    )  # fmt: skip
+    budgets = Budgets(Limits(**{name: limit + number for number, name in enumerate(names)}))
+    counts = [0] * 9
+    for kind in spent:
+        if kind == 9:
+            budgets.replenish()
+            counts = [0] * 9
+            continue
+        counts[kind] += 1
+        if counts[kind] > limit + kind:
+            with pytest.raises(WireError, match=rf"over the limit of {limit + kind} \(limit {names[kind]}\)$"):
+                budgets.spend(kind)
+            return
+        budgets.spend(kind)
+        assert (budgets.spent, budgets.counted) == (counts, sum(counts))
+
+
+@examples(40)
+@given(st.integers(-10, 2**32), st.integers(-10, 2**32), st.integers(-2, 2**33))
+def test_limits_that_are_made_make_a_preamble_that_a_server_takes(stream: int, connection: int, headers: int) -> None:
+    """RFC 9113 sections 3.4, 6.5 and 6.9."""
+    import h2.config
+    import h2.connection
+
+    within = all(DEFAULT_WINDOW <= window <= MAX_WINDOW for window in (stream, connection)) and headers >= 1
+    try:
+        limits = Limits(stream_window=stream, connection_window=connection, header_list_bytes=headers)
+    except ValueError:
+        assert not within
+        return
+    assert within
+    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(limits.preamble)
+    assert server.remote_settings.initial_window_size == stream
+    assert server.remote_settings.max_header_list_size == min(headers, 2**32 - 1)
+    assert server.outbound_flow_control_window == connection
+    assert not server.remote_settings.enable_push
+
+
+@examples(40)
+@given(st.binary(max_size=300))
+def test_a_peers_bytes_are_shown_in_one_short_line(data: bytes) -> None:
+    """Faults 91 and 94."""
+    line = shown(data)
+    assert line.isprintable()
+    assert line.endswith("…") == (len(data) > SHOWN_BYTES) or data[:SHOWN_BYTES].endswith("…".encode())
+    assert len(line) <= 4 * SHOWN_BYTES + 1
+    if data.isascii() and len(data) <= SHOWN_BYTES and data.decode().isprintable():
+        assert line == data.decode()
+
+
+@examples(40)
+@given(st.integers(0, 2**32 - 1) | st.integers(0, 15))
+def test_every_code_has_a_name(code: int) -> None:
+    name = code_name(code)
+    assert name.isprintable()
+    assert (name == f"error code {code:#x}") == (code > 13)
