@@ -147,9 +147,7 @@ class _Registration:
         """Go from state to state, until the end or until the scope is used up."""
         # Looked at before anything is performed: what was begun is not to be cut off half-way.
         while not self._rang and self._now < self._scope.deadline:
-            commands, self._commands = self._commands, ()
-            for command in commands:
-                await self._perform(command, self._state)
+            await self._perform()
             await self._show()
             if isinstance(self._state, states.Gone):
                 self._over = True
@@ -177,17 +175,20 @@ class _Registration:
             elif isinstance(self._waiting, _IN_LINE):
                 return await self._call(self._waiting)
             else:
-                message = await self._receive()
+                self._mind_deadline()
+                message = await self._inbox.receive()
             event = await self._as_event(message)
             if event is not None:
                 return event
 
-    async def _receive(self) -> m.RegistrationMessage:
-        # A deadline that was left by a call ends the scope too early for this wait, and is then set anew (`run`): that
-        # is seldom, and to set it at each wait costs more. But who waits for nothing is not to be woken for nothing.
+    def _mind_deadline(self) -> None:
+        """Set the deadline of a wait for a message, if need be.
+
+        One that was left by a call ends the scope too early for this wait, and is then set anew (:meth:`run`): that is
+        seldom, and to set it for each wait costs more. But who waits for nothing is not to be woken for nothing.
+        """
         if self._waiting is None or self._deadline < self._scope.deadline:
             self._set_deadline()
-        return await self._inbox.receive()
 
     def _set_deadline(self) -> None:
         if self._scope.deadline != self._deadline:
@@ -237,16 +238,19 @@ class _Registration:
 
     # --- commands ---
 
-    async def _perform(self, command: states.Command, state: states.State) -> None:
-        match command:
-            case states.HangUp():
-                self.hang_up()
-            case states.Announce():
-                await self._report(self._config.reconciler, m.PluginRegistered(self._path, state.generation))
-            case states.Release():
-                await self._report(self._config.reconciler, m.Released(self._path, command.generation))
-            case _:
-                await self._begin(command, state)
+    async def _perform(self) -> None:
+        commands, self._commands = self._commands, ()
+        for command in commands:
+            match command:
+                case states.HangUp():
+                    self.hang_up()
+                case states.Announce():
+                    registered = m.PluginRegistered(self._path, self._state.generation)
+                    await self._report(self._config.reconciler, registered)
+                case states.Release():
+                    await self._report(self._config.reconciler, m.Released(self._path, command.generation))
+                case _:
+                    await self._begin(command, self._state)
 
     async def _begin(self, command: states.WaitingCommand, state: states.State) -> None:
         self._waiting, self._began = command, self._now
