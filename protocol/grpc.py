@@ -178,7 +178,7 @@ class Call(Stream):
                 return
             if end:
                 self.trailers = block
-                self._decide(_head_problem(block, trailers_only=True) or _status(block))
+                self._decide(_head_problem(block, trailers_only=True) or self._end_problem(block) or _status(block))
             elif problem := _head_problem(block, trailers_only=False):
                 self._decide(problem)
             return

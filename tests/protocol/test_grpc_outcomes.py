@@ -66,6 +66,19 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
         ),
         pytest.param(ended(("x", "y")), NO_STATUS, id="no status"),
         pytest.param(only(OK_STATUS, GRPC, ("grpc-status", "12")), (Status.UNIMPLEMENTED, ""), id="trailers only"),
+        pytest.param(
+            only(OK_STATUS, GRPC, ("grpc-status", "0")),
+            (Status.INTERNAL, "the response has no message"),
+            id="trailers only, and all well without a message",
+        ),
+        pytest.param(
+            only((":status", "404"), ("grpc-status", "0")),
+            (Status.INTERNAL, "the response has no message"),
+            id="all well beside an error of HTTP",
+        ),
+        pytest.param(
+            ended(("grpc-status", "")), (Status.UNKNOWN, "grpc-status is "), id="a status of nothing"
+        ),
         pytest.param(only(OK_STATUS, GRPC), NO_STATUS, id="trailers only, without a status"),
         pytest.param(only(OK_STATUS, ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="trailers only, of no type"),
         pytest.param(
@@ -216,6 +229,44 @@ def test_a_stream_of_messages_ends_well_without_one() -> None:
     assert told(call) == OK
     assert call.trailers is not None
     assert call.trailers.grpc_status == "0"
+
+
+def test_a_stream_may_end_well_in_its_headers() -> None:
+    """Trailers-only, with words that an OK does not need."""
+    _, call = called(only(OK_STATUS, GRPC, ("grpc-status", "0"), ("grpc-message", "fine")), unary=False)
+    assert call.outcome is SUCCESS
+    assert call.trailers is not None
+    assert call.trailers is call.head
+
+
+def test_a_piece_that_looks_like_a_message_of_its_own_is_a_piece() -> None:
+    inner = message(b"x")
+    connection, call = called(headers(1), unary=False)
+    whole = message(b"ab" + inner)
+    connection.receive(data(1, whole[: -len(inner)]))
+    connection.receive(data(1, whole[-len(inner) :]))
+    assert list(call.messages or ()) == [b"ab" + inner]
+
+
+def test_the_length_of_a_message_in_pieces_is_read_in_full() -> None:
+    """Fault 50: 16 MiB announced, four bytes at first."""
+    connection, call = called(headers(1), unary=False)
+    connection.receive(data(1, b"\0\1\0\0") + data(1, b"\0"))
+    assert told(call) == (
+        Status.RESOURCE_EXHAUSTED,
+        "a message of 16777216 bytes over the limit of 4194304 (limit message_bytes)",
+    )
+
+
+def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_held() -> None:
+    """Fault 65."""
+    limits = Limits(stream_window=65_535, connection_window=1 << 20)
+    framed = 65_535 // 5
+    for more, held in ((0, 0), (1, framed + 1)):
+        connection, call = called(headers(1), unary=False, limits=limits)
+        for size in (framed, framed, framed, framed, framed + more):
+            connection.receive(data(1, message(b"x" * (size - 5))))
+        assert 65_535 - call.receive_window - call.unacknowledged == held
 
 
 def test_what_there_is_to_take_is_said_as_it_comes() -> None:
