@@ -9,7 +9,8 @@ from typing import Final
 import trio
 import trio.testing
 
-from plugind.actors.simulate_player import TYPE, Player
+from plugind.actors.simulate_player import Player
+from plugind.actors.simulate_stage import TYPE
 from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.status import StateName
 
