@@ -15,8 +15,8 @@ import random
 import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -115,11 +115,13 @@ class Supervisor:
         self._to_status, self._status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._handlers: dict[str, m.HandlerAdded] = {}
         self._addresses: dict[str, RegistrationInbox] = {}
+        #: Streams of changes that are open; they end with the node.
         self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
         self._inboxes: dict[int, handler_actor.Inbox] = {}
         self._retired: dict[str, trio.Event] = {}
-        #: Streams of changes that are open; they end with the node.
-        self._streams: set[trio.MemorySendChannel[m.ViewMessage]] = set()
+        #: Those who wait for an answer of the node, and whether it has ended.
+        self._asking: set[trio.CancelScope] = set()
+        self._ended = False
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
@@ -172,8 +174,11 @@ class Supervisor:
                 raise errors[0] from errors[0].__cause__
             raise
         finally:
-            for stream in self._streams:
-                stream.close()
+            for subscriber in self._subscribers:
+                subscriber.close()
+            self._ended = True
+            for scope in self._asking:
+                scope.cancel()
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -340,33 +345,63 @@ class Supervisor:
 
     # --- what a program embeds ---
 
+    @contextmanager
+    def _asks(self, what: str) -> Iterator[None]:
+        """Wait for an answer of the node no longer than the node lives.
+
+        Raises:
+          NodeEndedError: if it has ended, or ends first.
+        """
+        error = NodeEndedError(f"the node ended, and {what}")
+        if self._ended:
+            raise error
+        with trio.CancelScope() as scope:
+            self._asking.add(scope)
+            try:
+                yield
+            except trio.ClosedResourceError:
+                raise error from None
+            finally:
+                self._asking.discard(scope)
+        if scope.cancelled_caught:
+            raise error
+
     async def add_handler(self, plugin_type: str, handler: Handler) -> None:
         """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
 
         Raises:
           ValueError: if the type has a handler; remove that one first.
+          NodeEndedError: if the node ended before.
         """
         if plugin_type in self._handlers:
             raise ValueError(f"{plugin_type} has a handler: remove it first")
-        await report(self._to_reconciler, self._start_handler(plugin_type, handler))
+        with self._asks(f"no handler was added for {plugin_type}"):
+            await report(self._to_reconciler, self._start_handler(plugin_type, handler))
 
     async def remove_handler(self, plugin_type: str) -> None:
         """Deregister all plugins of ``plugin_type`` with their handler, park them, and return when it has none left.
 
         Raises:
           KeyError: if the type has no handler.
+          NodeEndedError: if the node ends before that.
         """
         if plugin_type not in self._handlers:
             raise KeyError(f"{plugin_type} has no handler")
-        del self._handlers[plugin_type]
-        await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
-        await self._retired[plugin_type].wait()
+        with self._asks(f"not all plugins of {plugin_type} were deregistered"):
+            del self._handlers[plugin_type]
+            await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
+            await self._retired[plugin_type].wait()
 
     async def snapshot(self) -> m.Snapshot:
-        """Return all that is known at this moment."""
+        """Return all that is known at this moment.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
         reply, answer = trio.open_memory_channel[m.Snapshot](1)
-        await report(self._to_status, m.SnapshotAsked(reply))
-        return await answer.receive()
+        with self._asks("has no snapshot to give"):
+            await report(self._to_status, m.SnapshotAsked(reply))
+            return await answer.receive()
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
@@ -381,11 +416,15 @@ class Supervisor:
 
         Raises, from the iteration:
           LaggedError: if the reader is so slow that thousands of changes wait for it.
+
+        Raises:
+          NodeEndedError: if the node ended before.
         """
         subscriber, stream = trio.open_memory_channel[m.ViewMessage](SUBSCRIBER_SIZE)
         self._subscribers.add(subscriber)
-        await report(self._to_status, m.Subscribed(subscriber))
         try:
+            with self._asks("has no changes to tell"):
+                await report(self._to_status, m.Subscribed(subscriber))
             with stream:
                 yield _Changes(stream)
         finally:
@@ -414,15 +453,19 @@ class Supervisor:
         """Try now, with a fresh backoff, and return the sockets that were told to; empty if ``target`` is not known.
 
         ``target`` is a socket path, or the name of a plugin.
+
+        Raises:
+          NodeEndedError: if the node ends before it was told.
         """
         sockets = [
             plugin.socket for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)
         ]
         reply, answer = trio.open_memory_channel[m.RetryAnswered](len(sockets) + 1)
         told: list[str] = []
-        for socket in sockets:
-            await report(self._to_reconciler, m.RetryAsked(socket, reply))
-            told.extend((await answer.receive()).sockets)
+        with self._asks(f"{target!r} was not tried again"):
+            for socket in sockets:
+                await report(self._to_reconciler, m.RetryAsked(socket, reply))
+                told.extend((await answer.receive()).sockets)
         return tuple(told)
 
 

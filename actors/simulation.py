@@ -58,7 +58,7 @@ from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Config, Root
 from plugind.protocol.status import StateName
 from plugind.protocol.wire_errors import Peer
-from plugind.supervisor import Ports, Supervisor
+from plugind.supervisor import NodeEndedError, Ports, Supervisor
 
 __all__ = [
     "ROOT",
@@ -73,6 +73,7 @@ __all__ = [
     "LeakError",
     "MemoryDirectory",
     "MemoryNetwork",
+    "NodeEndedError",
     "NotSettledError",
     "PluggedIn",
     "SimulatedNode",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import attrs
@@ -414,6 +414,62 @@ async def test_who_waits_when_the_node_ends_is_told_so(autojump_clock: MockClock
         nursery.start_soon(wait)
         await trio.sleep(3.0)
     assert ended == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda node: node.retry("/plugins/a.sock"), "'/plugins/a.sock' was not tried again"),
+        (lambda node: node.remove_handler("Colour"), "not all plugins of Colour were deregistered"),
+        (lambda node: node.wait_for("blue"), "'blue' was not registered"),
+    ],
+    ids=["retry", "remove", "wait"],
+)
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_who_asks_when_the_node_ends_is_told_so(
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Supervisor], Awaitable[object]],
+    words: str,
+    cancelled: bool,
+) -> None:
+    """However it ends, and also where an actor is too busy to answer."""
+    simulated = SimulatedNode()
+    simulated.plug("a.sock", red())
+    node = embedded(simulated)
+    errors: list[str] = []
+
+    async def asking() -> None:
+        with pytest.raises(NodeEndedError) as caught:
+            await ask(node)
+        errors.append(str(caught.value))
+
+    async def deaf(self: object, message: object) -> None:
+        await trio.sleep_forever()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as scope:
+                async with node:
+                    await trio.sleep(1.0)
+                    monkeypatch.setattr(reconciler._Reconciler, "take", deaf)
+                    # It waits for a message already, and takes that one in.
+                    simulated.directory.chmod("/plugins/a.sock")
+                    await trio.sleep(1.0)
+                    nursery.start_soon(asking)
+                    await trio.sleep(1.0)
+                    if cancelled:
+                        scope.cancel()
+    assert errors == [f"the node ended, and {words}"]
+
+
+async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> None:
+    """Nobody waits for ever on a node that is no more."""
+    node = embedded(SimulatedNode())
+    async with node:
+        await node.snapshot()
+    with pytest.raises(NodeEndedError, match="the node ended, and has no snapshot to give"):
+        await node.snapshot()
 
 
 async def test_changes_begin_with_what_is_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
