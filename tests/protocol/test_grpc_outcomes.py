@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from grpclib.const import Status
+from hypothesis import given
+from hypothesis import strategies as st
 
 from plugind.protocol.frames import DATA, PADDED, RST_STREAM, frame
 from plugind.protocol.grpc import SUCCESS, Call, Outcome, failure_outcome, frame_message, metadata_fields, request_head
@@ -11,6 +13,7 @@ from plugind.protocol.hpack_cache import HeaderCache
 from plugind.protocol.http2 import ClientConnection
 from plugind.protocol.limits import Limits
 from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.tests.protocol.thorough import examples
 from plugind.tests.wire.hostile import HELLO, answer, data, fields, headers, message, trailers
 
 HEAD = request_head("/a.B/C", "localhost")
@@ -344,6 +347,59 @@ def test_padding_is_credited_and_is_no_part_of_a_message() -> None:
     connection.receive(frame(DATA, PADDED, 1, padded))
     assert call.take() == b"x"
     assert call.receive_window + call.unacknowledged == connection.limits.stream_window
+
+
+def test_a_response_that_the_peer_ended_is_not_reset() -> None:
+    for said in (headers(1) + data(1, message(b"x"), end=True), answer(1), only(OK_STATUS, GRPC)):
+        connection, call = called(said)
+        assert call.outcome is not None
+        assert not connection.outgoing
+        assert not call.remote_open
+
+
+PIECES = st.one_of(
+    st.builds(
+        lambda pairs, end: headers(1, fields(*pairs), end=end),
+        st.lists(
+            st.sampled_from([
+                OK_STATUS, (":status", "404"), (":status", "103"), GRPC, ("content-type", "text/html"),
+                ("grpc-status", "0"), ("grpc-status", "5"), ("grpc-status", "x"), ("grpc-message", "no"),
+            ]),
+            max_size=4,
+        ),
+        st.booleans(),
+    ),
+    st.builds(lambda end: headers(1, end=end), st.booleans()),
+    st.builds(
+        lambda body, end: data(1, body, end=end),
+        st.sampled_from([b"", message(b""), message(b"x"), message(b"x") * 2, message(b"xyz")[:6], b"yz", bytes(5)]),
+        st.booleans(),
+    ),
+    st.just(frame(RST_STREAM, 0, 1, bytes(4))),
+    st.just(trailers(1)),
+)  # fmt: skip
+
+
+@examples(200)
+@given(st.lists(PIECES, max_size=4), st.booleans(), st.booleans())
+def test_any_shape_of_a_response_has_one_outcome_that_its_caller_can_live_with(
+    pieces: list[bytes], unary: bool, ended: bool
+) -> None:
+    """Faults 67 to 70: all is well only with a message, where one was asked for; and what was decided stays."""
+    connection, call = called(b"", unary=unary, ended=ended)
+    outcome: Outcome | None = None
+    for piece in pieces:
+        connection.receive(piece)
+        assert outcome is None or call.outcome is outcome
+        outcome = call.outcome
+        assert (call.id in connection.streams) == (outcome is None)
+    if outcome is not None:
+        assert not call.remote_open
+        assert outcome.message.isprintable()
+        assert (outcome.cause is None) or outcome.status is not Status.OK
+    if outcome is not None and outcome.status is Status.OK:
+        assert outcome is SUCCESS
+        assert not unary or len(call.messages or ()) == 1
 
 
 def test_heads_are_remembered_in_bounds() -> None:

@@ -443,18 +443,19 @@ def test_a_stream_takes_no_more_data_than_its_window() -> None:
 
 def test_the_connection_is_credited_whatever_its_streams_do() -> None:
     """At half of its window, and by all that is missing: also for a call that is over."""
-    connection, call = begun(Limits(connection_window=65_535))
-    connection.reset(call)
-    connection.outgoing.clear()
-    got = 0
-    while not connection.outgoing:
-        connection.receive(data(1, bytes(4096)))
-        got += 4096
-    assert got == 32_768
-    assert bytes(connection.outgoing) == update(0, got)
-    connection.outgoing.clear()
-    connection.receive(data(1, bytes(4096)) * 7)
-    assert not connection.outgoing
+    for window, credited in ((65_535, 32_768), (65_536, 36_864)):
+        connection, call = begun(Limits(connection_window=window))
+        connection.reset(call)
+        connection.outgoing.clear()
+        got = 0
+        while not connection.outgoing:
+            connection.receive(data(1, bytes(4096)))
+            got += 4096
+        assert got == credited, "at less than half"
+        assert bytes(connection.outgoing) == update(0, got)
+        connection.outgoing.clear()
+        connection.receive(data(1, bytes(4096)) * 7)
+        assert not connection.outgoing
 
 
 def test_a_server_that_answers_before_it_has_read_all_is_told_that_nobody_will_send_the_rest() -> None:

@@ -200,7 +200,8 @@ def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChan
         shown = described_to_json(plugin, now)
         assert json.loads(json.dumps(shown)) == shown
         assert shown["since"] == round(max(0.0, now - plugin.since), 6)
-        assert (shown["next_try_in"] is None) == (plugin.next_try is None)
+        wait = None if plugin.next_try is None else round(max(0.0, plugin.next_try - now), 6)
+        assert shown["next_try_in"] == wait
         assert shown["socket"] == encodable(plugin.socket)
         history = shown["history"]
         assert isinstance(history, list)
