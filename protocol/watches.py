@@ -53,6 +53,10 @@ class Watches:
         """Whether the directory ``path`` is watched."""
         return path in self._descriptors
 
+    def descriptor(self, path: str) -> int | None:
+        """The descriptor by which the directory ``path`` is watched; None if it is not."""
+        return self._descriptors.get(path)
+
     def trusts(self, path: str) -> bool:
         """Whether no event of the directory ``path`` can have been lost since its last complete scan."""
         return path in self._trusted

@@ -263,14 +263,24 @@ class Looker:
             self.unwatched = f"no inotify instance: {words(error)}"
 
     def _watch(self, path: str) -> None:
-        if self._events is None or self.watches.has(path):
+        """Watch a directory; one that is watched is asked for again, in case that the word of its end was lost."""
+        if self._events is None:
             return
+        known = self.watches.descriptor(path)
         try:
-            self.watches.add(path, self._events.watch(path))
+            descriptor = self._events.watch(path)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            self.unwatched = f"cannot watch {path}: {words(error)}"
+            if known is None:
+                self.unwatched = f"cannot watch {path}: {words(error)}"
+            return
+        if descriptor == known:
+            return
+        old = self.watches.drop(path)
+        if old is not None:
+            self._events.unwatch(old)
+        self.watches.add(path, descriptor)
 
     def watch_parent(self) -> None:
         """Watch the directory that holds the root (behaviour 11); without, only scans see what becomes of the root."""

@@ -374,6 +374,28 @@ async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockC
         assert sorted(await stage.told()) == ["b.sock appeared #2", "x/c.sock appeared #3"]
 
 
+async def test_a_watch_whose_end_nobody_told_is_had_again_by_the_rescan(autojump_clock: MockClock) -> None:
+    """Fault 20: what happens after the rescan is told by events again, and not by the rescans alone."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(f"{ROOT}/x")
+        with_socket(directory)
+
+    async with staged(prepare=prepare) as stage:
+        await stage.told()
+        stage.directory.deaf = True
+        stage.directory.lose_watch(ROOT)
+        stage.directory.lose_watch(f"{ROOT}/x")
+        stage.directory.deaf = False
+        stage.directory.bind(f"{ROOT}/x/b.sock")
+        assert await stage.told() == []
+        await trio.sleep(12)
+        assert await stage.told() == ["x/b.sock appeared #2"]
+        stage.directory.bind(f"{ROOT}/c.sock")
+        stage.directory.bind(f"{ROOT}/x/d.sock")
+        assert sorted(await stage.told()) == ["c.sock appeared #3", "x/d.sock appeared #4"]
+
+
 async def test_what_events_never_told_of_is_found_by_the_rescan(autojump_clock: MockClock) -> None:
     """Behaviour 14: the watcher that idles for ever before a valid socket."""
     async with staged(prepare=with_socket) as stage:
