@@ -71,11 +71,11 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
     "protocol/logs.py": (_PROTOCOL + "log*.py",),
     "protocol/config.py": (_PROTOCOL + "config*.py",),
-    "actors/places.py": (_ACTORS + "places.py",),
+    "actors/places.py": (_ACTORS + "places*.py",),
     "actors/registration.py": (_ACTORS + "registration*.py",),
-    "actors/reconciler.py": (_ACTORS + "reconciler.py",),
+    "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
     "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
-    "actors/supervision.py": (_ACTORS + "supervision.py", _ACTORS + "supervisor.py"),
+    "actors/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
     "actors/mailbox.py": (_ACTORS + "mailbox.py",),
     "actors/io/roots.py": ("tests/actors/io/test_roots.py",),
 }
@@ -138,8 +138,10 @@ class BaselineError(Exception):
     """The tests cannot judge: they fail without a change, or do not see one."""
 
 
-def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int) -> Tally:
+def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, again: frozenset[str]) -> Tally:
     """Run the tests of ``module`` against its mutants, of which a sample is drawn where there are more than ``limit``.
+
+    Where ``again`` is not empty, only those that it tells of, wherever their lines are by now.
 
     Raises:
       BaselineError: if the tests fail as it is, or pass when the module cannot even be imported.
@@ -147,7 +149,7 @@ def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int) ->
     path = bench.root / module
     original = path.read_text()
     tree = ast.parse(original)
-    every = mutations(tree)
+    every = [one for one in mutations(tree) if not again or _without_line(_told(module, one)) in again]
     chosen = sorted(random.Random(seed).sample(every, min(limit, len(every))), key=lambda mutation: mutation.line)
     tally = Tally(module, len(every))
     seconds = _baseline(bench, path, tests)
@@ -187,6 +189,12 @@ def _told(module: str, mutation: Mutation) -> str:
     return f"{module}:{mutation.line}: `{mutation.before}` → `{mutation.after}`"
 
 
+def _without_line(told: str) -> str:
+    """What was printed of a survivor, but for its place in the module."""
+    module, _, rest = told.partition(":")
+    return f"{module}: {rest.partition(':')[2].strip()}"
+
+
 def _copied(folder: Path, revision: str) -> Bench:
     root, links = folder / "copy", folder / "links"
     root.mkdir()
@@ -221,7 +229,9 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=60, help="the most mutants of one module (default: 60)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--revision", default="HEAD", help="the commit to check (default: HEAD)")
+    parser.add_argument("--again", type=Path, help="a file of what was printed: only what survived there is run")
     asked = parser.parse_args()
+    again = frozenset(map(_without_line, asked.again.read_text().splitlines()) if asked.again else ())
     for name in _PRELOADED:
         importlib.import_module(name)
     # A failing property is not shrunk: that it fails is enough.
@@ -235,7 +245,7 @@ def main() -> int:
         for module in asked.module or PLAN:
             tests = _expanded(bench.root, tuple(asked.tests or PLAN[module]))
             try:
-                tallies.append(check(bench, module, tests, asked.limit, asked.seed))
+                tallies.append(check(bench, module, tests, asked.limit, asked.seed, again))
             except BaselineError as error:
                 print(error, file=sys.stderr)
                 failed = True

@@ -1,0 +1,72 @@
+"""The reconciler's own task, with nobody around it: what it reports first, what it forgets, when it ends."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import trio
+
+from plugind.actors import reconciler
+from plugind.protocol import messages as m
+from plugind.protocol import world
+from plugind.protocol.plugins import InstancePolicy
+
+
+@attrs.define(eq=False)
+class Sink:
+    """An address that keeps what it is sent."""
+
+    got: list[object] = attrs.Factory(list)
+
+    def send_nowait(self, message: object, /) -> None:
+        self.got.append(message)
+
+
+def retire(_: world.HandlerRetired) -> None:
+    """No handler is removed here."""
+
+
+def appeared(path: str) -> m.SocketAppeared:
+    return m.SocketAppeared(path, 1, m.Identity(1, 1, 1), "/r", 0.0)
+
+
+async def test_it_reports_its_handlers_first_and_ends_with_the_last_registration() -> None:
+    """Behaviour 42, fault 85: who was restarted says again what there is."""
+    send, inbox = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+    status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
+    actor, handler = Sink(), Sink()
+    spawned: list[world.StartRegistration] = []
+
+    def spawn(start: world.StartRegistration) -> Sink:
+        spawned.append(start)
+        return actor
+
+    added = m.HandlerAdded("T", handler, InstancePolicy.ALL)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+
+            async def run() -> None:
+                await reconciler.run(inbox, status, spawn, retire, (added,))
+
+            nursery.start_soon(run)
+            assert await shown.receive() == m.HandlersChanged(("T",))
+            send.send_nowait(appeared("/r/a"))
+            await trio.testing.wait_all_tasks_blocked()
+            send.send_nowait(m.StopAsked())
+            await trio.testing.wait_all_tasks_blocked()
+            assert ([start.appeared for start in spawned], actor.got) == ([appeared("/r/a")], [m.StopAsked()])
+            send.send_nowait(m.RegistrationEnded("/r/a", crashed=False))
+    assert shown.statistics().current_buffer_used == 0
+
+
+async def test_it_keeps_nothing_of_a_registration_that_ended() -> None:
+    status, _ = trio.open_memory_channel[m.StatusMessage](math.inf)
+    mind = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire)
+    for number in range(3):
+        path = f"/r/{number}"
+        await mind.take(appeared(path))
+        await mind.take(m.SocketVanished(path, 1))
+        assert set(mind._registrations) == {path}
+        await mind.take(m.RegistrationEnded(path, crashed=False))
+        assert mind._registrations == {}
