@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from plugind.actors.simulate_progress import Progress
 from plugind.actors.simulate_script import Fault
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _EPILOG = """examples:
 
 A line for each seed: the seed, events, virtual seconds, the hash of the trace, violations. One seed gives one trace,
 in every process, with one version of Python and of plugind. Exit codes: 0 nothing was violated, 1 something was,
-2 usage."""
+2 usage, 130 interrupted."""
 
 
 def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,33 +83,75 @@ def _faults(text: str) -> frozenset[Fault]:
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Run ``plugind simulate``; return its exit code."""
+    try:
+        code = _run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; that the interpreter flushes once more at its end must not be a complaint.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
     seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
-    broken, began = 0, time.monotonic()
-    for done, outcome in enumerate(_outcomes(args, seeds), 1):
-        _clear_progress()
-        _print(outcome)
-        if outcome.violations:
-            broken += 1
-            _explain(args, outcome)
-        _progress(done, len(seeds), broken, time.monotonic() - began)
-    _clear_progress()
+    done = broken = 0
+    interrupted = False
+    progress = Progress(len(seeds))
+    progress.show(done, broken)
+    try:
+        with closing(_outcomes(args, seeds)) as outcomes:
+            for outcome in outcomes:
+                done += 1
+                broken += bool(outcome.violations)
+                progress.clear()
+                _print(outcome)
+                if outcome.violations:
+                    _explain(args, outcome, progress)
+                progress.show(done, broken)
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        interrupted = True
+    finally:
+        progress.clear()
     if len(seeds) > 1:
-        print(f"{len(seeds)} seeds in {time.monotonic() - began:.1f} s, {broken} with violations")  # noqa: T201
+        counted = f"interrupted after {done} of {len(seeds)}" if interrupted else f"{len(seeds)}"
+        print(f"{counted} seeds in {progress.seconds:.1f} s, {broken} with violations")  # noqa: T201
+    if interrupted:
+        return 130
     return 1 if broken else 0
 
 
-def _outcomes(args: argparse.Namespace, seeds: range) -> Iterator[Outcome]:
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, which leaves a nursery in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[Outcome, None, None]:
     """In the order of the seeds, whichever process had them."""
     play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
     if jobs == 1 or args.trace:
         yield from map(play, seeds)
         return
-    # Spawned, so that every process is as fresh as one that plays a single seed.
-    with closing(multiprocessing.get_context("spawn").Pool(jobs)) as pool:
-        yield from pool.imap(play, seeds, chunksize=max(1, min(8, len(seeds) // (4 * jobs))))
-        pool.close()
-        pool.join()
+    # Spawned, so that every process is as fresh as one that plays a single seed; one that is left early is ended.
+    with _deaf_to_interrupts():
+        pool = multiprocessing.get_context("spawn").Pool(jobs)
+    with pool:
+        yield from pool.imap(play, seeds)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started within ignore Ctrl-C, which a terminal sends to all: this one ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _play(
@@ -117,7 +160,13 @@ def _play(
     # Here, since the simulation runs the whole house, whose command line this is a part of.
     from plugind.actors.simulate import simulate
 
-    return simulate(seed, events=events, faults=faults, only=only, show=print if trace else None)
+    return simulate(seed, events=events, faults=faults, only=only, show=_show if trace else None)
+
+
+def _show(line: str) -> None:
+    # Within the node it would be one more crash; the outcome's own line comes upon it again.
+    with suppress(BrokenPipeError):
+        print(line)  # noqa: T201
 
 
 def _print(outcome: Outcome) -> None:
@@ -128,25 +177,27 @@ def _print(outcome: Outcome) -> None:
     )
 
 
-def _explain(args: argparse.Namespace, outcome: Outcome) -> None:
+def _explain(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
     for violation in outcome.violations:
         print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
     print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
     if args.shrink:
-        _shrink(args, outcome)
+        _shrink(args, outcome, progress)
 
 
-def _shrink(args: argparse.Namespace, outcome: Outcome) -> None:
+def _shrink(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
     from plugind.actors.simulate_shrink import shrink
 
     oracle = outcome.violations[0].oracle
 
     def breaks(numbers: object) -> bool:
         assert isinstance(numbers, tuple)
+        progress.say(f"shrinking seed {outcome.seed}: {len(numbers)} events, {progress.seconds:.0f} s")
         played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(numbers))
         return any(violation.oracle == oracle for violation in played.violations)
 
     kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
+    progress.clear()
     print(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}")  # noqa: T201
 
 
@@ -157,16 +208,3 @@ def _command(args: argparse.Namespace, seed: int, only: object) -> str:
     if isinstance(only, tuple | frozenset):
         words += ["--only", ",".join(map(str, sorted(only)))]
     return " ".join(words)
-
-
-def _progress(done: int, seeds: int, broken: int, seconds: float) -> None:
-    if sys.stderr.isatty() and seeds > 1:
-        left = seconds / done * (seeds - done)
-        sys.stderr.write(f"\r\x1b[K{done} of {seeds} seeds, {broken} with violations, {left:.0f} s left")
-        sys.stderr.flush()
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
