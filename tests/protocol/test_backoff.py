@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.tests.protocol.thorough import examples
 
 FAILURES = st.integers(min_value=1, max_value=10**12)
 #: What ``random.Random.random`` draws.
@@ -51,6 +52,28 @@ def test_the_numbers_are_the_operators() -> None:
     backoff = Backoff(initial=0.1, factor=3.0, cap=1.0, jitter=0.0)
 
     assert [backoff.delay(failures, 0.9) for failures in range(1, 5)] == pytest.approx([0.1, 0.3, 0.9, 1.0])
+
+
+RULES = st.builds(
+    Backoff,
+    initial=st.floats(0.001, 10.0),
+    factor=st.floats(1.0, 10.0),
+    cap=st.floats(0.001, 1000.0),
+    jitter=st.floats(0.0, 1.0),
+)
+
+
+@examples(60)
+@given(RULES, st.integers(1, 40), CHANCE)
+def test_any_rule_grows_from_its_start_up_to_its_cap(backoff: Backoff, failures: int, chance: float) -> None:
+    """Behaviour 23, against a loop that multiplies."""
+    grown = backoff.initial
+    for _ in range(failures - 1):
+        grown *= backoff.factor
+    rule = backoff.delay(failures)
+    assert rule == pytest.approx(min(grown, backoff.cap))
+    assert rule <= backoff.delay(failures + 1)
+    assert rule <= backoff.delay(failures, chance) <= rule * (1 + backoff.jitter) * (1 + 1e-9)
 
 
 def test_crashes_within_the_intensity_are_mended_and_one_more_is_not() -> None:

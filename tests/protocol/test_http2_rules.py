@@ -91,7 +91,6 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
         (frame(WINDOW_UPDATE, 0, 3, bytes(4)), P, "WINDOW_UPDATE on stream 3, which was never opened"),
         (update(0, 0), P, "WINDOW_UPDATE by nothing"),
         (update(0, MAX_WINDOW), W, "the connection's window beyond 2^31-1"),
-        (settings((4, MAX_WINDOW)) + update(1, 1) + settings((4, MAX_WINDOW)), None, ""),
         (frame(PUSH_PROMISE, END_HEADERS, 1, WORD.pack(2) + RESPONSE), P, "PUSH_PROMISE, though push is disabled"),
         (frame(CONTINUATION, END_HEADERS, 1, RESPONSE), P, "CONTINUATION without HEADERS before it"),
         (data(2, b"x"), P, "DATA on stream 2, which was never opened"),
@@ -418,9 +417,34 @@ def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
     assert connection.refusal is connection.goaway
     assert connection.goaway is not None
     assert not connection.outgoing
+    assert set(connection.streams) == {1}
     connection.receive(answer(1))
     assert first.outcome is not None
     assert first.outcome.status is Status.OK
+
+
+@pytest.mark.parametrize(("said", "words"), [(b"", ""), (b"x", ": x"), (b"bye", ": bye")])
+def test_goaway_may_say_why(said: bytes, words: str) -> None:
+    connection, _ = begun()
+    connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0) + said))
+    assert connection.goaway is not None
+    assert connection.goaway.message == f"the peer is going away (NO_ERROR{words})"
+
+
+def test_windows_may_be_as_large_as_they_can_be() -> None:
+    """RFC 9113 section 6.9.1: to the byte, of the connection, of a stream, and of one that opens next."""
+    connection, call = begun(ended=False)
+    connection.receive(update(0, MAX_WINDOW - 65_535) + update(1, MAX_WINDOW - 65_535))
+    assert (connection.failure, call.outcome) == (None, None)
+    assert (connection.send_window, call.send_window) == (MAX_WINDOW, MAX_WINDOW)
+    connection, call = begun(ended=False)
+    connection.receive(settings((4, MAX_WINDOW)))
+    assert (connection.failure, call.send_window) == (None, MAX_WINDOW)
+    connection.receive(settings((4, 0)) + update(1, 1))
+    connection.receive(settings((4, MAX_WINDOW)))
+    assert connection.failure is not None
+    assert connection.failure.message == "a stream's window beyond 2^31-1"
+    assert connection.failure.problem is WireProblem.FLOW_CONTROL
 
 
 def test_a_stream_takes_no_more_data_than_its_window() -> None:
@@ -521,6 +545,9 @@ def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
     connection, call = begun(ended=False)
     connection.receive(update(0, 10))
     assert connection.touched == []
+    connection.send_window = 1
+    connection.receive(update(0, 10))
+    assert connection.touched == []
     connection.send_window = 0
     connection.receive(update(0, 10))
     assert connection.touched == [call]
@@ -532,7 +559,7 @@ def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
     connection.receive(answer(1))
     connection.receive(update(1, 7))
     assert connection.failure is None, "an update for a call that is over"
-    assert connection.budgets.spent[WINDOW_UPDATES] == 4
+    assert connection.budgets.spent[WINDOW_UPDATES] == 5
 
 
 def test_whoever_got_something_is_touched() -> None:
