@@ -51,7 +51,7 @@ class UnderWay:
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
-    A Validate that was superseded may be under way still when its path's next attempt begins: it changes nothing.
+    A Validate that was superseded is withdrawn: it neither begins late nor is under way when the next attempt begins.
     """
 
     def __init__(self, trace: Trace, policy: InstancePolicy) -> None:
@@ -81,13 +81,14 @@ class HandlerOracle:
                 owing.orphan = True
 
     def forget(self) -> None:
-        """The daemon ended: what its handlers had went with it."""
+        """The daemon ended: what its handlers had went with it, but for words that are on their way."""
+        now = trio.current_time()
+        self._let_go = {path: now for path, owing in self.owing.items() if owing.taken}
         self.owing.clear()
         self.under_way.clear()
         self._validated.clear()
         self._leaving.clear()
         self._orphans.clear()
-        self._let_go.clear()
         self._crashed.clear()
 
     def registered(self) -> dict[str, Plugin]:
@@ -102,7 +103,7 @@ class HandlerOracle:
         self._check_alone(handler, ask, plugin)
         match ask:
             case "validate":
-                self._check_owes_nothing(ask, plugin, handler)
+                self._check_owes_nothing(ask, plugin)
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)
@@ -142,7 +143,7 @@ class HandlerOracle:
                 self._trace.violated(
                     "one-per-name", f"{ask} of {plugin.socket} begins during {call.ask} of {call.plugin.socket}"
                 )
-            elif call.plugin.socket == plugin.socket and call.ask != "validate" and not self._is_orphan(call):
+            elif call.plugin.socket == plugin.socket and not self._is_orphan(call):
                 self._trace.violated("one-per-path", f"{ask} of {plugin.socket} begins during its {call.ask}")
 
     def _is_orphan(self, call: UnderWay) -> bool:
@@ -150,12 +151,10 @@ class HandlerOracle:
         known = self._orphans if owing is None else (*self._orphans, owing)
         return any(orphan.orphan and orphan.plugin == call.plugin for orphan in known)
 
-    def _check_owes_nothing(self, ask: Ask, plugin: Plugin, handler: int) -> None:
+    def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
         owing = self.owing.get(plugin.socket)
         if owing is None or owing.orphan:
             return
-        if ask == "validate" and (plugin.generation < owing.plugin.generation or handler < owing.handler):
-            return  # It was superseded while it waited for its turn, and changes nothing.
         self._trace.violated(
             "order",
             f"{ask} of {plugin.socket} generation {plugin.generation}, and generation "
@@ -164,7 +163,7 @@ class HandlerOracle:
 
     def _register_began(self, handler: int, plugin: Plugin) -> None:
         path = plugin.socket
-        self._check_owes_nothing("register", plugin, handler)
+        self._check_owes_nothing("register", plugin)
         if self._validated.pop(path, None) != (plugin.generation, handler):
             self._trace.violated("order", f"register of {path} generation {plugin.generation} was not validated")
         for other, owing in self.owing.items():
