@@ -11,19 +11,16 @@ import enum
 import errno
 import os
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Final
 
 import attrs
 import trio
 
 from plugind.actors.io.channel import Channel
+from plugind.actors.io.dialling import retry
 from plugind.actors.simulation_directory import MemoryDirectory
 from plugind.actors.simulation_streams import ClientEnd, Connection, ServerEnd, connection
 from plugind.protocol.discovery import Kind
-from plugind.protocol.wire_errors import DialError, DialFailure, Peer
-
-_FIRST_PAUSE: Final = 0.0005
-_LONGEST_PAUSE: Final = 0.05
+from plugind.protocol.wire_errors import Peer
 
 
 class Accepting(enum.Enum):
@@ -138,58 +135,40 @@ class MemoryNetwork:
         Raises:
           DialError: of the same kinds, after the same waits.
         """
-        began = trio.current_time()
-        pause = _FIRST_PAUSE
-        while True:
-            self.dials.append((trio.current_time(), path))
-            found = self._try(path)
-            if isinstance(found, Listener):
-                made = found.connect()
-                self.opened.append((path, made.client))
-                return _channel(made, found.peer)
-            left, over = _patience(found, path, began, timeout, refused_grace)
-            if left <= 0:
-                raise over
-            await trio.sleep(min(pause, left))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        listener: Listener | None = None
 
-    def _try(self, path: str) -> Listener | int:
-        """The listener that lets one in, or the errno of connect()."""
+        def attempt() -> OSError | None:
+            nonlocal listener
+            self.dials.append((trio.current_time(), path))
+            try:
+                listener = self._listener(path)
+            except OSError as error:
+                return error
+            return None
+
+        problem = attempt()
+        if problem is not None:
+            await retry(path, problem, attempt, timeout, refused_grace)
+        assert listener is not None
+        made = listener.connect()
+        self.opened.append((path, made.client))
+        return Channel(made.client, peer=listener.peer)
+
+    def _listener(self, path: str) -> Listener:
+        """Who lets one in at ``path``. Raises OSError as connect() does."""
         if self.exhausted:
             self.exhausted -= 1
-            return errno.EMFILE
-        try:
-            node = self._directory.node(path)
-        except FileNotFoundError:
-            return errno.ENOENT
+            raise _error(errno.EMFILE)
+        node = self._directory.node(path)
         listener = self._listeners.get(node)
         if node.kind is not Kind.SOCKET or listener is None:
-            return errno.ECONNREFUSED
+            raise _error(errno.ECONNREFUSED)
         if listener.accepting is Accepting.BACKLOG_FULL:
-            return errno.EAGAIN
-        return errno.EACCES if listener.accepting is Accepting.DENIED else listener
+            raise _error(errno.EAGAIN)
+        if listener.accepting is Accepting.DENIED:
+            raise _error(errno.EACCES)
+        return listener
 
 
-def _channel(made: Connection, peer: Peer) -> Channel:
-    return Channel(made.client, peer=peer)
-
-
-_KINDS: Final = {
-    errno.ENOENT: DialFailure.GONE,
-    errno.EACCES: DialFailure.DENIED,
-    errno.EMFILE: DialFailure.EXHAUSTED,
-}
-
-
-def _patience(number: int, path: str, began: float, timeout: float, refused_grace: float) -> tuple[float, DialError]:
-    """For how many seconds more to try again after this errno, and the error when they are over."""
-    now = trio.current_time()
-    match number:
-        case errno.EAGAIN:
-            left = began + timeout - now
-            return left, DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} was full for {timeout:g} s")
-        case errno.ECONNREFUSED:
-            left = began + min(refused_grace, timeout) - now
-            return left, DialError(DialFailure.REFUSED, path, f"nobody listens on {path!r}")
-        case _:
-            return 0.0, DialError(_KINDS[number], path, f"cannot connect to {path!r}: {os.strerror(number)}")
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

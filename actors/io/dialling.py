@@ -8,6 +8,8 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import trio
@@ -57,7 +59,7 @@ async def dial(
     try:
         problem = _try(connection, path)
         if problem is not None:
-            await _retry(connection, path, problem, timeout, refused_grace)
+            await retry(path, problem, partial(_try, connection, path), timeout, refused_grace)
         peer = _peer(connection)
     except BaseException:
         connection.close()
@@ -86,8 +88,13 @@ def _socket(path: str) -> socket.socket:
         raise _failure(error, path) from error
 
 
-async def _retry(connection: socket.socket, path: str, error: OSError, timeout: float, refused_grace: float) -> None:
-    """Connect again and again, while what failed may pass by itself."""
+async def retry(
+    path: str, error: OSError, attempt: Callable[[], OSError | None], timeout: float, refused_grace: float
+) -> None:
+    """Make one `attempt` after another, while what failed may pass by itself; `error` is that of the first.
+
+    The rule of `dial`, for whoever connects to `path`: a node in memory does so in its own way. Raises DialError.
+    """
     began = trio.current_time()
     pause = _FIRST_PAUSE
     while True:
@@ -103,7 +110,7 @@ async def _retry(connection: socket.socket, path: str, error: OSError, timeout: 
             raise over from error
         await trio.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
-        again = _try(connection, path)
+        again = attempt()
         if again is None:
             return
         error = again
