@@ -14,6 +14,7 @@ While it is played, and once its faults have stopped, the oracles look on (``sim
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Collection
 
 import attrs
@@ -75,7 +76,7 @@ def simulate(
 
 
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
-    tasks = trio.lowlevel.current_statistics().tasks_living
+    tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
     player = Player(seed, faults, trace)
     try:
         with player.node.headway:
@@ -90,5 +91,13 @@ async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Coll
     left = trio.lowlevel.current_statistics().tasks_living - tasks
     if left:
         trace.violated("leak", f"{left} tasks")
+    opened = _descriptors() - descriptors
+    if opened > 0:
+        trace.violated("leak", f"descriptors of this process: {opened} more")
     trace.line("end")
     return round(trio.current_time(), 3)
+
+
+def _descriptors() -> int:
+    """How many descriptors this process has open: a node in memory needs none, and is to leave none."""
+    return len(os.listdir("/proc/self/fd"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import trio
 
@@ -103,3 +105,18 @@ def test_a_node_that_runs_and_runs_while_time_stands_still_is_found(monkeypatch:
     monkeypatch.setattr(simulation, "check_rest", spin)
     outcome = simulation.simulate(0, events=1, faults=())
     assert [violation.oracle for violation in outcome.violations] == ["livelock"]
+
+
+def test_a_descriptor_that_a_seed_leaves_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    async def leak(player: object) -> None:
+        del player
+        opened.append(os.dup(0))
+
+    monkeypatch.setattr(simulation, "check_rest", leak)
+    outcome = simulation.simulate(0, events=1, faults=())
+    os.close(opened[0])
+    assert [(violation.oracle, violation.text) for violation in outcome.violations] == [
+        ("leak", "descriptors of this process: 1 more")
+    ]
