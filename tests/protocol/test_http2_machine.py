@@ -169,14 +169,14 @@ class WireMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All that is on its way arrives, and every call has the end that somebody gave it."""
         for _ in range(200):
-            busy = bool(self.client.outgoing or self.to_client)
             self.travel(1 << 20)
             for talk in self.talks:
                 while talk.call.messages:
                     talk.taken.append(talk.call.take())
                 if talk.closed is None and not talk.cancelled and talk.call.id in self.server.streams:
                     self.say(talk, None)
-            if not busy and not self.server.data_to_send():
+            self.to_client += self.server.data_to_send()
+            if not (self.client.outgoing or self.to_client):
                 break
         for talk in self.talks:
             self.check_end(talk)
