@@ -7,6 +7,7 @@ import struct
 import pytest
 from grpclib.const import Status
 
+from plugind.benchmarks.wire_streams import Recorder
 from plugind.protocol.budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, RESETS, UNKNOWN_FRAMES, WINDOW_UPDATES
 from plugind.protocol.frames import (
     ACK,
@@ -662,6 +663,20 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[i
     assert not connection.request(call, HEAD, body)
     assert (bytes(connection.outgoing), call.id, list(connection.streams)) == (b"", 0, [1])
     assert not connection.request(call, bytes(16_384), b"")
+
+
+def test_a_known_response_tells_its_stream_the_same_as_its_frames() -> None:
+    """Headers, data, trailers and the end, to a stream that takes them one by one."""
+    cache, told = HeaderCache(), []
+    for _ in range(2):
+        connection = ClientConnection(Limits(), cache)
+        stream = Recorder(connection)
+        assert (stream.id, stream.local_open, stream.remote_open, stream.head_done) == (0, False, False, False)
+        connection.open(stream, HEAD, end=True)
+        connection.receive(HELLO + answer(1, b"x"))
+        told.append(stream.events)
+    assert [kind for kind, _ in told[0]] == ["headers", "data", "headers", "end"]
+    assert told[0] == told[1]
 
 
 def test_words_for_codes_limits_and_bytes() -> None:
