@@ -34,7 +34,7 @@ class Owing:
     #: When Deregister began.
     leaving_since: float | None = None
     #: How often who is at the path was told that it is registered: a newer plugin may get the older one's word.
-    told: Counter[int] = attrs.field(init=False, factory=Counter)
+    told: Counter[object] = attrs.field(init=False, factory=Counter)
     #: An actor crashed that knew of it: it may be let go later than else, or twice.
     orphan: bool = False
 
@@ -54,9 +54,13 @@ class HandlerOracle:
     A Validate that was superseded is withdrawn: it neither begins late nor is under way when the next attempt begins.
     """
 
-    def __init__(self, trace: Trace, policy: InstancePolicy) -> None:
+    def __init__(self, trace: Trace, policy: InstancePolicy, *, sees_all: bool = False) -> None:
         self._trace = trace
         self._policy = policy
+        #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
+        self.sees_all = sees_all
+        #: In which generation a plugin was first told that it is registered, by path and plugin.
+        self._generations: dict[tuple[str, object], int] = {}
         self.owing: dict[str, Owing] = {}
         self.under_way: list[UnderWay] = []
         #: The generations whose last Validate succeeded, and with which handler, by path.
@@ -90,6 +94,7 @@ class HandlerOracle:
         self._leaving.clear()
         self._orphans.clear()
         self._crashed.clear()
+        self._generations.clear()
 
     def registered(self) -> dict[str, Plugin]:
         """What handlers hold now, by path."""
@@ -208,7 +213,7 @@ class HandlerOracle:
         elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
-    def told(self, path: str, plugin: int, *, registered: bool, well: bool) -> None:
+    def told(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
         """A plugin was told a verdict; ``well`` says that it answers, and nothing broke its connections."""
         self._trace.line("told", path, "registered" if registered else "refused")
         if not registered:
@@ -222,6 +227,9 @@ class HandlerOracle:
             owing.told[plugin] += 1
             if owing.told[plugin] > 1 and well:
                 self._trace.violated("order", f"{path} was told {owing.told[plugin]} times that it is registered")
+            generation = self._generations.setdefault((path, plugin), owing.plugin.generation)
+            if self.sees_all and well and generation != owing.plugin.generation:
+                self._trace.violated("order", f"{path} is well, and was registered anew for nothing")
 
 
 @attrs.define(eq=False)

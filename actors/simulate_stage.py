@@ -43,7 +43,7 @@ class Told(list[Call]):
             self._trace.line("asked", self._path, call.method)
         else:
             well = self._path not in self._shaky
-            self._seen.told(self._path, id(self._plugged), registered=call.registered, well=well)
+            self._seen.told(self._path, self._plugged, registered=call.registered, well=well)
 
 
 @attrs.define(eq=False)
@@ -71,7 +71,8 @@ class Stage:
         config = attrs.evolve(DEFAULT_CONFIG, seed=self.seed, backoff=backoff, intensity=intensity)
         self.policy = list(InstancePolicy)[self.seed % len(InstancePolicy)]
         self.backoff = BackoffOracle(self.trace, backoff)
-        self.handlers = HandlerOracle(self.trace, self.policy)
+        sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(self.faults)
+        self.handlers = HandlerOracle(self.trace, self.policy, sees_all=sees_all)
         self.node = WatchedNode(config, self.trace, self.handlers, self.backoff)
         self.sentinels = Sentinels(self.node, self.trace, self.handlers)
         self.node._handlers = {TYPE: self.new_handler()}

@@ -387,15 +387,16 @@ async def test_asks_of_one_name_are_called_in_their_order_whichever_worker_takes
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A Deregister that overtook its Register would leave the plugin with its handler for ever."""
-    handler = Recording()
-    async with running(handler) as asker:
-        asker.ask(m.Validate, 1, "another")
-        await trio.sleep(1)
-        asker.ask(m.Validate, 2, "another")
-        asker.ask(m.Register, 3)
-        asker.ask(m.Deregister, 4)
+    for _ in range(20):  # Which of the workers comes first is up to chance.
+        handler = Recording()
+        async with running(handler) as asker:
+            asker.ask(m.Validate, 1, "another")
+            await trio.sleep(1)
+            asker.ask(m.Validate, 2, "another")
+            asker.ask(m.Register, 3)
+            asker.ask(m.Deregister, 4)
 
-    assert [call for _, call in handler.calls if call.endswith(" x")] == ["register x", "deregister x"]
+        assert [call for _, call in handler.calls if call.endswith(" x")] == ["register x", "deregister x"]
 
 
 # --- what is withdrawn ------------------------------------------------------------------------------------------------
