@@ -19,10 +19,12 @@ from plugind.tests.protocol.thorough import examples
 
 #: Two types, two names and two versions for five paths: they meet, and change who they are when they come again.
 PATHS = st.sampled_from(["/r/1", "/r/2", "/r/3", "/r/4", "/r/5"])
-TYPES = st.sampled_from(["T", "U"])
-NAMES = st.sampled_from(["x", "x", "y"])
+TYPES = st.sampled_from(["T", "T", "T", "U"])
+NAMES = st.sampled_from(["x", "x", "x", "y"])
 VERSIONS = st.sampled_from(["1.0.0", "1.1.0"])
-CHOICES = st.lists(st.integers(0, 255), max_size=30)
+#: What is seldom is one rule, or it would come as often as what makes a story.
+SELDOM = st.sampled_from(["touch", "retry", "retry", "report", "restart", "refuse", "unrefuse", "handler", "crash"])
+CHOICES = st.lists(st.integers(0, 255), min_size=1, max_size=40)
 
 
 @attrs.define(eq=False)
@@ -36,7 +38,7 @@ class Asker:
 
 
 class NodeMachine(RuleBasedStateMachine):
-    """The rules are what happens outside; `happen` is what follows from it inside."""
+    """The rules are what happens outside; `follow` is what comes of it inside."""
 
     node: Node
     #: The generation that the watcher gave last to what is at a path; the world may know it by an older one.
@@ -45,13 +47,26 @@ class NodeMachine(RuleBasedStateMachine):
     refused: dict[str, int]
 
     @initialize(
-        policies=st.tuples(*[st.sampled_from(InstancePolicy)] * 2), handlers=st.sampled_from([("T", "U"), ("T",), ()])
+        policies=st.tuples(*[st.sampled_from(InstancePolicy)] * 2),
+        handlers=st.sampled_from([("T", "U"), ("T", "U"), ("T",), ()]),
+        first=st.sets(PATHS, min_size=2),
+        choices=st.lists(st.integers(0, 223), min_size=20, max_size=60),
     )
-    def begin(self, policies: tuple[InstancePolicy, InstancePolicy], handlers: tuple[str, ...]) -> None:
+    def begin(
+        self,
+        policies: tuple[InstancePolicy, InstancePolicy],
+        handlers: tuple[str, ...],
+        first: set[str],
+        choices: list[int],
+    ) -> None:
         self.node = Node({}, dict(zip("TU", policies, strict=True)), 0)
         self.seen, self.refused = {}, {}
         for plugin_type in handlers:
             self.node.add_handler(plugin_type)
+        for path in sorted(first):
+            # All of one name, since most of what can go wrong is between them.
+            self.a_socket_appears(path, "T", "x", "1.0.0")
+        self.happen(choices)
 
     # --- what happens outside ---
 
@@ -68,11 +83,31 @@ class NodeMachine(RuleBasedStateMachine):
         if self.node.there.pop(path, None) is not None:
             self.say(m.SocketVanished(path, self.seen.pop(path)))
 
-    @rule(path=PATHS)
+    @rule(what=SELDOM, path=PATHS, plugin_type=TYPES, name=NAMES, lost=st.sets(PATHS, max_size=2))
+    def something_seldom_happens(self, what: str, path: str, plugin_type: str, name: str, lost: set[str]) -> None:
+        match what:
+            case "touch":
+                self.a_socket_is_touched(path)
+            case "retry":
+                self.somebody_asks_for_a_retry(path if lost else name)
+            case "report":
+                self.node.mail["status"].append(m.ReportAsked())
+            case "restart":
+                self.the_watcher_is_restarted(lost)
+            case "refuse":
+                self.something_else_lies_there(path)
+            case "unrefuse":
+                self.something_else_goes(path)
+            case "handler":
+                self.a_handler_is_added_or_removed(plugin_type)
+            case "crash" if not self.stopped:
+                self.an_actor_crashes(path)
+            case _:
+                pass
+
     def a_socket_is_touched(self, path: str) -> None:
         self.say(m.SocketTouched(path, self.seen.get(path, 0)))
 
-    @rule(path=PATHS)
     def something_else_lies_there(self, path: str) -> None:
         self.node.there.pop(path, None)
         self.seen.pop(path, None)
@@ -80,12 +115,10 @@ class NodeMachine(RuleBasedStateMachine):
         self.refused[path] = self.node.generation
         self.say(m.EntryRefused(path, self.node.generation, "/reg", "a symbolic link", 0.0))
 
-    @rule(path=PATHS)
     def something_else_goes(self, path: str) -> None:
         if path in self.refused:
             self.say(m.SocketVanished(path, self.refused.pop(path)))
 
-    @rule(lost=st.sets(PATHS, max_size=2))
     def the_watcher_is_restarted(self, lost: set[str]) -> None:
         """Fault 85: some went meanwhile, which no message tells; those that stayed are no news, under newer numbers."""
         for path in sorted(lost):
@@ -100,38 +133,38 @@ class NodeMachine(RuleBasedStateMachine):
         self.say(m.ScanCompleted("/reg", first=True, paths=paths))
         self.say(m.ScanCompleted("/elsewhere", first=True, paths=frozenset()))
 
-    @rule(plugin_type=TYPES)
     def a_handler_is_added_or_removed(self, plugin_type: str) -> None:
         if plugin_type in self.node.handlers:
             self.node.remove_handler(plugin_type)
         else:
             self.node.add_handler(plugin_type)
 
-    @rule(whom=PATHS | NAMES)
     def somebody_asks_for_a_retry(self, whom: str) -> None:
         self.node.mail["people"].append(m.RetryAsked(whom, Asker()))
 
-    @precondition(lambda self: not self.stopped)
-    @rule(path=PATHS)
     def an_actor_crashes(self, path: str) -> None:
         actor = self.node.actors.get(path)
         if actor is not None and not actor.dead:
             self.node.crash(actor)
 
-    @rule()
-    def the_status_actor_asks_for_a_report(self) -> None:
-        self.node.mail["status"].append(m.ReportAsked())
+    @rule(choices=CHOICES)
+    def follow(self, choices: list[int]) -> None:
+        """Let some of what may happen do so; a call in eight fails."""
+        self.happen(choices)
 
     @rule(choices=CHOICES)
+    def follow_on(self, choices: list[int]) -> None:
+        """The same, so that it comes as often as what happens outside."""
+        self.happen(choices)
+
     def happen(self, choices: list[int]) -> None:
-        """Let some of what may happen do so; a call in four fails."""
         for choice in choices:
-            picks = self.node.picks(trouble=True, goes_well=choice % 4 != 3)
+            picks = self.node.picks(trouble=True, goes_well=choice < 224)
             if not picks:
                 return
             picks[choice % len(picks)]()
 
-    @precondition(lambda self: len(self.node.calls()) > 10)
+    @precondition(lambda self: len(self.node.calls()) > 30)
     @rule(how=st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
     def stop(self, how: m.StopAsked | m.StopForced) -> None:
         self.stops.append(how)
