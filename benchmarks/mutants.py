@@ -45,7 +45,7 @@ _PROTOCOL: Final = "tests/protocol/test_"
 _ACTORS: Final = "tests/actors/test_"
 # The quick ones first, since one test that fails is enough.
 _WIRE: Final = tuple(
-    _PROTOCOL + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "responses.py", "http2*.py")
+    _PROTOCOL + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "text*.py", "responses.py", "http2*.py")
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
@@ -58,8 +58,8 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/discovery.py": (_PROTOCOL + "discovery*.py",),
     "protocol/watches.py": (_PROTOCOL + "discovery*.py", _ACTORS + "watcher.py"),
     "protocol/view.py": (_PROTOCOL + "view*.py", _PROTOCOL + "status*.py"),
-    "protocol/metrics.py": (_PROTOCOL + "metrics*.py",),
-    "protocol/status.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view.py"),
+    "protocol/metrics.py": (_PROTOCOL + "metrics*.py", _PROTOCOL + "view*.py"),
+    "protocol/status.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
     "protocol/hpack_cache.py": _WIRE,
     "protocol/grpc.py": _WIRE,
     "protocol/http2.py": _WIRE,
@@ -67,9 +67,9 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/http2_sending.py": _WIRE,
     "protocol/frames.py": _WIRE,
     "protocol/responses.py": (_PROTOCOL + "responses.py",),
-    "protocol/metadata.py": (_PROTOCOL + "grpc*.py",),
+    "protocol/metadata.py": (_PROTOCOL + "grpc*.py", _PROTOCOL + "text*.py"),
     "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
-    "protocol/logs.py": (_PROTOCOL + "log*.py",),
+    "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
     "protocol/config.py": (_PROTOCOL + "config*.py",),
     "actors/places.py": (_ACTORS + "places*.py",),
     "actors/registration.py": (_ACTORS + "registration*.py",),
