@@ -126,7 +126,7 @@ def test_to_escape_again_changes_nothing(text: str) -> None:
 
 
 @examples(40)
-@given(st.binary(max_size=20))
+@given(st.binary(max_size=20).map(lambda name: name.replace(b"\0", b"")))
 def test_the_bytes_of_a_file_name_are_all_told(name: bytes) -> None:
     """Fault 21: from what is shown, the name can be had again."""
     text = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
@@ -135,7 +135,7 @@ def test_the_bytes_of_a_file_name_are_all_told(name: bytes) -> None:
         bytes.fromhex(part[:2]) + part[2:].encode() if number else part.encode()
         for number, part in enumerate(told.split("\0"))
     )
-    assert back == name or b"\0" in name
+    assert back == name
 
 
 @examples(40)
