@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.frames import DATA, PADDED, RST_STREAM, frame
-from plugind.protocol.grpc import SUCCESS, Call, Outcome, failure_outcome, frame_message, metadata_fields, request_head
+from plugind.protocol.grpc import (
+    SUCCESS,
+    Call,
+    Outcome,
+    decode_message,
+    failure_outcome,
+    frame_message,
+    metadata_fields,
+    request_head,
+)
 from plugind.protocol.hpack_cache import HeaderCache
 from plugind.protocol.http2 import ClientConnection
 from plugind.protocol.limits import Limits
@@ -259,6 +268,26 @@ def test_the_length_of_a_message_in_pieces_is_read_in_full() -> None:
         Status.RESOURCE_EXHAUSTED,
         "a message of 16777216 bytes over the limit of 4194304 (limit message_bytes)",
     )
+    connection, call = called(headers(1), unary=False)
+    connection.receive(data(1, b"\0\1\0\0\1x"))
+    assert call.outcome is not None
+    assert call.outcome.status is Status.RESOURCE_EXHAUSTED
+
+
+def test_a_known_response_with_a_status_of_nothing_is_no_success() -> None:
+    cache = HeaderCache()
+    for _ in range(3):
+        connection = ClientConnection(Limits(), cache)
+        call = Call(connection, unary=True)
+        connection.open(call, HEAD, end=True)
+        connection.receive(HELLO + ended(("grpc-status", "")))
+        assert told(call) == (Status.UNKNOWN, "grpc-status is ")
+
+
+def test_a_text_of_4096_characters_is_whole() -> None:
+    """Fault 94."""
+    assert decode_message("x" * 4096) == "x" * 4096
+    assert decode_message("x" * 4097) == "x" * 4096 + "…"
 
 
 def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_held() -> None:
