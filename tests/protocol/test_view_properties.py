@@ -28,7 +28,7 @@ from plugind.protocol.text import encodable, escaped
 from plugind.protocol.view import DEPRECATED, View
 from plugind.tests.protocol.thorough import examples
 
-HISTORY, GONE_KEPT = 3, 2
+HISTORY_KEPT, GONE_KEPT = 5, 2
 PATHS = st.sampled_from(["/r/a", "/r/b", "/r/\udcff\n"])
 TYPES, NAMES = st.sampled_from(["CSIPlugin", "Odd", "Even"]), st.sampled_from(["x", "y"])
 INFOS = st.builds(PluginInfo, TYPES, NAMES, st.just("/e"), st.just(("1",)))
@@ -39,7 +39,7 @@ CHANGES = st.builds(
     socket=PATHS,
     root=st.just("/r"),
     generation=st.integers(1, 3),
-    state=st.sampled_from([*StateName, StateName.REGISTERED]),
+    state=st.sampled_from([*StateName, StateName.REGISTERED, StateName.PARKED]),
     time=SECONDS,
     reason=st.sampled_from([None, "no answer"]),
     attempt=st.integers(0, 3),
@@ -141,12 +141,12 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
         warnings=(DEPRECATED,) if now.deprecated else (),
         uid=latest([change.uid for change in changes]),
         pid=latest([change.pid for change in changes]),
-        history=tuple(history[-HISTORY:]),
+        history=tuple(history[-HISTORY_KEPT:]),
     )
 
 
 def told(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[StateChanged]]:
-    view, model, metrics = View(HISTORY, GONE_KEPT), Model(), Metrics()
+    view, model, metrics = View(HISTORY_KEPT, GONE_KEPT), Model(), Metrics()
     counted = []
     for said in story:
         news = model.accepts(said)
@@ -182,6 +182,26 @@ def test_the_view_is_what_all_changes_together_say(story: list[StateChanged | Ro
         named = [plugin for plugin in live if goes_by(plugin, target)]
         late = [plugin for plugin in gone if plugin.socket == target or goes_by(plugin, target)]
         assert [row.status_with_history for row in view.find(target)] == (at or named or late)
+
+
+def test_a_view_of_nothing_keeps_thirty_two_entries_of_each_that_will_come() -> None:
+    view = View()
+    assert (view.rows, view.roots, view.handlers) == ({}, {}, ())
+    for number in range(40):
+        view.apply(StateChanged("/r/a\n", "/r", 1, StateName.WAITING, float(number)))
+    (row,) = view.find("/r/a\\n")
+    assert [entry.time for entry in row.status_with_history.history] == [float(number) for number in range(8, 40)]
+    assert (row.refused, row.type, row.name) == (False, None, None)
+
+
+def test_what_was_never_tried_is_refused() -> None:
+    """Behaviour 7: and a plugin that is parked after a try is not."""
+    for attempt in (0, 1):
+        view = View()
+        _, row = view.apply(StateChanged("/r/a", "/r", 1, StateName.PARKED, 0.0, "a link", attempt))
+        assert row is not None
+        assert row.refused is (attempt == 0)
+        assert list(worlds([row])) == ([] if attempt == 0 else [("/r/a", DESIRED_STATE)])
 
 
 def goes_by(plugin: PluginStatus, target: str) -> bool:
@@ -236,6 +256,10 @@ def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
     for state in StateName:
         assert sum(n for (of, _), n in plugins.items() if of is state) == sum(
             last(life).state is state for life in model.lives.values()
+        )
+    for plugin_type in BUILT_IN_TYPES:
+        assert sum(n for (_, of), n in plugins.items() if of == plugin_type) == sum(
+            expected(life).type == plugin_type for life in model.lives.values()
         )
     listed = list(worlds(rows))
     assert len(listed) == len(set(listed))
