@@ -366,6 +366,7 @@ def test_a_csi_driver_without_a_version_below_two_is_rejected(versions: tuple[st
     [
         *("vendor.example/gpu", "example.com/a", "hardware/foo", "example.com/GPU_1.2-x", "a/b", "1.2/3"),
         f"example.com/{63 * 'a'}",
+        f"{253 * 'a'}/gpu",
     ],
 )
 def test_an_extended_resource_has_a_vendors_domain_and_a_name(name: str) -> None:
