@@ -196,3 +196,20 @@ def test_the_memory_of_responses_is_bounded() -> None:
         assert len(cache) <= MAX_BLOCKS + 1
         assert len(cache.root.opening_sizes) <= MAX_OPENING_SIZES
         assert len(cache.root.openings) <= MAX_BLOCKS
+
+
+def test_known_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
+    """At less than half of the window, which here is after three responses."""
+    cache = HeaderCache()
+    parts = [HELLO, *(headers(n) + data(n, message(b"x" * 13_000)) + trailers(n) for n in (1, 3, 5))]
+    small = [HELLO, *(headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5))]
+    hits = 0
+    for said in (small, small, small, parts):
+        fast, slow = Counting(LIMITS[5], cache), Slow(LIMITS[5], HeaderCache())
+        fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+        for part in said:
+            fast.receive(part)
+            slow.receive(part)
+            assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+        hits = fast.hits
+    assert hits == 2, "the first two; the third goes the long way, since it asks for credit"
