@@ -309,7 +309,7 @@ class BackoffOracle:
                 tries.nudged, tries.resets = True, 2
             elif before is not None:
                 # What was told while the older one was there may reach this one.
-                tries.nudged, tries.resets = before.nudged, before.resets
+                tries.nudged, tries.resets, tries.touched = before.nudged, before.resets, before.touched
         elif status.state is StateName.GONE:
             self._left(tries)
         last, tries.last = tries.last, status
