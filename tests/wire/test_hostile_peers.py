@@ -187,10 +187,14 @@ async def test_two_messages_to_a_unary_call_are_internal(tmp_path: Path) -> None
         await trio.Path(tmp_path / "peer.sock").unlink()
 
 
-async def test_success_without_a_message_is_internal(tmp_path: Path) -> None:
-    """Fault 70, the other way."""
+_NOTHING_BUT_OK = fields((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0"))
+
+
+@pytest.mark.parametrize("said", [headers(1) + trailers(1), trailers(1, _NOTHING_BUT_OK)])
+async def test_success_without_a_message_is_internal(tmp_path: Path, said: bytes) -> None:
+    """Fault 70, the other way: with headers and trailers, or with trailers alone."""
     expected = ("INTERNAL", PROTOCOL, "the response has no message")
-    assert await refused(tmp_path, says(HELLO + headers(1) + trailers(1))) == expected
+    assert await refused(tmp_path, says(HELLO + said)) == expected
 
 
 async def test_an_unimplemented_method_is_said_so_by_the_plugin(tmp_path: Path) -> None:
