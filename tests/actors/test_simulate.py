@@ -6,14 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection
 
 import pytest
 
+from plugind.actors import simulation_order
 from plugind.actors.simulate import ALL, Fault, simulate
 from plugind.actors.simulate_script import write
 from plugind.actors.simulate_shrink import shrink
-from plugind.protocol import states
+from plugind.benchmarks.planted_bugs import OLD, Planted, fewest, let_two_operations_overlap
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -26,59 +26,51 @@ def test_each_fault_alone_violates_nothing(fault: Fault) -> None:
     assert simulate(1, events=40, faults={fault}).violations == ()
 
 
-#: Seeds that found bugs, and what the bug was.
-FOUND = {
-    5: "a root that could not be looked at, and whose watch was lost, was looked at for ever without a pause",
-    10: "a socket that vanished while the reconciler was started anew was shown for ever",
-    136: "a handler actor that crashed lost the deregistrations that waited for their turn",
-    448: "a registration gave its claim back before its deregistration had run, which waited behind hung calls",
-    982: "a socket replaced by one with its inode while looks at it failed was taken for the old one",
-}
+@pytest.mark.parametrize("planted", OLD, ids=lambda planted: f"{planted.seed}-{planted.name}")
+def test_a_bug_that_was_found_stays_mended(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that found a bug of plugind find it where its mend is taken out, and nothing where it is in.
 
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_a_bug_that_was_found_stays_mended(seed: int) -> None:
-    """The seeds in ``FOUND``, each a bug of plugind that ``simulate`` found."""
-    assert simulate(seed).violations == ()
+    Where they find nothing without the mend, the order of tasks is another, and
+    ``plugind.benchmarks.planted_bugs --shrink`` finds events that do.
+    """
+    # Few events need few rounds, and so a livelock is seen soon.
+    monkeypatch.setattr(simulation_order, "ROUNDS", 2_000)
+    assert planted.with_it().violations
+    assert planted.without_it().violations == ()
 
 
 def test_one_seed_gives_one_trace_whatever_the_process_and_its_hashes() -> None:
     """The hash of a trace is the same in another process, and does not depend on PYTHONHASHSEED."""
+    command = [sys.executable, "-m", "plugind.supervisor", "simulate", "--seed", "3", "--events", "40"]
+    processes = [
+        subprocess.Popen(command, env={**os.environ, "PYTHONHASHSEED": hashes}, stdout=subprocess.PIPE, text=True)
+        for hashes in ("1", "2")
+    ]
+    try:
+        # Meanwhile: they start up, which takes longer than the script.
+        here = simulate(3, events=40)
+        said = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    expected = f"seed 3  events 40  virtual {here.virtual_seconds:.3f} s  trace {here.trace_hash}  violations 0\n"
+    assert said == [expected, expected]
+    assert [process.returncode for process in processes] == [0, 0]
 
-    def lines(hash_seed: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "plugind.supervisor", "simulate", "--seed", "3", "--events", "80"],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return done.stdout.splitlines()
 
-    here = simulate(3, events=80)
-    expected = f"seed 3  events 80  virtual {here.virtual_seconds:.3f} s  trace {here.trace_hash}  violations 0"
-    assert lines("1") == lines("2") == [expected]
+def test_a_planted_bug_is_found_and_shrunk() -> None:
+    """Calls of one name run side by side; two plugins of that name suffice to see it."""
+    with let_two_operations_overlap():
+        broken = simulate(0, events=60)
+    assert {violation.oracle for violation in broken.violations} >= {"one-per-name"}
 
+    kept = fewest(let_two_operations_overlap, 0, broken)
 
-def test_a_planted_bug_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every delay of a backoff is the first one; a few events suffice to see it."""
-    from plugind.actors import registration
-
-    begin = registration._Registration._begin
-
-    async def reusing(self: registration._Registration, command: states.WaitingCommand, state: states.State) -> None:
-        await begin(self, states.StartTimer(1) if isinstance(command, states.StartTimer) else command, state)
-
-    monkeypatch.setattr(registration._Registration, "_begin", reusing)
-
-    def breaks(numbers: Collection[int]) -> bool:
-        return any(v.oracle == "backoff" for v in simulate(4, events=120, only=numbers).violations)
-
-    assert breaks(range(120))
-    kept, _ = shrink(range(120), breaks, tries=40)
-    assert breaks(kept)
-    assert len(kept) < 60
+    with let_two_operations_overlap():
+        again = simulate(0, events=60, only=kept)
+    assert again.violations
+    assert len(kept) < 5
 
 
 def test_shrinking_keeps_what_is_needed_and_nothing_else() -> None:
