@@ -94,6 +94,10 @@ def below(directory: str, name: str) -> str:
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
+def _above(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
 def _inode(identity: Identity) -> _Inode:
     return identity.device, identity.inode
 
@@ -184,7 +188,8 @@ class Discovery:
 
         ``marks`` is what events told of the path since the look before; ``trusted`` says that no event of its
         directory can have been lost since then; ``refusal`` is why a symbolic link is not taken, if that is known.
-        A look that failed is not to be told: it says nothing about what is there (fault 26).
+        A look that failed is not to be told: it says nothing about what is there (fault 26). What lies in a directory
+        that is not known is not taken.
         """
         if found is None or found.kind is Kind.OTHER:
             self._forget(path)
@@ -192,6 +197,8 @@ class Discovery:
         entry = self._entries.get(path) if found.kind is Kind.SOCKET else None
         if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
             self._seen_again(path, entry, found.identity, marks)
+            return
+        if self._is_astray(path):
             return
         reason = self._refusal(path, found, refusal)
         if found.kind is Kind.DIRECTORY and reason is None:
@@ -266,14 +273,16 @@ class Discovery:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
+    def _is_astray(self, path: str) -> bool:
+        """What no directory has would never be missed; it is found where the directory is entered (seed 3195)."""
+        return path != self.root and _above(path) not in self._directories
+
     def _is_full(self) -> bool:
         return len(self._entries) + len(self._directories) > self._max_entries
 
     def _adopt(self, path: str, inode: int) -> None:
-        parent, _, name = path.rpartition("/")
-        directory = self._directories.get(parent or "/")
-        if directory is not None and path != self.root:
-            directory.children[name] = inode
+        if path != self.root:
+            self._directories[_above(path)].children[path.rpartition("/")[2]] = inode
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The inode is no longer taken under this path; its other names get their turn."""
@@ -297,10 +306,9 @@ class Discovery:
 
     def _forget(self, path: str) -> None:
         """Whatever is known at ``path``, and beneath it, is gone; what is not known cannot go (behaviour 8)."""
-        parent, _, name = path.rpartition("/")
-        above = self._directories.get(parent or "/")
+        above = self._directories.get(_above(path))
         if above is not None:
-            above.children.pop(name, None)
+            above.children.pop(path.rpartition("/")[2], None)
         waiting = [path]
         while waiting:
             gone = waiting.pop()

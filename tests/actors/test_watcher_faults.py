@@ -218,6 +218,32 @@ async def test_what_was_said_of_a_name_that_cannot_be_looked_at_is_not_forgotten
         assert await stage.told() == ["a.sock appeared #2"]
 
 
+async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_is_not_shown_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 4 and 14, seed 3195: the old directory's last events led to a socket that no directory was known for."""
+    sub = f"{ROOT}/sub"
+    async with staged() as stage:
+        stage.directory.mkdir(sub)
+        stage.directory.bind(f"{sub}/a.sock")
+        assert await stage.told() == ["first scan completed of []", "sub/a.sock appeared #1"]
+        stage.directory.hold()
+        stage.directory.remove_tree(ROOT)
+        stage.directory.mkdir(sub)
+        stage.directory.bind(f"{sub}/a.sock")
+        stage.directory.look_errors[sub] = errno.EACCES
+        stage.directory.release()
+        await trio.sleep(15)
+        assert await stage.told() == ["sub/a.sock vanished #1"]
+        stage.directory.look_errors.clear()
+        await trio.sleep(15)
+        assert await stage.told() == ["sub/a.sock appeared #2"]
+        stage.directory.deaf = True
+        stage.directory.unlink(f"{sub}/a.sock")
+        await trio.sleep(15)
+        assert await stage.told() == ["sub/a.sock vanished #2"]
+
+
 async def test_a_name_that_is_gone_before_it_is_looked_at_is_no_news(autojump_clock: MockClock) -> None:
     """Fault 25."""
     async with staged() as stage:

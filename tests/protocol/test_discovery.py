@@ -216,6 +216,20 @@ def test_a_directory_that_is_another_one_is_entered_anew(inode: int, marks: int)
     assert known.take().messages == [appeared("/r/x/a.sock", 2, found(7))]
 
 
+def test_what_lies_in_a_directory_that_is_not_known_is_not_taken() -> None:
+    """Seed 3195: a late event of a directory that went led to a socket in the next one of its name, not yet entered."""
+    known = discovery()
+    known.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
+    known.observe("/r/x/y", directory(3), LOOK, time=0.0)
+    known.observe("/r/x/l", found(9, kind=Kind.SYMLINK), LOOK, time=0.0)
+    changes = known.take()
+    assert (changes.messages, changes.enter, known.paths(), known.sockets) == ([], [], frozenset(), 0)
+    known.observe("/r/x", directory(2), time=0.0)
+    known.observe("/r/x/a.sock", found(7), time=0.0)
+    assert known.take().messages == [appeared("/r/x/a.sock", 1, found(7))]
+    assert known.missing("/r/x", set()) == ["/r/x/a.sock"]
+
+
 def test_a_directory_that_is_looked_at_again_stays() -> None:
     """Behaviour 9, for directories."""
     known = discovery()
