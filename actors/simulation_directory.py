@@ -146,8 +146,8 @@ class MemoryEvents:
 class MemoryDirectory:
     """A file system in memory, and the script that changes it.
 
-    ``tick_ns`` is how coarse change times are; ``reuse_inodes`` gives a freed inode number to the next file. ``now``
-    tells the time in seconds.
+    ``tick_ns`` is how coarse change times are; ``reuse_inodes`` gives an inode number that was freed to the next file,
+    unless it was freed while that was not asked for. ``now`` tells the time in seconds.
     """
 
     def __init__(
@@ -452,7 +452,8 @@ class MemoryDirectory:
         node.links -= 1
         if node.links:
             self._touch(node)
-        elif node.device == 1:
+        elif node.device == 1 and self.reuse_inodes:
+            # Or what went while events are lost would be taken for what comes when they are heard again (seed 3369).
             self._free.append(node.number)
 
     def _tell(self, node: _Node, bits: int, name: str = "") -> None:

@@ -13,6 +13,7 @@ from plugind.actors import simulation_order
 from plugind.actors.simulate import ALL, Fault, simulate
 from plugind.actors.simulate_script import write
 from plugind.actors.simulate_shrink import shrink
+from plugind.actors.simulation_directory import MemoryDirectory
 from plugind.benchmarks.planted_bugs import OLD, Planted, fewest, let_two_operations_overlap
 
 
@@ -84,6 +85,18 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
     assert [event.number for event in script] == list(range(50))
     assert write(7, 50, ALL) == script
     assert write(8, 50, ALL) != script
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
+    """Seed 3369: nobody can tell such a socket from the old one with other attributes, and scripts are to be fair."""
+    directory = MemoryDirectory(now=lambda: 0.0)
+    directory.mkdir("/r")
+    freed = directory.bind("/r/a.sock").inode
+    directory.reuse_inodes = not lost
+    directory.unlink("/r/a.sock")
+    directory.reuse_inodes = True
+    assert (directory.bind("/r/a.sock").inode == freed) is not lost
 
 
 def test_the_command_repeats_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
