@@ -115,6 +115,9 @@ class Supervisor:
         self._to_status, self._status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._handlers: dict[str, m.HandlerAdded] = {}
         self._addresses: dict[str, RegistrationInbox] = {}
+        #: Of a node that crashed: those whose handler hangs. Nobody else has their path before they have ended.
+        self._stragglers: dict[str, RegistrationInbox] = {}
+        self._when_they_end: list[Callable[[], None]] = []
         #: Streams of changes that are open; they end with the node.
         self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
         self._inboxes: dict[int, handler_actor.Inbox] = {}
@@ -127,6 +130,7 @@ class Supervisor:
         self._children: Children
         self._crashes: Crashes
         self._registrations: trio.Nursery
+        self._registrations_kept = trio.Event()
         self._places = Places(most_open=most_connections())
         timeouts = self.config.timeouts
         self._registration_config = RegistrationConfig(
@@ -188,6 +192,7 @@ class Supervisor:
         for plugin_type, handler in self._first_handlers.items():
             self._start_handler(plugin_type, handler)
         self._children.start(ChildSpec("places", self._places.run))
+        self._children.start(ChildSpec("registrations", self._keep_registrations, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
 
     async def _stop(self) -> None:
@@ -241,12 +246,20 @@ class Supervisor:
         if retired is not None and effect.type not in self._handlers:
             retired.set()
 
+    async def _keep_registrations(self) -> None:
+        """Registrations outlive a node that crashed, until they have settled what they owe."""
+        async with trio.open_nursery() as self._registrations:
+            self._registrations_kept.set()
+            await trio.sleep_forever()
+
     async def _run_node(self) -> None:
+        await self._registrations_kept.wait()
         async with trio.open_nursery() as nursery:
-            self._registrations = nursery
             watchers = Children(nursery, self._crashes)
             for root in self.config.roots:
                 self._start_watcher(watchers, root)
+            self._when_they_end += self._removed_handlers()
+            self._settle_stragglers()
             try:
                 await reconciler.run(
                     self._reconciler_inbox, self._to_status, self._spawn, self._retire, tuple(self._handlers.values())
@@ -257,23 +270,28 @@ class Supervisor:
             nursery.cancel_scope.cancel()
 
     async def _let_go(self, nursery: trio.Nursery) -> None:
-        """The reconciler crashed: each registration deregisters what it has, then all begins anew."""
-        addresses, self._addresses = self._addresses, {}
-        for address in addresses.values():
+        """The reconciler crashed: each registration deregisters what it has, then all begins anew.
+
+        Those whose handler hangs are waited for by their successors alone.
+        """
+        for address in tuple(self._addresses.values()):
             address.send_nowait(m.StopAsked(deregister=True))
         kept: list[m.ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
-            while addresses:
+            while self._addresses:
                 # Nobody else reads what they report on their way out.
-                message = await self._reconciler_inbox.receive()
-                if isinstance(message, m.RegistrationEnded):
-                    addresses.pop(message.path, None)
-                elif isinstance(message, m.RetryAsked | m.StopAsked | m.StopForced):
-                    kept.append(message)
+                kept.append(await self._reconciler_inbox.receive())
+        with suppress(trio.WouldBlock):
+            while True:
+                kept.append(self._reconciler_inbox.receive_nowait())
         for message in kept:
-            # Somebody waits for what the next reconciler does about it.
-            self._nursery.start_soon(report, self._to_reconciler, message)
-        self._retire_removed()
+            if isinstance(message, m.RetryAsked | m.StopAsked | m.StopForced):
+                # Somebody waits for what the next reconciler does about it.
+                self._nursery.start_soon(report, self._to_reconciler, message)
+        for path, address in self._addresses.items():
+            address.ended = trio.Event()
+            self._stragglers[path] = address
+        self._addresses = {}
         await self._forget_what_was_shown()
         nursery.cancel_scope.cancel()
 
@@ -281,18 +299,27 @@ class Supervisor:
         """What vanishes while nobody keeps the worlds would be shown for ever; what is there is found again."""
         with trio.move_on_after(STATUS_GRACE):
             for plugin in (await self.snapshot()).plugins:
+                if plugin.socket in self._stragglers:
+                    continue
                 gone = m.StateChanged(
                     plugin.socket, plugin.root, plugin.generation, StateName.GONE, trio.current_time(), "started anew"
                 )
                 await report(self._to_status, gone)
 
-    def _retire_removed(self) -> None:
-        """No plugin is left, so the handlers that were being removed are retired: the next reconciler knows of none."""
+    def _removed_handlers(self) -> Iterator[Callable[[], None]]:
+        """Yield what retires the handlers that are being removed, of which a reconciler that starts does not know."""
         current = {id(added.handler) for added in self._handlers.values()}
         for key in self._inboxes.keys() - current:
-            self._inboxes.pop(key).close()
+            yield self._inboxes.pop(key).close
         for plugin_type in self._retired.keys() - self._handlers.keys():
-            self._retired[plugin_type].set()
+            yield self._retired[plugin_type].set
+
+    def _settle_stragglers(self) -> None:
+        """Once no plugin is left of a node that crashed, retire the handlers that waited for that."""
+        if not self._stragglers:
+            waiting, self._when_they_end = self._when_they_end, []
+            for retire in waiting:
+                retire()
 
     def _start_watcher(self, watchers: Children, root: Root) -> None:
         config = watcher.WatcherConfig(
@@ -323,6 +350,9 @@ class Supervisor:
         owed = start.owed
         path = start.appeared.path
         crashed = False
+        before = self._stragglers.get(path)
+        if before is not None and before.ended is not None:
+            await before.ended.wait()
         try:
             await registration.run(
                 self._registration_config,
@@ -333,8 +363,14 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
             crashed = True
             self._crashes.count(f"registration {path}", error)
-        if self._addresses.get(path) is inbox:
-            del self._addresses[path]
+        if inbox.ended is not None:
+            # The node whose it was crashed: the present reconciler knows nothing of it.
+            inbox.ended.set()
+            if self._stragglers.get(path) is inbox:
+                del self._stragglers[path]
+                self._settle_stragglers()
+            return
+        del self._addresses[path]
         await report(self._to_reconciler, m.RegistrationEnded(path, crashed))
 
     def _tell_of_crash(self, name: str, error: Exception) -> None:

@@ -202,6 +202,7 @@ class WatchedNode(SimulatedNode):
                     return False
                 # Past the bell, whose rule would crash the sender.
                 inbox._send.send_nowait(cast("m.RegistrationMessage", bomb))
+                inbox.waiting += 1
         return True
 
     def _note(self, change: m.PluginChanged) -> None:
@@ -225,4 +226,4 @@ class WatchedNode(SimulatedNode):
 
     def actors(self) -> list[str]:
         """The paths that have a registration actor now."""
-        return sorted(self.supervisor._addresses)
+        return sorted(self.supervisor._addresses.keys() | self.supervisor._stragglers.keys())

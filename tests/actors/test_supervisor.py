@@ -253,6 +253,49 @@ async def test_who_asks_a_reconciler_that_crashes_is_answered_by_the_next(
         assert node.state("a.sock") == "parked"
 
 
+async def test_who_is_not_let_go_when_the_reconciler_crashes_keeps_its_path_and_nobody_else_waits(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85, behaviour 20: unregister before register, though nobody remembers; seeds 1610 and 2420."""
+    handler = FakeHandler().script("deregister", Hangs(), name="red")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "green"))
+        await node.settled(patience=0.0)
+        crash_once(monkeypatch, reconciler._Reconciler, "take")
+        node.plug("c.sock", FakePlugin("Shape", "round"))
+        await trio.sleep(5.0)
+        plugin.unlink()
+        node.plug("a.sock", FakePlugin("Colour", "blue"))
+        await node.settled()
+        # The grace is over at 10 s, the call that hangs at 120 s.
+        assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(10.0)]
+        assert node.timeline("a.sock") == [
+            *registered_at(0.0),
+            (0.0, "leaving"),
+            (120.0, "gone"),
+            *registered_at(120.0),
+        ]
+        assert handler.asked("red") == ["validate", "register", "deregister"]
+        assert handler.asked("blue") == ["validate", "register"]
+
+
+async def test_a_handler_is_not_removed_before_it_was_asked_for_the_last_though_the_reconciler_crashed(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: the removal outlives the node that it was asked of."""
+    handler = FakeHandler().always("deregister", Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        crash_once(monkeypatch, reconciler._Reconciler, "take")
+        node.plug("c.sock", FakePlugin("Shape", "round"))
+        await node.supervisor.remove_handler("Colour")
+        assert node.now == 120.0
+        await node.settled()
+        assert node.state("a.sock") == "parked"
+
+
 async def test_a_handler_actor_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
