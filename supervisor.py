@@ -274,8 +274,13 @@ class Supervisor:
 
         Those whose handler hangs are waited for by their successors alone.
         """
-        for address in tuple(self._addresses.values()):
-            address.send_nowait(m.StopAsked(deregister=True))
+        for path, address in tuple(self._addresses.items()):
+            if path in self._stragglers:
+                # It still waits for the one before it, and owes nothing.
+                address.ended = trio.Event()
+                del self._addresses[path]
+            else:
+                address.send_nowait(m.StopAsked(deregister=True))
         kept: list[m.ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
             while self._addresses:
@@ -354,12 +359,14 @@ class Supervisor:
         if before is not None and before.ended is not None:
             await before.ended.wait()
         try:
-            await registration.run(
-                self._registration_config,
-                inbox,
-                start.appeared,
-                None if owed is None else (owed.info, owed.generation, owed.handler),
-            )
+            # Unless its own node is gone too by now.
+            if inbox.ended is None:
+                await registration.run(
+                    self._registration_config,
+                    inbox,
+                    start.appeared,
+                    None if owed is None else (owed.info, owed.generation, owed.handler),
+                )
         except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
             crashed = True
             self._crashes.count(f"registration {path}", error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 import attrs
 import trio
@@ -29,9 +29,6 @@ from plugind.protocol.status import StateName
 
 Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
 ACTORS: tuple[Actor, ...] = ("watcher", "reconciler", "registration", "status", "handler")
-
-
-_NOTIFY_FAILED: Final = "failed to send registration status"
 
 
 class InjectedError(Exception):
@@ -146,6 +143,8 @@ class WatchedNode(SimulatedNode):
         #: Cancelled when tasks run and run, and time stands still.
         self.headway = trio.CancelScope()
         self._seen_at = -1.0
+        #: Paths of the plugins that are registered and are still to be told so.
+        self._owed_notices: set[str] = set()
 
     def _every_so_often(self) -> None:
         now = trio.current_time()
@@ -210,15 +209,23 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        owing, before = self._seen.owing.get(status.socket), self._statuses.get(status.socket)
-        # What is shown may be a moment behind the handler, that much further on.
-        notifies = (
-            before is not None and before.state is StateName.NOTIFYING and _NOTIFY_FAILED in (status.reason or "")
-        )
-        held = owing is not None and owing.taken and owing.plugin.generation == status.generation
-        self._backoff.shown(status, owing=held or notifies)
+        self._backoff.shown(status, owing=self._is_owed_notice(status))
         self._seen.shown(status)
         super()._note(change)
+
+    def _is_owed_notice(self, status: m.PluginStatus) -> bool:
+        """Whether the plugin was registered and is still to be told so, as far as is shown: that lags the handler."""
+        path, before = status.socket, self._statuses.get(status.socket)
+        if before is not None and before.generation != status.generation:
+            self._owed_notices.discard(path)
+        match status.state:
+            case StateName.NOTIFYING if status.reason is None:
+                self._owed_notices.add(path)
+            case StateName.DIALING | StateName.WAITING:
+                pass
+            case _:
+                self._owed_notices.discard(path)
+        return path in self._owed_notices
 
     def shown(self, state: StateName) -> dict[str, m.PluginStatus]:
         """What is shown in ``state`` now, by path."""

@@ -280,6 +280,28 @@ async def test_who_is_not_let_go_when_the_reconciler_crashes_keeps_its_path_and_
         assert handler.asked("blue") == ["validate", "register"]
 
 
+async def test_who_waits_for_its_path_when_the_next_reconciler_crashes_holds_up_nobody_and_leaves_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: it has not begun, and owes nothing; seed 3664."""
+    handler = FakeHandler().script("deregister", Hangs(), name="red")
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Colour", "green"))
+        await node.settled(patience=0.0)
+        for crash in range(2):
+            crash_once(monkeypatch, reconciler._Reconciler, "take")
+            node.plug(f"crash-{crash}.sock", FakePlugin("Shape", "round"))
+            await trio.sleep(20.0)
+        plugin.unlink()
+        await node.settled()
+        again = [*at(10.0, *STEPS), *at(20.0, "leaving", "gone"), *registered_at(20.0)]
+        assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *again]
+        assert node.timeline("a.sock")[len(STEPS) :] == [(0.0, "leaving"), *at(120.0, "gone", "dialing", "gone")]
+        assert node.state("a.sock") is None
+        assert handler.asked("red") == ["validate", "register", "deregister"]
+
+
 async def test_a_handler_is_not_removed_before_it_was_asked_for_the_last_though_the_reconciler_crashed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
