@@ -216,7 +216,7 @@ class WatchedNode(SimulatedNode):
     def _is_owed_notice(self, status: m.PluginStatus) -> bool:
         """Whether the plugin was registered and is still to be told so, as far as is shown: that lags the handler."""
         path, before = status.socket, self._statuses.get(status.socket)
-        if before is not None and before.generation != status.generation:
+        if before is None or before.generation != status.generation:
             self._owed_notices.discard(path)
         match status.state:
             case StateName.NOTIFYING if status.reason is None:

@@ -252,6 +252,7 @@ OLD = (
         old_bugs.forget_what_could_not_be_seen, 982, (3, 29, 40, 72, 80, 87, 89, 107, 130, 134, 137, 152, 166, 172, 190)
     ),
     Planted(old_bugs.take_what_no_directory_has, 3195, (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199)),
+    Planted(old_bugs.give_away_the_path_of_who_is_not_let_go, 2420, (80, 104, 105, 113, 114, 117, 118)),
 )
 
 
