@@ -16,8 +16,10 @@ from plugind.actors import registration, supervision, watcher
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.io.looking import Looker, words
 from plugind.actors.mailbox import RegistrationInbox
+from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
+from plugind.protocol.world import World
 from plugind.supervisor import Supervisor
 
 
@@ -132,4 +134,17 @@ def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
         start(self, nursery)
 
     with patch.object(Supervisor, "_start", forgetful):
+        yield
+
+
+@contextmanager
+def show_for_ever_who_crashed_when_it_was_gone() -> Iterator[None]:
+    """A registration that crashes when its socket is gone is shown for ever (seed 1191)."""
+    ended = World._ended
+
+    def silent(self: World, message: m.RegistrationEnded, now: float) -> None:
+        with patch.object(World, "_show_gone", lambda self, entry, now: None):
+            ended(self, message, now)
+
+    with patch.object(World, "_ended", silent):
         yield

@@ -253,6 +253,11 @@ OLD = (
     ),
     Planted(old_bugs.take_what_no_directory_has, 3195, (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199)),
     Planted(old_bugs.give_away_the_path_of_who_is_not_let_go, 2420, (80, 104, 105, 113, 114, 117, 118)),
+    Planted(
+        old_bugs.show_for_ever_who_crashed_when_it_was_gone,
+        1191,
+        (20, 44, 61, 105, 110, 119, 120, 132, 141, 143, 146, 153, 154),
+    ),
 )
 
 

@@ -114,7 +114,7 @@ class World:
             case m.Released():
                 self._released(message.path, message.generation)
             case m.RegistrationEnded():
-                self._ended(message)
+                self._ended(message, now)
             case m.SocketVanished():
                 self._vanished(message.path, message.generation, now)
             case m.SocketTouched():
@@ -162,8 +162,12 @@ class World:
         """What was refused at ``path`` is no longer there."""
         entry = self._refused.pop(path, None)
         if entry is not None:
-            gone = m.StateChanged(path, entry.root, entry.generation, StateName.GONE, now)
-            self._effects.append(Show(gone))
+            self._show_gone(entry, now)
+
+    def _show_gone(self, entry: m.SocketAppeared | m.EntryRefused, now: float) -> None:
+        """Nobody else is left to tell it."""
+        gone = m.StateChanged(entry.path, entry.root, entry.generation, StateName.GONE, now)
+        self._effects.append(Show(gone))
 
     def _touched(self, message: m.SocketTouched) -> None:
         actor = self._actors.get(message.path)
@@ -318,7 +322,7 @@ class World:
 
     # --- actors ---
 
-    def _ended(self, message: m.RegistrationEnded) -> None:
+    def _ended(self, message: m.RegistrationEnded, now: float) -> None:
         actor = self._actors.pop(message.path, None)
         if actor is None:
             return
@@ -328,6 +332,8 @@ class World:
             self._resume(actor, claim)
         elif claim is not None:
             self._released(message.path, claim.generation)
+        elif message.crashed and message.path not in self._desired:
+            self._show_gone(actor.appeared, now)
         self._reconcile(message.path)
         if self._stopping is not None and not self._actors:
             self._effects.append(Finished())

@@ -465,6 +465,13 @@ def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> No
     ]
 
 
+def test_an_actor_that_crashed_when_its_socket_was_gone_is_shown_as_gone() -> None:
+    """Fault 85: it has no successor that would tell (seed 1191)."""
+    world = given(appeared(1), m.SocketVanished(A, 1))
+    gone = m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW)
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [Show(gone)]
+
+
 def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
     """Fault 85: what waited for an answer waits no more."""
     world = given(*registered(B, 1), m.SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
