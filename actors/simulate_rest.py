@@ -69,6 +69,8 @@ def differences(player: Player) -> list[str]:
     found += [f"{path} is owed a deregistration" for path in sorted(player.handlers.owing.keys() - held.keys())]
     there = player.node.directory.sockets(player.node.root)
     found += [f"{path} has an actor, and is not there" for path in player.node.actors() if path not in there]
+    # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
+    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - player.node._statuses.keys())]
     found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
     if player.policy is InstancePolicy.REJECT:
         names = sorted(plugin.name for plugin in held.values())
