@@ -329,7 +329,8 @@ class BackoffOracle:
                         "backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try"
                     )
                 tries.early = None
-                tries.until, tries.nudged = None, False
+                # What was told in this instant may have come after this dial began, and is obeyed when that has failed.
+                tries.until, tries.nudged = None, self._nudged_just_now(status.socket)
             case StateName.WAITING | StateName.STALE:
                 self._waits(tries, status, owing=owing)
             case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
