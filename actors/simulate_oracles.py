@@ -262,6 +262,8 @@ class BackoffOracle:
         self._backoff = backoff
         self._tries: dict[str, _Tries] = {}
         self._last_nudge: dict[str | None, float] = {}
+        #: Sockets that were touched before the daemon could look at them.
+        self._unseen: set[str] = set()
 
     def forget(self) -> None:
         """The daemon ended."""
@@ -285,6 +287,8 @@ class BackoffOracle:
 
     def touched(self, path: str | None = None) -> None:
         """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
+        if path is not None and path not in self._tries:
+            self._unseen.add(path)
         for other, tries in self._tries.items():
             if path in (None, other):
                 tries.touched, tries.resets = True, 2
@@ -305,11 +309,14 @@ class BackoffOracle:
             before = tries
             self._left(before)
             tries = self._tries[status.socket] = _Tries(status.generation)
-            if self._nudged_just_now(status.socket):
-                tries.nudged, tries.resets = True, 2
-            elif before is not None:
+            if before is not None:
                 # What was told while the older one was there may reach this one.
                 tries.nudged, tries.resets, tries.touched = before.nudged, before.resets, before.touched
+            elif status.socket in self._unseen:
+                tries.touched, tries.resets = True, 2
+            self._unseen.discard(status.socket)
+            if self._nudged_just_now(status.socket):
+                tries.nudged, tries.resets = True, 2
         elif status.state is StateName.GONE:
             self._left(tries)
         last, tries.last = tries.last, status
