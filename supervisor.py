@@ -8,12 +8,9 @@ node as a whole lets go of its plugins and starts again from the file system (fa
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 import random
 import secrets
-import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -24,27 +21,26 @@ from typing import Self
 import attrs
 import trio
 
-from plugind.actors import commands, daemon, reconciler, registration, status, watcher
-from plugind.actors.console_client import default_status_path
-from plugind.actors.conversation import ConversationConfig, Dialler
-from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.handlers.actor import Handler, policy_of
-from plugind.actors.handlers.known import built_in_handlers, installed_handlers
-from plugind.actors.io.dialling import dial
-from plugind.actors.io.directory import Directory, RealDirectory
-from plugind.actors.io.limits import most_connections
-from plugind.actors.io.roots import held
-from plugind.actors.mailbox import RegistrationInbox, report
-from plugind.actors.places import Places
-from plugind.actors.registration import RegistrationConfig
-from plugind.actors.status import StatusConfig
-from plugind.actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
-from plugind.protocol import messages as m
-from plugind.protocol import world
-from plugind.protocol.config import Config, Root, check_roots
-from plugind.protocol.errors import ConfigError
-from plugind.protocol.logs import SILENT, Logger
-from plugind.protocol.status import StateName
+from .actors import reconciler, registration, watcher
+from .actors.conversation import ConversationConfig, Dialler
+from .actors.dial_slots import Places
+from .actors.handlers import actor as handler_actor
+from .actors.handlers.actor import Handler, policy_of
+from .actors.handlers.registry import built_in_handlers
+from .actors.io.descriptors import most_connections
+from .actors.io.directory import Directory, RealDirectory
+from .actors.io.grpc_client.dial import dial
+from .actors.mailbox import RegistrationInbox, report
+from .actors.registration import RegistrationConfig
+from .actors.status import actor as status
+from .actors.status.actor import StatusConfig
+from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
+from .protocol import messages as m
+from .protocol import world
+from .protocol.config import Config, Root, check_roots
+from .protocol.errors import ConfigError
+from .protocol.logs import SILENT, Logger
+from .protocol.status import StateName
 
 #: Messages that may wait for the reconciler and for the status actor before their writers have to.
 INBOX_SIZE = 4096
@@ -526,25 +522,3 @@ class _Changes:
         if isinstance(message, m.Lagged):
             raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
         return message
-
-
-async def _run_daemon(args: argparse.Namespace) -> None:
-    config = daemon.config_from(args, os.environ)
-    log = daemon.log_from(args)
-    with held((root.path for root in config.roots), allow_insecure=args.insecure_root):
-        node = Supervisor(
-            config,
-            handlers=installed_handlers(),
-            status_config=StatusConfig(socket=args.status or default_status_path()),
-            log=log,
-        )
-        await daemon.serve(node, log, config)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command ``plugind``: return its exit code."""
-    return commands.main(arguments, _run_daemon, Supervisor)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

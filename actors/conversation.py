@@ -13,16 +13,16 @@ import attrs
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.places import Place, Places
-from plugind.protocol import states
-from plugind.protocol.config import Timeouts
-from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import InfoLimits, check_info
-from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
-from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from plugind.protocol.status import Outcome
-from plugind.protocol.wire_errors import DialError, DialFailure, Peer
+from ..protocol import states
+from ..protocol.config import Timeouts
+from ..protocol.errors import ValidationError
+from ..protocol.plugins import InfoLimits, check_info
+from ..protocol.proto.pluginregistration_grpc import RegistrationStub
+from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from ..protocol.status import Outcome
+from ..protocol.wire.errors import DialError, DialFailure, Peer
+from .dial_slots import Place, Places
+from .io.grpc_client.channel import Channel
 
 #: Characters of an error that a plugin is told or people are shown (fault 94).
 MAX_ERROR = 2048
@@ -36,7 +36,7 @@ _RETRIES = {
 
 
 class Dialler(Protocol):
-    """The port to the plugins: ``plugind.actors.io.dialling`` for real, a simulated network in tests."""
+    """The port to the plugins: ``plugind.actors.io.grpc_client.dial`` for real, a simulated network in tests."""
 
     async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
         """Connect to the socket at ``path`` within ``timeout`` seconds.

@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from plugind.protocol.logs import Field, Format, Level, json_line, text_line
+from ..protocol.logs import Field, Format, Level, json_line, text_line
 
 #: Characters that wait to be written at most: the lines of some 30,000 plugins that go at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024

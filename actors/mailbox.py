@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 
-from plugind.protocol.messages import RegistrationMessage
+from ..protocol.messages import RegistrationMessage
 
 T = TypeVar("T")
 

@@ -31,9 +31,9 @@ import pytest
 if TYPE_CHECKING:
     import trio.abc
 
-    from plugind.actors.handlers.actor import Handler
-    from plugind.actors.simulation import SimulatedNode
-    from plugind.protocol.config import Config
+    from ..protocol.config import Config
+    from .handlers.actor import Handler
+    from .simulation.node import SimulatedNode
 
 _R = TypeVar("_R")
 _MARK = "_plugind_virtual_time"
@@ -42,7 +42,7 @@ _MARK = "_plugind_virtual_time"
 @pytest.fixture
 def plugind_config() -> Config:
     """The configuration of ``node``: by default one without jitter, of seed 0. Override it."""
-    from plugind.actors.simulation import DEFAULT_CONFIG
+    from .simulation.node import DEFAULT_CONFIG
 
     return DEFAULT_CONFIG
 
@@ -54,8 +54,8 @@ def plugind_handlers() -> Mapping[str, Handler]:
 
 
 async def _node(plugind_config: Config, plugind_handlers: Mapping[str, Handler]) -> AsyncIterator[SimulatedNode]:
-    """A running :class:`~plugind.actors.simulation.SimulatedNode`, which the test is to plug plugins into."""
-    from plugind.actors.simulation import SimulatedNode
+    """A running :class:`~plugind.actors.simulation.node.SimulatedNode`, which the test is to plug plugins into."""
+    from .simulation.node import SimulatedNode
 
     async with SimulatedNode(plugind_config, handlers=plugind_handlers) as running:
         yield running

@@ -11,9 +11,9 @@ from typing import assert_never
 
 import trio
 
-from plugind.actors.mailbox import report
-from plugind.protocol import messages as m
-from plugind.protocol import world
+from ..protocol import messages as m
+from ..protocol import world
+from .mailbox import report
 
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
 Spawn = Callable[[world.StartRegistration], m.Address[m.RegistrationMessage]]

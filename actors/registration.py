@@ -14,14 +14,14 @@ from typing import TypeVar, assert_never
 import attrs
 import trio
 
-from plugind.actors.conversation import Conversation, ConversationConfig
-from plugind.actors.mailbox import RegistrationInbox
-from plugind.protocol import lifecycle, states
-from plugind.protocol import messages as m
-from plugind.protocol.backoff import Backoff
-from plugind.protocol.config import Timeouts
-from plugind.protocol.plugins import Plugin, PluginInfo
-from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from ..protocol import lifecycle, states
+from ..protocol import messages as m
+from ..protocol.backoff import Backoff
+from ..protocol.config import Timeouts
+from ..protocol.plugins import Plugin, PluginInfo
+from ..protocol.status import Finished, Operation, Outcome, StateName
+from .conversation import Conversation, ConversationConfig
+from .mailbox import RegistrationInbox
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import attrs
 import trio
 
-from plugind.protocol.backoff import RestartIntensity
-from plugind.protocol.errors import ConfigError
+from ..protocol.backoff import RestartIntensity
+from ..protocol.errors import ConfigError
 
 
 class GaveUpError(Exception):

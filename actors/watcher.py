@@ -2,7 +2,7 @@
 
 Events only say where to look; a periodic scan of everything repairs whatever they lost, and is all there is where
 inotify is not to be had (behaviour 14). This module has the root, the schedule and the reports; how it looks is in
-:mod:`plugind.actors.io.looking`, what follows from a look in :mod:`plugind.protocol.discovery`.
+:mod:`plugind.actors.scanner`, what follows from a look in :mod:`plugind.protocol.discovery`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import attrs
 import trio
 
-from plugind.actors.io.directory import Directory
-from plugind.actors.io.looking import Looker, words
-from plugind.protocol.discovery import Discovery, Kind
-from plugind.protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage, Watching
+from ..protocol.discovery import Discovery, Kind
+from ..protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage, Watching
+from .io.directory import Directory
+from .scanner import Looker, words
 
 #: Events that can be lost come so fast only where somebody floods the root: seconds between two scans for their sake.
 _OVERFLOW_GAP = 0.1

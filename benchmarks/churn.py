@@ -20,12 +20,12 @@ from statistics import linear_regression, median, quantiles
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import PluginReport, ServerOptions
-from plugind.benchmarks.cheap_server import raise_descriptor_limit
-from plugind.benchmarks.daemon_process import DaemonProcess, StatusPoll, plugind_run
-from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.svg import PALETTE, Lines, Series, chart
-from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, plugind_run
+from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
+from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.report.svg import PALETTE, Lines, Series, chart
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
 
 _BEAT = 0.02
 """Seconds between two commands to the plugins' process: so many sockets as are due are made, and removed, together."""

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.cheap_server import raise_descriptor_limit
-from plugind.benchmarks.daemon_process import DaemonProcess, peer_started, plugind_started
-from plugind.benchmarks.server_process import cheap_server, scratch_directory
-from plugind.benchmarks.svg import Lines, Series, chart
-from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, peer_started, plugind_started
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
+from plugind.benchmarks.report.svg import Lines, Series, chart
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
 
 _PATIENCE = 300.0
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import quantiles
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.daemon_process import plugind_run
-from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.table import Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.peers.daemon_process import plugind_run
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.report.table import Progress, Row, Spread, machine, table, write_json
 
 _PATIENCE = 120.0
 """Seconds for plugins to be registered before the run counts as failed."""

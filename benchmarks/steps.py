@@ -2,9 +2,9 @@
 
     python -m benchmarks.steps --sockets 5000 --runs 3
 
-The daemon runs under `benchmarks.sampler`; each sample is counted for the step that the innermost function of plugind's
-belongs to, and as its own time or Trio's (or another library's) that it called. The whole is what the kernel says that
-the daemon took, so that shares become microseconds.
+The daemon runs under `benchmarks.report.sampler`; each sample is counted for the step that the innermost
+function of plugind's belongs to, and as its own time or Trio's (or another library's) that it called. The whole is what
+the kernel says that the daemon took, so that shares become microseconds.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.report.svg import Bars, Series, chart
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
 from plugind.benchmarks.storm_run import Scenario, run_storm
-from plugind.benchmarks.svg import Bars, Series, chart
-from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
 
 STEPS = {
     "find the socket": (
         "actors.watcher",
-        "actors.io.looking",
+        "actors.scanner",
         "actors.io.directory",
         "protocol.paths",
         "actors.io.roots",
     ),
     "decide what to do": ("actors.reconciler", "protocol.world", "protocol.claims"),
     "start and end the actor": ("supervisor", "actors.supervision"),
-    "wait for a place": ("actors.places",),
-    "dial": ("actors.io.dialling", "actors.registration:_Registration._dial"),
+    "wait for a place": ("actors.dial_slots",),
+    "dial": ("actors.io.grpc_client.dial", "actors.registration:_Registration._dial"),
     "talk to the plugin": (
-        "actors.io.channel",
-        "actors.io.driver",
-        "actors.io.stream",
-        "actors.io.transport",
-        "protocol.http2",
+        "actors.io.grpc_client.channel",
+        "actors.io.grpc_client.driver",
+        "actors.io.grpc_client.stream",
+        "actors.io.grpc_client.transport",
+        "protocol.wire.http2",
         "protocol.hpack",
-        "protocol.grpc",
-        "protocol.budgets",
+        "protocol.wire.grpc",
+        "protocol.wire.budgets",
         "protocol.proto",
         "actors.registration:_Registration._get_info",
         "actors.registration:_Registration._notify",
@@ -57,7 +57,7 @@ STEPS = {
         "actors.registration:_Registration._show",
         "actors.registration:_words_of",
         "protocol.states:name_of",
-        "actors.status:",
+        "actors.status.actor:",
         "protocol.view",
         "protocol.status",
         "protocol.metrics",
@@ -65,7 +65,12 @@ STEPS = {
     "log": ("actors.logs", "protocol.logs"),
     "pass messages": ("actors.mailbox", "protocol.messages"),
     "live its life (the actor's loop, its deadlines)": ("actors.registration", "protocol.lifecycle", "protocol.states"),
-    "answer the status socket": ("actors.io.http", "actors.status_api", "actors.exposition", "actors.io.unix_listener"),
+    "answer the status socket": (
+        "actors.io.http_server",
+        "actors.status.api",
+        "actors.status.exposition",
+        "actors.io.unix_socket",
+    ),
     "Trio's scheduler": ("the scheduler",),
 }
 _REST, _COLLECTOR = "the rest", "Python's garbage collector"

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.cheap_server import raise_descriptor_limit
-from plugind.benchmarks.server_process import cheap_server, scratch_directory
-from plugind.benchmarks.storm_plugins import SERVERS, shares
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
+from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
+from plugind.benchmarks.plugins.storm_plugins import SERVERS, shares
+from plugind.benchmarks.report.storm_tables import Outcome, plot, rows, told
+from plugind.benchmarks.report.table import Progress, write_json
 from plugind.benchmarks.storm_run import Scenario, run_storm
-from plugind.benchmarks.storm_tables import Outcome, plot, rows, told
-from plugind.benchmarks.table import Progress, write_json
 from plugind.benchmarks.wire import Bench, ClientFailed
 
 _OVERFLOW = 18_000

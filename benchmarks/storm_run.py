@@ -11,10 +11,10 @@ from statistics import median, quantiles
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import PluginReport, ServerOptions
-from plugind.benchmarks.daemon_process import DaemonProcess, StatusPoll, peer_started, plugind_started
-from plugind.benchmarks.server_process import scratch_directory
-from plugind.benchmarks.storm_plugins import Plugins, plugins
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, peer_started, plugind_started
+from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
+from plugind.benchmarks.plugins.server_process import scratch_directory
+from plugind.benchmarks.plugins.storm_plugins import Plugins, plugins
 
 _REMOVAL = 20.0
 """Seconds without any news after which the plugins that are left count as never removed."""

@@ -22,11 +22,11 @@ from statistics import median
 
 import attrs
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.svg import Bars, Series, chart
-from plugind.benchmarks.table import Cell, Progress, Row, Spread, machine, table, write_json
-from plugind.benchmarks.wire_clients import CLIENTS
+from plugind.benchmarks.peers.wire_clients import CLIENTS
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.report.svg import Bars, Series, chart
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
 
 _COLOURS = {
     "plugind": "#0072b2",
@@ -95,7 +95,7 @@ class Bench:
 
     def child(self, client: str, sockets: int, *more: str) -> dict[str, float]:
         """Runs one child to its end. Raises `ClientFailed`."""
-        command = [sys.executable, "-m", "plugind.benchmarks.wire_clients.child", "--client", client]
+        command = [sys.executable, "-m", "plugind.benchmarks.peers.wire_clients.child", "--client", client]
         command += ["--dir", str(self.server.options.directory), "--sockets", str(sockets), "--core", str(self.core)]
         done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
         if done.returncode == 3:

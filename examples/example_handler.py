@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
-from plugind.actors.io.dialling import dial
+from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.config import Config, Root
 from plugind.protocol.errors import PluginError, ValidationError
 from plugind.protocol.messages import Snapshot

@@ -11,8 +11,8 @@ from typing import assert_never
 
 import attrs
 
-from plugind.protocol import messages as m
-from plugind.protocol.plugins import InstancePolicy, PluginInfo, Version, highest_version
+from . import messages as m
+from .plugins import InstancePolicy, PluginInfo, Version, highest_version
 
 
 class Phase(enum.Enum):

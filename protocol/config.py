@@ -6,10 +6,10 @@ import itertools
 
 import attrs
 
-from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.protocol.errors import ConfigError
-from plugind.protocol.limits import DEFAULT_LIMITS, Limits
-from plugind.protocol.plugins import InfoLimits
+from .backoff import Backoff, RestartIntensity
+from .errors import ConfigError
+from .plugins import InfoLimits
+from .wire.limits import DEFAULT_LIMITS, Limits
 
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
@@ -44,10 +44,10 @@ class Config:
     roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
     #: Seconds between rescans, jittered by a tenth (behaviour 14).
     rescan: float = 10.0
-    timeouts: Timeouts = Timeouts()
-    backoff: Backoff = Backoff()
-    intensity: RestartIntensity = RestartIntensity()
-    info_limits: InfoLimits = InfoLimits()
+    timeouts: Timeouts = attrs.field(factory=Timeouts)
+    backoff: Backoff = attrs.field(factory=Backoff)
+    intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
+    info_limits: InfoLimits = attrs.field(factory=InfoLimits)
     #: How much a plugin may ask of a connection: sizes, frames, bytes (faults 50 to 65).
     wire_limits: Limits = DEFAULT_LIMITS
     #: Deregister what is registered when the node stops (behaviour 42).

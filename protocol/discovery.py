@@ -26,13 +26,7 @@ from collections.abc import Iterator, Mapping, Set
 
 import attrs
 
-from plugind.protocol.messages import (
-    EntryRefused,
-    Identity,
-    SocketAppeared,
-    SocketTouched,
-    SocketVanished,
-)
+from .messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
 
 #: Marks: what events told of a path since it was last looked at. ``LOOK`` alone says nothing but that.
 LOOK = 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plugind.protocol import messages as m
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.values import value
+from . import messages as m
+from .plugins import PluginInfo
+from .values import value
 
 
 @value

@@ -28,8 +28,8 @@ from typing import assert_never
 
 import attrs
 
-from plugind.protocol.errors import IllegalStepError
-from plugind.protocol.messages import (
+from .errors import IllegalStepError
+from .messages import (
     HandlerAvailable,
     HandlerWithdrawn,
     NameFreed,
@@ -41,9 +41,9 @@ from plugind.protocol.messages import (
     StopForced,
     TryNow,
 )
-from plugind.protocol.outcomes import after_outcome
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.states import (
+from .outcomes import after_outcome
+from .plugins import PluginInfo
+from .states import (
     AskDeregister,
     Claiming,
     Dial,
@@ -67,7 +67,7 @@ from plugind.protocol.states import (
     Waiting,
     owed_by,
 )
-from plugind.protocol.transitions import enter, leave_off, try_again
+from .transitions import enter, leave_off, try_again
 
 
 def start(message: SocketAppeared) -> Step:

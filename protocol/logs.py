@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from plugind.protocol.text import cut, encodable, escaped
+from .text import cut, encodable, escaped
 
 #: Characters of one value (fault 94).
 MAX_VALUE = 1024

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from plugind.protocol.plugins import InstancePolicy, Plugin, PluginInfo
-from plugind.protocol.status import Finished, Outcome, StateName
-from plugind.protocol.values import value
+from .plugins import InstancePolicy, Plugin, PluginInfo
+from .status import Finished, Outcome, StateName
+from .values import value
 
 M = TypeVar("M", contravariant=True)
 

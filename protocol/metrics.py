@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from plugind.protocol.messages import RootReported, StateChanged
-from plugind.protocol.plugins import BUILT_IN_TYPES
-from plugind.protocol.status import Operation, Outcome, StateName
-from plugind.protocol.view import Row
+from .messages import RootReported, StateChanged
+from .plugins import BUILT_IN_TYPES
+from .status import Operation, Outcome, StateName
+from .view import Row
 
 #: Upper bounds in seconds. A local call takes fractions of a millisecond; the longest deadline is two minutes.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)

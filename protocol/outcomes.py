@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from plugind.protocol.errors import IllegalStepError
-from plugind.protocol.messages import Admitted, ClaimRefused, NoHandler
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.states import (
+from .errors import IllegalStepError
+from .messages import Admitted, ClaimRefused, NoHandler
+from .plugins import PluginInfo
+from .states import (
     Announce,
     AskDeregister,
     AskInfo,
@@ -53,7 +53,7 @@ from plugind.protocol.states import (
     Validating,
     Waiting,
 )
-from plugind.protocol.transitions import enter, leave_off, try_again
+from .transitions import enter, leave_off, try_again
 
 #: Tries to tell a plugin of its registration, each on a new connection, before it is rolled back (fault 35).
 NOTIFY_TRIES = 5

@@ -13,7 +13,7 @@ import re
 
 import attrs
 
-from plugind.protocol.errors import ValidationError
+from .errors import ValidationError
 
 CSI = "CSIPlugin"
 DEVICE = "DevicePlugin"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from typing import assert_never
 
-from plugind.protocol import status
-from plugind.protocol.messages import (
+from . import status
+from .messages import (
     Admitted,
     ClaimRefused,
     HandlerAvailable,
@@ -23,9 +23,9 @@ from plugind.protocol.messages import (
     StopForced,
     TryNow,
 )
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
-from plugind.protocol.values import value
+from .plugins import PluginInfo
+from .status import StateName
+from .values import value
 
 
 class Retry(enum.Enum):

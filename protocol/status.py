@@ -6,12 +6,12 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plugind.protocol.text import encodable
-from plugind.protocol.values import value
+from .text import encodable
+from .values import value
 
 if TYPE_CHECKING:
     # The messages are made of this module's names.
-    from plugind.protocol.messages import PluginStatus
+    from .messages import PluginStatus
 
 
 class StateName(enum.StrEnum):

@@ -9,9 +9,9 @@ from typing import assert_never
 
 import attrs
 
-from plugind.protocol.errors import IllegalStepError
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.states import (
+from .errors import IllegalStepError
+from .plugins import PluginInfo
+from .states import (
     AskDeregister,
     AskingInfo,
     Claiming,

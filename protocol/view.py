@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from plugind.protocol.messages import HistoryEntry, PluginStatus, RootReported, StateChanged
-from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
-from plugind.protocol.text import encodable, escaped
+from .messages import HistoryEntry, PluginStatus, RootReported, StateChanged
+from .plugins import PluginInfo
+from .status import StateName
+from .text import encodable, escaped
 
 #: Changes of state that are kept of one socket.
 HISTORY = 32

@@ -10,7 +10,7 @@ did not happen there.
 
 from __future__ import annotations
 
-from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, below
+from .discovery import ATTRIBUTES, LOOK, REMOVED, below
 
 # The kernel's constants (include/uapi/linux/inotify.h).
 ATTRIB = 0x4

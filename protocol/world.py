@@ -17,21 +17,11 @@ from typing import assert_never
 
 import attrs
 
-from plugind.protocol import messages as m
-from plugind.protocol.claims import Claim, Name, Phase, key_of, taken
-from plugind.protocol.effects import (
-    Answer,
-    Effect,
-    Finished,
-    HandlerRetired,
-    Immediate,
-    Owed,
-    Show,
-    StartRegistration,
-    Tell,
-)
-from plugind.protocol.plugins import InstancePolicy
-from plugind.protocol.status import StateName
+from . import messages as m
+from .claims import Claim, Name, Phase, key_of, taken
+from .effects import Answer, Effect, Finished, HandlerRetired, Immediate, Owed, Show, StartRegistration, Tell
+from .plugins import InstancePolicy
+from .status import StateName
 
 __all__ = [
     "Answer",

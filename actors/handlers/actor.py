@@ -17,10 +17,10 @@ from typing import Protocol, assert_never
 import attrs
 import trio
 
-from plugind.protocol import messages as m
-from plugind.protocol.errors import PluginError
-from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.status import Outcome
+from ...protocol import messages as m
+from ...protocol.errors import PluginError
+from ...protocol.plugins import InstancePolicy, Plugin
+from ...protocol.status import Outcome
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024

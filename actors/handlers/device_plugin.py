@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plugind.actors.handlers.instances import Instances
-from plugind.protocol.plugins import InstancePolicy, Plugin, check_extended_resource
+from ...protocol.plugins import InstancePolicy, Plugin, check_extended_resource
+from .instances import Instances
 
 
 class DevicePluginHandler:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plugind.actors.handlers.instances import Instances
-from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import InstancePolicy, Plugin, choose_dra_service
+from ...protocol.errors import ValidationError
+from ...protocol.plugins import InstancePolicy, Plugin, choose_dra_service
+from .instances import Instances
 
 
 class DRAHandler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plugind.protocol.plugins import Plugin
+from ...protocol.plugins import Plugin
 
 
 class Instances:

@@ -15,9 +15,9 @@ import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
-from plugind.protocol.discovery import Found, Kind
-from plugind.protocol.messages import Identity
-from plugind.protocol.watches import Notice
+from ...protocol.discovery import Found, Kind
+from ...protocol.messages import Identity
+from ...protocol.watches import Notice
 
 #: So many names are read before others get their turn (fault 27).
 CHUNK = 256

@@ -13,7 +13,7 @@ import attrs
 import h11
 import trio
 
-from plugind.actors.io.unix_listener import MAX_PATH
+from .unix_socket import MAX_PATH
 
 #: Bytes of a whole answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024

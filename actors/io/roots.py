@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from plugind.protocol.errors import ConfigError
+from ...protocol.errors import ConfigError
 
 
 class RootBusyError(Exception):

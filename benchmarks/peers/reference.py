@@ -26,8 +26,8 @@ import attrs
 import grpc
 from inotify_simple import INotify, flags
 
-from plugind.benchmarks.cheap_protocol import GET_INFO, NOTIFY
 from plugind.benchmarks.peers.worlds import ActualWorld, DesiredWorld, Registered
+from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
     PluginInfo,

@@ -6,7 +6,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import Fails, FakeHandler, FakePlugin, HandlerCall, Hangs, SimulatedNode, Takes
+from plugind.actors.simulation import (
+    Fails,
+    FakeHandler,
+    FakePlugin,
+    HandlerCall,
+    Hangs,
+    SimulatedNode,
+    Takes,
+)
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.tests.actors.timelines import STEPS, asked, at, refused_at, registered_at, told_no, told_yes
 

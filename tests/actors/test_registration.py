@@ -11,7 +11,15 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.simulation import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, HandlerCall, SimulatedNode, Takes
+from plugind.actors.simulation import (
+    DEFAULT_CONFIG,
+    Fails,
+    FakeHandler,
+    FakePlugin,
+    HandlerCall,
+    SimulatedNode,
+    Takes,
+)
 from plugind.protocol.backoff import Backoff
 from plugind.tests.actors.timelines import asked, at, refused_at, registered_at, told_no, told_yes
 

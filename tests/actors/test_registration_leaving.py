@@ -9,8 +9,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import Accepting, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
-from plugind.actors.simulation_handlers import Ask
+from plugind.actors.simulation import (
+    Accepting,
+    Fails,
+    FakeHandler,
+    FakePlugin,
+    Hangs,
+    PluggedIn,
+    SimulatedNode,
+    Takes,
+)
+from plugind.actors.simulation.handlers import Ask
 from plugind.tests.actors.timelines import Line, at, registered_at
 
 #: When something happens to the plugin.

@@ -14,15 +14,15 @@ from trio.testing import MockClock
 
 from plugind.actors import registration
 from plugind.actors.conversation import ConversationConfig
-from plugind.actors.io.channel import Channel
+from plugind.actors.dial_slots import Places
+from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.places import Places
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
-from plugind.protocol.wire_errors import DialError, DialFailure
+from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.tests.protocol.playbook import INFO, SOCKET, appeared, vanished
 
 

@@ -13,7 +13,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind import supervisor as supervisor_module
 from plugind.actors import conversation, reconciler, registration, watcher
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.simulation import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, SimulatedNode, Takes
+from plugind.actors.simulation import (
+    DEFAULT_CONFIG,
+    Fails,
+    FakeHandler,
+    FakePlugin,
+    Hangs,
+    SimulatedNode,
+    Takes,
+)
 from plugind.actors.supervision import GaveUpError
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.config import Config, Root

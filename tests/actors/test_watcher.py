@@ -7,7 +7,7 @@ import itertools
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
 from plugind.tests.actors.watching import ROOT, staged
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
 from plugind.protocol.discovery import Found
 from plugind.tests.actors.watching import ROOT, Stage, staged

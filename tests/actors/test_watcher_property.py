@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 # Few names, so that they meet; directories and sockets share them.

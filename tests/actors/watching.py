@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from plugind.actors import watcher
-from plugind.actors.simulation_directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.protocol.messages import (
     EntryRefused,
     ReconcilerMessage,

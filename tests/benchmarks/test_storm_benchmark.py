@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.server_process import cheap_server
-from plugind.benchmarks.storm_plugins import shares
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.server_process import cheap_server
+from plugind.benchmarks.plugins.storm_plugins import shares
+from plugind.benchmarks.report.storm_tables import Outcome, plot, rows, told
 from plugind.benchmarks.storm_run import Scenario, StormRun, run_storm
-from plugind.benchmarks.storm_tables import Outcome, plot, rows, told
 
 ROOT = Path(__file__).parents[2]
 TINY = Scenario(sockets=12, idle_seconds=0, patience=30, settle=0)

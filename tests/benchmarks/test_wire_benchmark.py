@@ -12,8 +12,9 @@ import grpc
 import hpack
 import pytest
 
-from plugind.benchmarks.cheap_plugin import ServerOptions
-from plugind.benchmarks.cheap_protocol import (
+from plugind.benchmarks.peers.wire_clients import Target, Work, floor
+from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
+from plugind.benchmarks.plugins.cheap_protocol import (
     GET_INFO,
     NOTIFY,
     PREFACE,
@@ -25,9 +26,8 @@ from plugind.benchmarks.cheap_protocol import (
     Told,
     frame,
 )
-from plugind.benchmarks.server_process import cheap_server
-from plugind.benchmarks.table import table
-from plugind.benchmarks.wire_clients import Target, Work, floor
+from plugind.benchmarks.plugins.server_process import cheap_server
+from plugind.benchmarks.report.table import table
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 
 ROOT = Path(__file__).parents[2]

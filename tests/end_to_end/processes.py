@@ -19,7 +19,7 @@ from plugind.actors.io.http_client import Reply, UnreachableError, ask
 
 #: Seconds for anything at all; a loaded machine takes some, a healthy one none of them.
 DEADLINE = 60.0
-PLUGIND = [sys.executable, "-m", "plugind.supervisor"]
+PLUGIND = [sys.executable, "-m", "plugind"]
 
 Plugin = Mapping[str, object]
 """A plugin as the status socket tells of it."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind import supervisor
+from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, number, plugin_process
 
@@ -174,7 +174,7 @@ def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
     hint = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
     reason = f"no daemon answers at {status} ({why}); {hint}\n"
     for command in ("ls", "ls --json", "describe a", "watch", "retry a", "wait a --timeout 0.1"):
-        code = supervisor.main([*command.split(), "--status", status])
+        code = commands.main([*command.split(), "--status", status])
         prefix = "plugind: a is not registered: " if command.startswith("wait") else "plugind: "
         assert (command, code, *capsys.readouterr()) == (command, 1, "", prefix + reason)
 
@@ -186,7 +186,7 @@ def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
 )  # fmt: skip
 def test_wrong_usage_is_exit_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        supervisor.main(arguments.split())
+        commands.main(arguments.split())
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -196,7 +196,7 @@ def test_wrong_usage_is_exit_2(arguments: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("command", ["", *["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake"]])
 def test_help_is_there_for_every_command_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        supervisor.main([*command.split(), "--help"])
+        commands.main([*command.split(), "--help"])
     assert ended.value.code == 0
     out, err = capsys.readouterr()
     assert err == ""

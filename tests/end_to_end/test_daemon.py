@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind import supervisor
+from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCLIB, NODE
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
@@ -153,7 +153,7 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     assert refused("--root", str(file), *status) == (78, f"plugind: the root {file} {no_directory}")
     for roots, line in said.items():
         # All but one in this process: the way to the exit code is the same, and there is no start to wait for.
-        code = supervisor.main(["run", *status, *(text for root in roots for text in ("--root", root))])
+        code = commands.main(["run", *status, *(text for root in roots for text in ("--root", root))])
         assert (code, *capsys.readouterr()) == (78, "", f"plugind: {line}\n")
     assert {"status.sock"}.isdisjoint(os.listdir(tmp_path))
     assert open_to_all.stat().st_mode & 0o777 == 0o777

@@ -8,7 +8,7 @@ import sys
 
 def test_the_demo_ends_by_itself_when_all_has_settled() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "plugind.supervisor", "demo", "--once"],
+        [sys.executable, "-m", "plugind", "demo", "--once"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import dial
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
@@ -25,7 +25,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInf
 FAKE = [
     sys.executable,
     "-c",
-    "import argparse, sys; from plugind.actors import fake_plugin as f; p = argparse.ArgumentParser();"
+    "import argparse, sys; from plugind.actors.console import fake as f; p = argparse.ArgumentParser();"
     "f.add_arguments(p); sys.exit(f.main(p.parse_args()))",
 ]
 EXAMPLE = [sys.executable, str(Path(__file__).parents[2] / "examples" / "example_plugin.py")]

@@ -14,10 +14,11 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors import console, status
-from plugind.actors.console_client import default_status_path
+from plugind.actors.console import ask as console
+from plugind.actors.console.client import default_status_path
 from plugind.actors.io.http_client import ask
-from plugind.actors.status import StatusConfig
+from plugind.actors.status import actor as status
+from plugind.actors.status.actor import StatusConfig
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import (
     ReconcilerMessage,
@@ -213,7 +214,7 @@ async def test_a_reader_that_has_seen_enough_gets_no_complaint(tmp_path: Path, w
         os.close(reader)
         try:
             ended = await trio.run_process(
-                [sys.executable, "-m", "plugind.supervisor", *words, "--status", path],
+                [sys.executable, "-m", "plugind", *words, "--status", path],
                 stdout=writer,
                 capture_stderr=True,
                 check=False,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.fake_plugin import FakeSpec, run_fake
+from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.protocol.config import Config, Root
-from plugind.protocol.limits import Limits
 from plugind.protocol.messages import PluginChanged
 from plugind.protocol.status import StateName
+from plugind.protocol.wire.limits import Limits
 from plugind.supervisor import Supervisor
 
 

@@ -15,14 +15,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plugind.protocol.budgets import Budgets
-from plugind.protocol.frames import MAX_FRAME, frame, literal_field, literal_string, read_settings, unpadded
-from plugind.protocol.grpc import decode_message, metadata_fields, timeout_field
-from plugind.protocol.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 from plugind.protocol.logs import MAX_VALUE, Field, Level, json_line, text_line, timestamp
-from plugind.protocol.metadata import decode_metadata
 from plugind.protocol.text import cut, encodable, escaped
-from plugind.protocol.wire_errors import SHOWN_BYTES, WireError, WireProblem, code_name, shown
+from plugind.protocol.wire.budgets import Budgets
+from plugind.protocol.wire.errors import SHOWN_BYTES, WireError, WireProblem, code_name, shown
+from plugind.protocol.wire.frames import (
+    MAX_FRAME,
+    frame,
+    literal_field,
+    literal_string,
+    read_settings,
+    unpadded,
+)
+from plugind.protocol.wire.grpc import decode_message, metadata_fields, timeout_field
+from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
+from plugind.protocol.wire.metadata import decode_metadata
 from plugind.tests.protocol.thorough import examples
 
 #: What a name of a file may become, surrogates for its odd bytes too.

@@ -10,13 +10,22 @@ import pytest
 import trio
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import dial
-from plugind.protocol.frames import CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, SETTINGS, frame
-from plugind.protocol.limits import DEFAULT_LIMITS, Limits
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo
-from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.protocol.wire.errors import WireError, WireProblem
+from plugind.protocol.wire.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    SETTINGS,
+    frame,
+)
+from plugind.protocol.wire.limits import DEFAULT_LIMITS, Limits
 
 Peer = Callable[[trio.SocketStream], Awaitable[None]]
 

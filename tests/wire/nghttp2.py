@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.io.serving import bind_unix
+from plugind.actors.io.grpc_server.serve import bind_unix
 
 DEADLINE = 20.0
 _PACKAGES = {"nghttp": "nghttp2-client", "h2load": "nghttp2-client", "nghttpd": "nghttp2-server"}

@@ -12,16 +12,16 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 from grpclib.metadata import Deadline
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import connect_stream
-from plugind.actors.io.transport import SocketTransport, StreamTransport
-from plugind.protocol.frames import DATA, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import connect_stream
+from plugind.actors.io.grpc_client.transport import SocketTransport, StreamTransport
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest
-from plugind.protocol.wire_errors import ErrorCode, WireProblem
+from plugind.protocol.wire.errors import ErrorCode, WireProblem
+from plugind.protocol.wire.frames import DATA, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame
 from plugind.tests.wire.hostile import (
     HELLO,
     INFO,

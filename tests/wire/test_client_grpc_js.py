@@ -14,10 +14,10 @@ from grpclib.client import StreamStreamMethod, StreamUnaryMethod, UnaryStreamMet
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import dial
-from plugind.protocol.limits import Limits
-from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
+from plugind.protocol.wire.errors import WireError, WireProblem
+from plugind.protocol.wire.limits import Limits
 from plugind.tests.wire.node import Node, node
 
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]

@@ -11,16 +11,20 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import dial
-from plugind.protocol.limits import Limits
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest, ExampleResponse
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
-from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus, RegistrationStatusResponse
-from plugind.protocol.wire_errors import Peer
+from plugind.protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+from plugind.protocol.wire.errors import Peer
+from plugind.protocol.wire.limits import Limits
 from plugind.tests.wire.grpcio_server import INFO, grpcio_server
 
 LARGE = Limits(message_bytes=8 * 1024 * 1024)

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.dialling import dial
-from plugind.protocol.wire_errors import DialError, DialFailure, Peer
+from plugind.actors.io.grpc_client.dial import dial
+from plugind.protocol.wire.errors import DialError, DialFailure, Peer
 
 
 def listener(path: str, backlog: int = 16) -> socket.socket:

@@ -8,7 +8,13 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.protocol.frames import (
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
+from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
+from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest
+from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo
+from plugind.protocol.wire.errors import WireProblem
+from plugind.protocol.wire.frames import (
     CONTINUATION,
     DATA,
     END_STREAM,
@@ -22,13 +28,7 @@ from plugind.protocol.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from plugind.protocol.limits import Limits
-from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
-from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
-from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest
-from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo
-from plugind.protocol.wire_errors import WireProblem
+from plugind.protocol.wire.limits import Limits
 from plugind.tests.wire.hostile import (
     HELLO,
     INFO,

@@ -8,7 +8,8 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.protocol.frames import (
+from plugind.protocol.wire.errors import ErrorCode, WireProblem
+from plugind.protocol.wire.frames import (
     CONTINUATION,
     DATA,
     HEADERS,
@@ -19,7 +20,6 @@ from plugind.protocol.frames import (
     WINDOW_UPDATE,
     frame,
 )
-from plugind.protocol.wire_errors import ErrorCode, WireProblem
 from plugind.tests.wire.hostile import (
     HELLO,
     INFO,

@@ -14,10 +14,10 @@ from grpclib.client import UnaryStreamMethod, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.io.channel import Channel
-from plugind.actors.io.dialling import dial
-from plugind.actors.io.serving import End
-from plugind.protocol.wire_errors import WireError, WireProblem
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.grpc_server.serve import End
+from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.tests.wire.nghttp2 import Nghttpd, nghttpd, run_tool, tcp_to
 from plugind.tests.wire.server_helpers import Served, frame, message, served
 

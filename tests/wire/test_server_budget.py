@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.actors.io.serving_budget import PREFACE, Allowance, FloodError, FrameBudget, FrameKind, OverlongFrameError
+from plugind.actors.io.grpc_server.budget import (
+    PREFACE,
+    Allowance,
+    FloodError,
+    FrameBudget,
+    FrameKind,
+    OverlongFrameError,
+)
 from plugind.tests.wire.server_helpers import frame
 
 PING = frame(6, b"8 bytes.")

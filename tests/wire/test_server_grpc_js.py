@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.serving import End, Ending, ServerLimits
+from plugind.actors.io.grpc_server.serve import End, Ending, ServerLimits
 from plugind.tests.wire.node import Node, node
 from plugind.tests.wire.server_helpers import Served, served
 

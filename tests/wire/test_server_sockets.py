@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.serving import ServerLimits, bind_unix, serve_unix
+from plugind.actors.io.grpc_server.serve import ServerLimits, bind_unix, serve_unix
 from plugind.tests.wire.server_helpers import ByteClient, Echo, message, served
 
 OK = {"grpc-status": "0"}

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.transport import SocketTransport
+from plugind.actors.io.grpc_client.transport import SocketTransport
 
 T = TypeVar("T")
 

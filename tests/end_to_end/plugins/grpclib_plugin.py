@@ -16,7 +16,12 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
-from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, DevicePluginOptions, Empty, ListAndWatchResponse
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import (
+    Device,
+    DevicePluginOptions,
+    Empty,
+    ListAndWatchResponse,
+)
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
 from plugind.protocol.proto.pluginregistration_pb2 import (
     InfoRequest,

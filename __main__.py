@@ -1,0 +1,8 @@
+"""``python -m plugind``: the command ``plugind``."""
+
+import sys
+
+from .actors.console.commands import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command `plugind`: one module for each of its commands."""

@@ -1,0 +1,184 @@
+"""`plugind run`: one node as a daemon, from its configuration to its end by a signal."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from ...protocol.config import DEFAULT_ROOT, Config, Root
+from ...protocol.errors import ConfigError
+from ...protocol.logs import Format, Level
+from ...supervisor import Supervisor
+from ..handlers.registry import installed_handlers
+from ..io.descriptors import raise_descriptor_limit
+from ..io.roots import held
+from ..logs import Log
+from ..status.actor import StatusConfig
+from .client import add_status_argument, default_status_path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``plugind run``."""
+    parser.add_argument(
+        "--root",
+        action="append",
+        metavar="DIR",
+        help=f"a directory to discover plugins in, made if missing; may be repeated (default: $PLUGIND_ROOT, "
+        f"several separated by ':', or {DEFAULT_ROOT})",
+    )
+    parser.add_argument(
+        "--deprecated-root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a further root, for plugins of old: they are registered with a warning, if their handler permits it",
+    )
+    parser.add_argument(
+        "--rescan", type=_seconds, default=10.0, metavar="SECONDS", help="how often to look at everything anew (10)"
+    )
+    parser.add_argument(
+        "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
+    )
+    parser.add_argument(
+        "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
+    )
+    parser.add_argument(
+        "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
+    )
+    parser.add_argument(
+        "--log-format", choices=[form.value for form in Format], default="text", help="how lines look (text)"
+    )
+    parser.add_argument(
+        "--log-level", choices=[level.name.lower() for level in Level], default="info", help="what is logged (info)"
+    )
+    add_status_argument(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.01 to 86400")
+    return value
+
+
+def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:
+    """Return the configuration that the command line and the environment ask for, the command line first.
+
+    Raises:
+      ConfigError: if a root is named by an empty text.
+    """
+    named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
+    roots = [Root(_absolute(path)) for path in dict.fromkeys(named)]
+    roots += [Root(_absolute(path), deprecated=True) for path in dict.fromkeys(args.deprecated_root)]
+    return Config(
+        roots=tuple(roots),
+        rescan=args.rescan,
+        expected=tuple(args.expect),
+        deregister_at_stop=args.deregister_at_stop,
+    )
+
+
+def _absolute(path: str) -> str:
+    if not path:
+        raise ConfigError("a root is named by an empty text: name a directory with --root")
+    return os.path.abspath(path)
+
+
+def log_from(args: argparse.Namespace) -> Log:
+    """Return the log on standard error that the command line asks for."""
+    return Log(Level[args.log_level.upper()], Format(args.log_format))
+
+
+class Node(Protocol):
+    """The node that a daemon runs: its block is its life."""
+
+    async def __aenter__(self) -> object:
+        """Start it."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None:
+        """Stop it."""
+
+    async def snapshot(self) -> object:
+        """Return once the node has answered, which it does as soon as its status socket listens."""
+
+
+async def serve(node: Node, log: Log, config: Config) -> None:
+    """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
+    raise_descriptor_limit()
+    _spare_the_collector()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(log.run)
+            stop = trio.Event()
+
+            async def listen() -> None:
+                number = await anext(signals)
+                log.event(Level.INFO, "stopping", signal=signal.Signals(number).name)
+                tell_service_manager("STOPPING=1")
+                stop.set()
+                await anext(signals)
+                log.event(Level.WARNING, "stopping at once")
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen)
+            async with node:
+                # Whoever is told that the daemon is ready may ask it at once; and one without a socket never started.
+                await node.snapshot()
+                log.event(Level.INFO, "started", roots=", ".join(root.path for root in config.roots), pid=os.getpid())
+                tell_service_manager("READY=1")
+                await stop.wait()
+            log.event(Level.INFO, "stopped")
+            nursery.cancel_scope.cancel()
+
+
+def _spare_the_collector() -> None:
+    """Look for cyclic garbage more seldom, and never among what was imported.
+
+    A storm makes hundreds of thousands of objects that live on, and hardly a cycle: with the default thresholds the
+    collector took a seventh of all CPU in looking through them again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def tell_service_manager(state: str) -> None:
+    """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did (sd_notify's protocol).
+
+    Whether anybody reads it is not plugind's affair: an error changes nothing (fault 95).
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        try:
+            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+        except OSError:
+            return
+
+
+async def run_daemon(args: argparse.Namespace) -> None:
+    """Run one node until a signal ends it."""
+    config = config_from(args, os.environ)
+    log = log_from(args)
+    with held((root.path for root in config.roots), allow_insecure=args.insecure_root):
+        node = Supervisor(
+            config,
+            handlers=installed_handlers(),
+            status_config=StatusConfig(socket=args.status or default_status_path()),
+            log=log,
+        )
+        await serve(node, log, config)

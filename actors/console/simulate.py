@@ -1,0 +1,210 @@
+"""`plugind simulate`: random scripts against the oracles, a line for each seed, and the command that repeats it."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..simulation.fuzz.script import Fault
+from .progress import Progress
+
+if TYPE_CHECKING:
+    from ..simulation.fuzz.run import Outcome
+
+_EPILOG = """examples:
+  plugind simulate --seed 7                        one script of 200 events, all faults
+  plugind simulate --seeds 0..999                  a thousand scripts, on all cores
+  plugind simulate --seed 7 --faults files,events  no other faults than these
+  plugind simulate --seed 7 --trace                everything that happens
+  plugind simulate --seed 7 --shrink               the fewest events that still break the rule
+
+A line for each seed: the seed, events, virtual seconds, the hash of the trace, violations. One seed gives one trace,
+in every process, with one version of Python and of plugind. Exit codes: 0 nothing was violated, 1 something was,
+2 usage, 130 interrupted."""
+
+
+def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``plugind simulate``."""
+    parser.description = "Play random scripts on a node in memory, in virtual time, against what must always hold."
+    parser.epilog = _EPILOG
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, metavar="N", help="play the script of this seed (0)")
+    seeds.add_argument("--seeds", type=_range, metavar="A..B", help="play the scripts of all seeds from A to B")
+    parser.add_argument("--events", type=_count, default=200, metavar="M", help="events in a script (200)")
+    parser.add_argument(
+        "--faults",
+        type=_faults,
+        default=frozenset(Fault),
+        metavar="LIST",
+        help=f"what may go wrong: all, none, or some of {','.join(fault.value for fault in Fault)} (all)",
+    )
+    parser.add_argument("--only", type=_numbers, metavar="LIST", help="play these events of the script alone")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--shrink", action="store_true", help="look for the fewest events that break the same rule")
+    parser.add_argument("--jobs", type=_count, metavar="N", help="processes (one for each core)")
+
+
+def _range(text: str) -> range:
+    first, dots, last = text.partition("..")
+    if dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last):
+        return range(int(first), int(last) + 1)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a range of seeds, such as 0..999")
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+
+
+def _numbers(text: str) -> frozenset[int]:
+    parts = [part for part in text.split(",") if part]
+    if all(part.isdecimal() for part in parts):
+        return frozenset(map(int, parts))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, such as 3,17,42")
+
+
+def _faults(text: str) -> frozenset[Fault]:
+    if text in ("all", "none"):
+        return frozenset(Fault if text == "all" else ())
+    try:
+        return frozenset(map(Fault, text.split(",")))
+    except ValueError:
+        known = ", ".join(fault.value for fault in Fault)
+        raise argparse.ArgumentTypeError(f"{text!r} names faults that are not known: choose from {known}") from None
+
+
+def run_simulate(args: argparse.Namespace) -> int:
+    """Run ``plugind simulate``; return its exit code."""
+    try:
+        code = _run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; that the interpreter flushes once more at its end must not be a complaint.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
+    done = broken = 0
+    interrupted = False
+    progress = Progress(len(seeds))
+    progress.show(done, broken)
+    try:
+        with closing(_outcomes(args, seeds)) as outcomes:
+            for outcome in outcomes:
+                done += 1
+                broken += bool(outcome.violations)
+                progress.clear()
+                _print(outcome)
+                if outcome.violations:
+                    _explain(args, outcome, progress)
+                progress.show(done, broken)
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
+        interrupted = True
+    finally:
+        progress.clear()
+    if len(seeds) > 1:
+        counted = f"interrupted after {done} of {len(seeds)}" if interrupted else f"{len(seeds)}"
+        print(f"{counted} seeds in {progress.seconds:.1f} s, {broken} with violations")  # noqa: T201
+    if interrupted:
+        return 130
+    return 1 if broken else 0
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, which leaves a nursery in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[Outcome, None, None]:
+    """In the order of the seeds, whichever process had them."""
+    play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
+    jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
+    if jobs == 1 or args.trace:
+        yield from map(play, seeds)
+        return
+    # Spawned, so that every process is as fresh as one that plays a single seed; one that is left early is ended.
+    with _deaf_to_interrupts():
+        pool = multiprocessing.get_context("spawn").Pool(jobs)
+    with pool:
+        yield from pool.imap(play, seeds)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started within ignore Ctrl-C, which a terminal sends to all: this one ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _play(
+    seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
+) -> Outcome:
+    # Here, since the simulation runs the whole house, whose command line this is a part of.
+    from ..simulation.fuzz.run import simulate
+
+    return simulate(seed, events=events, faults=faults, only=only, show=_show if trace else None)
+
+
+def _show(line: str) -> None:
+    # Within the node it would be one more crash; the outcome's own line comes upon it again.
+    with suppress(BrokenPipeError):
+        print(line)  # noqa: T201
+
+
+def _print(outcome: Outcome) -> None:
+    print(  # noqa: T201
+        f"seed {outcome.seed}  events {outcome.events}  virtual {outcome.virtual_seconds:.3f} s  "
+        f"trace {outcome.trace_hash}  violations {len(outcome.violations)}",
+        flush=True,
+    )
+
+
+def _explain(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
+    for violation in outcome.violations:
+        print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
+    print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
+    if args.shrink:
+        _shrink(args, outcome, progress)
+
+
+def _shrink(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
+    from ..simulation.fuzz.shrink import shrink
+
+    oracle = outcome.violations[0].oracle
+
+    def breaks(numbers: object) -> bool:
+        assert isinstance(numbers, tuple)
+        progress.say(f"shrinking seed {outcome.seed}: {len(numbers)} events, {progress.seconds:.0f} s")
+        played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(numbers))
+        return any(violation.oracle == oracle for violation in played.violations)
+
+    kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
+    progress.clear()
+    print(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}")  # noqa: T201
+
+
+def _command(args: argparse.Namespace, seed: int, only: object) -> str:
+    words = ["plugind", "simulate", "--seed", str(seed), "--events", str(args.events)]
+    if args.faults != frozenset(Fault):
+        words += ["--faults", ",".join(fault.value for fault in Fault if fault in args.faults) or "none"]
+    if isinstance(only, tuple | frozenset):
+        words += ["--only", ",".join(map(str, sorted(only)))]
+    return " ".join(words)

@@ -1,0 +1,182 @@
+"""How people are shown plugins: tables on a terminal, plain columns to a pipe, and everything about one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...protocol.status import Json
+from ...protocol.text import escaped
+from .client import Plugin
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLUMNS = ("NAME", "TYPE", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "SOCKET", "REASON")
+_STATE, _SOCKET, _REASON = (COLUMNS.index(name) for name in ("STATE", "SOCKET", "REASON"))
+_GAP = "  "
+#: Columns of a terminal that are left to paths and to reasons at least.
+_NARROWEST = 12
+_COLOURS = {
+    "registered": "green",
+    "waiting": "yellow",
+    "stale": "yellow",
+    "parked": "red",
+    "leaving": "magenta",
+    "gone": "dim",
+}
+
+
+def text(value: Json) -> str:
+    """Return a value as one word that is safe to show; what is absent is a dash."""
+    return "-" if value is None or value == "" else escaped(str(value))
+
+
+def duration(value: Json) -> str:
+    """Return seconds as people say them: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
+    if not isinstance(value, int | float):
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f}ms" if value else "0s"
+    if value < 60:
+        return f"{value:.1f}s"
+    seconds = int(value)
+    for unit, size, smaller, of in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // of:02d}{smaller}"
+    return f"{seconds}s"
+
+
+def remarks(plugin: Plugin) -> str:
+    """Return the reason, the role and the warnings of a plugin in one text; empty if there is nothing to say."""
+    warnings = plugin.get("warnings")
+    parts = [
+        text(plugin["reason"]) if plugin.get("reason") else "",
+        "stands by for another instance of its name" if plugin.get("active") is False else "",
+        *(map(text, warnings) if isinstance(warnings, list) else ()),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def row(plugin: Plugin) -> tuple[str, ...]:
+    """Return the cells of one plugin's line."""
+    return (
+        text(plugin.get("name")),
+        text(plugin.get("type")),
+        text(plugin.get("state")),
+        duration(plugin.get("since")),
+        text(plugin.get("attempt")),
+        duration(plugin.get("next_try_in")),
+        text(plugin.get("socket")),
+        remarks(plugin),
+    )
+
+
+def in_order(plugins: Sequence[Plugin]) -> list[Plugin]:
+    """Return ``plugins`` by type, name and socket; those that have not said who they are come last."""
+    return sorted(
+        plugins, key=lambda p: (p.get("type") is None, *(str(p.get(key)) for key in ("type", "name", "socket")))
+    )
+
+
+def plain(plugins: Sequence[Plugin]) -> str:
+    """Return the table in columns of plain text, uncut: for pipes."""
+    lines = [COLUMNS, *map(row, in_order(plugins))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS) - 1)]
+    return "".join(
+        _GAP.join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip() + "\n"
+        for line in lines
+    )
+
+
+def rich_table(plugins: Sequence[Plugin], width: int) -> Table:
+    """Return the table for a terminal of ``width`` columns: paths and reasons are cut, the rest stays whole."""
+    # rich takes a tenth of a second to import, which a pipe need not pay.
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [row(plugin) for plugin in in_order(plugins)]
+    widths = [max(len(line[column]) for line in (COLUMNS, *rows)) for column in range(len(COLUMNS))]
+    left = width - sum(widths[:_SOCKET]) - len(_GAP) * (len(COLUMNS) - 1)
+    widths[_SOCKET] = max(_NARROWEST, min(widths[_SOCKET], left // 2))
+    widths[_REASON] = max(_NARROWEST, left - widths[_SOCKET])
+    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
+    for column, cells in zip(COLUMNS, widths, strict=True):
+        table.add_column(column, no_wrap=True, overflow="ellipsis", width=cells)
+    for line in rows:
+        colour = _COLOURS.get(line[_STATE], "cyan")
+        socket = line[_SOCKET]
+        if len(socket) > widths[_SOCKET]:
+            # The end of a path tells one from another.
+            socket = "…" + socket[1 - widths[_SOCKET] :]
+        # Where there is little room, what is the same in every reason goes first.
+        cells_shown = (*line[:_SOCKET], socket, line[_REASON].removeprefix("RegisterPlugin error -- "))
+        # Text, never markup: what a plugin says of itself is not ours to interpret.
+        table.add_row(*(Text(cell, style=colour if at == _STATE else "") for at, cell in enumerate(cells_shown)))
+    return table
+
+
+def show(plugins: Sequence[Plugin]) -> None:
+    """Print the table to standard output."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain(plugins))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(rich_table(plugins, console.width), soft_wrap=False)
+
+
+def described(plugin: Plugin) -> str:
+    """Return all that is known of one plugin, line by line, nothing cut."""
+    versions = plugin.get("versions")
+    facts: list[tuple[str, str]] = [
+        ("Socket", text(plugin.get("socket"))),
+        ("Root", text(plugin.get("root"))),
+        ("Name", text(plugin.get("name"))),
+        ("Type", text(plugin.get("type"))),
+        ("Endpoint", text(plugin.get("endpoint"))),
+        ("Versions", ", ".join(map(text, versions)) if isinstance(versions, list) and versions else "-"),
+        ("State", f"{text(plugin.get('state'))} for {duration(plugin.get('since'))}"),
+        ("Reason", text(plugin.get("reason"))),
+        ("Attempt", text(plugin.get("attempt"))),
+        ("Next try", _in(plugin.get("next_try_in"))),
+        ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
+        (
+            "Role",
+            {True: "active", False: "standby"}.get(plugin.get("active") is True, "-")
+            if plugin.get("active") is not None
+            else "-",
+        ),
+        ("Generation", text(plugin.get("generation"))),
+        ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
+    ]
+    warnings = plugin.get("warnings")
+    facts += [("Warning", text(warning)) for warning in (warnings if isinstance(warnings, list) else ())]
+    lines = [f"{label + ':':<12}{value}" for label, value in facts]
+    history = plugin.get("history")
+    if isinstance(history, list) and history:
+        lines.append("History:")
+        lines += [_entry(entry) for entry in history if isinstance(entry, dict)]
+    return "\n".join(lines) + "\n"
+
+
+def _in(seconds: Json) -> str:
+    return "-" if seconds is None else f"in {duration(seconds)}"
+
+
+def _entry(entry: Plugin) -> str:
+    attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
+    reason = f": {text(entry['reason'])}" if entry.get("reason") else ""
+    return f"  {duration(entry.get('ago')) + ' ago':>12}  {text(entry.get('state'))}{attempt}{reason}"
+
+
+def change(plugin: Plugin) -> str:
+    """Return one line that tells of a change, with the time of day at which it was."""
+    when = plugin.get("time")
+    clock = "--:--:--" if not isinstance(when, int | float) else time.strftime("%H:%M:%S", time.localtime(when))
+    parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
+    said = remarks(plugin)
+    return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])]) + "\n"

@@ -1,0 +1,34 @@
+"""The handlers that a node has without being given any: the built-in ones, and those that are installed beside it."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from ...protocol.errors import ConfigError
+from ...protocol.plugins import CSI, DEVICE, DRA
+from .actor import Handler
+from .csi import CSIHandler
+from .device_plugin import DevicePluginHandler
+from .dra import DRAHandler
+
+
+def built_in_handlers() -> dict[str, Handler]:
+    """Return a new handler for each of the types that plugind knows by itself."""
+    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(), DRA: DRAHandler()}
+
+
+def installed_handlers() -> dict[str, Handler]:
+    """Return a handler for each entry point of the group ``plugind.handlers``: its name is the plugin type.
+
+    Raises:
+      ConfigError: if an entry point cannot be loaded, or what it names cannot be called without arguments.
+    """
+    found: dict[str, Handler] = {}
+    for entry in entry_points(group="plugind.handlers"):
+        try:
+            found[entry.name] = entry.load()()
+        except Exception as error:
+            raise ConfigError(
+                f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; mend or uninstall it"
+            ) from error
+    return found

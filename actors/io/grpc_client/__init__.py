@@ -1,0 +1,1 @@
+"""The client half of gRPC on Trio."""

@@ -1,0 +1,86 @@
+"""A gRPC channel on Trio: what grpclib's generated stubs ask of `grpclib.client.Channel`, without asyncio.
+
+One connection, no background task: see `plugind.actors.io.grpc_client.driver`. An idle channel is not read. A
+task that wants to know of its end, and to have keep-alive answered meanwhile, waits in `Channel.wait_closed`.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar, cast
+
+import grpclib.client
+import trio
+from grpclib.const import Cardinality
+from grpclib.metadata import Deadline
+
+from ....protocol.wire.errors import Peer, WireError
+from ....protocol.wire.grpc import MetadataLike
+from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from .driver import Driver
+from .stream import RecvT, SendT, Stream
+from .transport import Transport
+
+StubT = TypeVar("StubT")
+
+
+class Channel(Driver):
+    """One connection to a plugin, for any number of calls one after another or at once.
+
+    `peer` is who listens at the other end, where the kernel can tell. Calls raise `grpclib.exceptions.GRPCError`; where
+    the status is ours and not the plugin's, its `__cause__` is the `WireError` that says which rule or limit ended it.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        authority: str = "localhost",
+        limits: Limits = DEFAULT_LIMITS,
+        peer: Peer | None = None,
+    ) -> None:
+        super().__init__(transport, authority, limits, peer)
+
+    def request(
+        self,
+        name: str,
+        cardinality: Cardinality,
+        request_type: type[SendT],
+        reply_type: type[RecvT],
+        *,
+        timeout: float | None = None,
+        deadline: Deadline | float | None = None,
+        metadata: MetadataLike | None = None,
+    ) -> "Stream[SendT, RecvT]":
+        """One call of the method `name`; nothing is sent yet. What generated stubs call.
+
+        `timeout` is seconds from now; `deadline` is a time on Trio's clock, or grpclib's own kind; the earlier holds.
+        """
+        if isinstance(deadline, Deadline):
+            deadline = trio.current_time() + deadline.time_remaining()
+        if timeout is not None:
+            soonest = trio.current_time() + timeout
+            deadline = soonest if deadline is None else min(soonest, deadline)
+        return Stream(self, name, cardinality, request_type, reply_type, deadline, metadata)
+
+    def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
+        """A generated stub on this channel: `channel.stub(RegistrationStub)`. Only its annotation asks for more."""
+        return stub(cast(grpclib.client.Channel, self))
+
+    async def wait_closed(self) -> WireError:
+        """Read, and answer keep-alive, until the connection ends. Returns why."""
+        await self.until(self._has_failed, None, None)
+        assert self.connection.failure is not None
+        return self.connection.failure
+
+    async def __aenter__(self) -> "Channel":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _has_failed(self) -> bool:
+        return self.connection.failure is not None

@@ -1,0 +1,285 @@
+"""One call on a `Driver`, with the surface of `grpclib.client.Stream`."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Final, Generic, NoReturn, TypeVar
+
+import trio
+from google.protobuf.message import DecodeError, Message
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError, ProtocolError
+from multidict import MultiDict
+
+from ....protocol.wire.errors import Peer
+from ....protocol.wire.grpc import (
+    SUCCESS,
+    Call,
+    MetadataLike,
+    Outcome,
+    frame_message,
+    metadata_fields,
+    request_head,
+    timeout_field,
+)
+from ....protocol.wire.metadata import decode_metadata
+from .driver import TIMED_OUT, Driver
+
+SendT = TypeVar("SendT", bound=Message)
+RecvT = TypeVar("RecvT", bound=Message)
+
+Metadata = MultiDict[str | bytes]
+
+_CANCELLED: Final = Outcome(Status.CANCELLED, "the call was cancelled")
+
+
+class Stream(Generic[SendT, RecvT]):
+    """One call, with the surface of `grpclib.client.Stream`.
+
+    Used as `async with method.open() as stream`. Leaving the block waits for the end of a call that ended well so far,
+    and resets one that did not, or that was cancelled.
+    """
+
+    __slots__ = (
+        "_call",
+        "_deadline",
+        "_driver",
+        "_ended",
+        "_metadata",
+        "_name",
+        "_reply_type",
+        "_request_type",
+        "_sent",
+        "_streams_in",
+        "_streams_out",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        name: str,
+        cardinality: Cardinality,
+        request_type: type[SendT],
+        reply_type: type[RecvT],
+        deadline: float | None,
+        metadata: MetadataLike | None,
+    ) -> None:
+        self._driver = driver
+        self._name = name
+        self._streams_out, self._streams_in = cardinality
+        self._request_type = request_type
+        self._reply_type = reply_type
+        self._deadline = deadline
+        self._metadata = metadata
+        self._call: Call | None = None
+        self._ended = False
+        self._sent = False
+
+    @property
+    def peer(self) -> Peer | None:
+        """Who listens at the other end, where the kernel can tell."""
+        return self._driver.peer
+
+    @property
+    def initial_metadata(self) -> Metadata | None:
+        """The metadata of the response headers; None before they came."""
+        if self._call is None or self._call.head is None:
+            return None
+        only_trailers = self._call.head is self._call.trailers
+        return MultiDict() if only_trailers else MultiDict(decode_metadata(self._call.head.fields))
+
+    @property
+    def trailing_metadata(self) -> Metadata | None:
+        """The metadata of the trailers; None before they came."""
+        if self._call is None or self._call.trailers is None:
+            return None
+        return MultiDict(decode_metadata(self._call.trailers.fields))
+
+    async def send_request(self, *, end: bool = False) -> None:
+        """Send the request headers; `end` where a streaming request has no message at all."""
+        if end and not self._streams_out:
+            raise ProtocolError("a unary request needs its message before its end")
+        call = await self._begin(end=end)
+        await self._driver.flushed(call, self._deadline)
+
+    async def _begin(self, *, end: bool) -> Call:
+        if self._call is not None:
+            raise ProtocolError("the request was sent already")
+        call = self._open(end=end)
+        if not call.id:
+            await self._driver.open(call, self._head(), self._deadline, end=end)
+        return call
+
+    def _open(self, *, end: bool) -> Call:
+        """Begin the request if the peer takes one more now; the call has no number otherwise."""
+        driver = self._driver
+        if driver.closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        head = self._head()
+        call = self._call = Call(driver.connection, unary=not self._streams_in)
+        self._ended = end
+        if driver.connection.can_open:
+            driver.connection.open(call, head, end=end)
+        return call
+
+    def _head(self) -> bytes:
+        head = request_head(self._name, self._driver.authority)
+        if self._deadline is not None:
+            remaining = self._deadline - trio.current_time()
+            if remaining <= 0:
+                raise GRPCError(TIMED_OUT.status, TIMED_OUT.message)
+            head += timeout_field(remaining)
+        if self._metadata:
+            head += metadata_fields(self._metadata)
+        return head
+
+    async def send_message(self, message: SendT, *, end: bool = False) -> None:
+        """Send a message, and the request headers before the first; the only one of a unary request ends it.
+
+        Raises GRPCError if the call is over.
+        """
+        if self._ended:
+            raise ProtocolError("the request was ended already")
+        if not isinstance(message, self._request_type):
+            raise TypeError(f"the message must be a {self._request_type.__name__}, not {message!r}")
+        self._sent = True
+        data = frame_message(message.SerializeToString())
+        if not end and self._streams_out:
+            await self._send(data, end=False)
+        elif self._call is not None or not self._send_whole(data):
+            await self._send(data, end=True)
+        elif self._driver.connection.outgoing:
+            await self._driver.send_rest(self._started(), data, len(data), self._deadline, end=True)
+
+    def _send_whole(self, data: bytes) -> bool:
+        """Send the whole request in one step, if it can be; some of it may wait in the connection."""
+        driver = self._driver
+        call = Call(driver.connection, unary=not self._streams_in)
+        if not driver.request_now(call, self._head(), data):
+            return False
+        self._call = call
+        self._ended = True
+        return True
+
+    async def _send(self, data: bytes, *, end: bool) -> None:
+        driver = self._driver
+        call = self._call or self._open(end=False)
+        self._ended = end
+        if not call.id:
+            await driver.open(call, self._head(), self._deadline, end=False)
+        # The peer may have given the response, or given up, before it has the whole request.
+        if call.local_open:
+            sent = driver.send_now(call, data, end=end)
+            if sent != len(data) or driver.connection.outgoing:
+                await driver.send_rest(call, data, sent, self._deadline, end=end)
+
+    async def end(self) -> None:
+        """End a streaming request that `send_message` did not end."""
+        if self._call is None:
+            raise ProtocolError("the request was not sent")
+        if not self._streams_out:
+            if not self._sent:
+                raise ProtocolError("a unary request needs its message before its end")
+            return
+        if self._ended:
+            raise ProtocolError("the request was ended already")
+        self._ended = True
+        await self._send(b"", end=True)
+
+    async def recv_initial_metadata(self) -> None:
+        """Wait for the response headers. Raises GRPCError if the call failed before or with them."""
+        call = self._started()
+        await self._driver.until(call.has_head, call, self._deadline)
+        if call.outcome is not None and call.outcome.status is not Status.OK:
+            _raise(call.outcome)
+
+    async def recv_message(self) -> RecvT | None:
+        """The next message; None at the end of the response. Raises GRPCError if the call failed."""
+        call = self._call or self._started()
+        if not call.messages:
+            if self._deadline is None:
+                await self._driver.wait(call.has_message, call)
+            else:
+                await self._driver.until(call.has_message, call, self._deadline)
+        outcome = call.outcome
+        if call.messages and (self._streams_in or outcome is None or outcome is SUCCESS):
+            try:
+                return self._reply_type.FromString(call.take())
+            except DecodeError as error:
+                self._undecodable(call, error)
+        if outcome is not None and outcome is not SUCCESS:
+            _raise(outcome)
+        return None
+
+    def _undecodable(self, call: Call, error: DecodeError) -> NoReturn:
+        name = self._reply_type.__name__
+        outcome = Outcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
+        call.cancel(outcome)
+        raise GRPCError(outcome.status, outcome.message) from error
+
+    async def recv_trailing_metadata(self) -> None:
+        """Wait for the end of the response. Raises GRPCError if the call failed."""
+        call = self._started()
+        if not self._ended:
+            raise ProtocolError("the request was not ended")
+        await self._finish(call)
+
+    async def _finish(self, call: Call) -> None:
+        if call.outcome is None:
+            while not call.has_ended():
+                await self._driver.until(call.has_ended_or_message, call, self._deadline)
+                while call.messages and call.outcome is None:
+                    # Nobody will take these, and untaken messages hold the peer up.
+                    call.take()
+        assert call.outcome is not None
+        if call.outcome.status is not Status.OK:
+            _raise(call.outcome)
+
+    def _started(self) -> Call:
+        if self._call is None:
+            raise ProtocolError("the request was not sent")
+        return self._call
+
+    async def cancel(self) -> None:
+        """Reset the call, so that the peer works on it no longer."""
+        self._started().cancel(_CANCELLED)
+        await self._driver.flush()
+
+    def __aiter__(self) -> AsyncIterator[RecvT]:
+        return self
+
+    async def __anext__(self) -> RecvT:
+        message = await self.recv_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def __aenter__(self) -> "Stream[SendT, RecvT]":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        call = self._call
+        if call is None or call.outcome is SUCCESS:
+            return
+        outcome = call.outcome
+        if outcome is None:
+            if error is None and self._ended:
+                try:
+                    await self._finish(call)
+                finally:
+                    if call.outcome is None:
+                        await self._give_up(call)
+            else:
+                await self._give_up(call)
+        elif error is None and outcome.status is not Status.OK and outcome is not _CANCELLED:
+            _raise(outcome)
+
+    async def _give_up(self, call: Call) -> None:
+        call.cancel(_CANCELLED)
+        if not self._driver.closed:
+            await self._driver.flush()
+
+
+def _raise(outcome: Outcome) -> NoReturn:
+    raise GRPCError(outcome.status, outcome.message) from outcome.cause

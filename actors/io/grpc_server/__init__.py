@@ -1,0 +1,1 @@
+"""The server half of gRPC on Trio."""

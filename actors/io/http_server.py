@@ -1,0 +1,259 @@
+"""HTTP/1.1 on a stream, with h11: one request to a connection, under limits and deadlines (fault 93).
+
+One request and then ``Connection: close``: a connection of a local client costs microseconds, and what cannot be kept
+open cannot be abused. A handler is an async function from :class:`Request` to :class:`Response`. What follows from a
+broken connection ends that connection alone; an error of ours is let through to the actor that serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+import attrs
+import h11
+import trio
+
+from .unix_socket import Peer, UnixListener, peer_of
+
+Send = Callable[[bytes], Awaitable[None]]
+
+
+@attrs.frozen
+class HttpLimits:
+    """What one client may take; times are seconds."""
+
+    connections: int = 64
+    #: Bytes of the request line and headers together.
+    header_bytes: int = 16 * 1024
+    body_bytes: int = 64 * 1024
+    #: For the whole request to arrive, however its bytes are spread.
+    request: float = 10.0
+    #: For a response that is no stream to be made and taken.
+    response: float = 60.0
+    #: For one piece of a stream to be taken.
+    piece: float = 30.0
+
+
+@attrs.frozen
+class Request:
+    """A request, whole. ``path`` is as it came, percent-encoded and without the query."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes
+    peer: Peer | None = None
+
+
+@attrs.frozen
+class Response:
+    """An answer: ``body`` whole, or written piece by piece; ``endless`` ones end when the client leaves."""
+
+    status: int
+    content_type: str
+    body: bytes = b""
+    write: Callable[[Send], Awaitable[None]] | None = None
+    endless: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A response of one JSON value and a line end."""
+    return Response(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
+
+
+def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A response that says what was wrong."""
+    return json_response(status, {"error": error}, headers)
+
+
+class Handler(Protocol):
+    """What answers requests."""
+
+    async def __call__(self, request: Request, /) -> Response:
+        """Return the answer to ``request``."""
+
+
+class _TooLargeError(Exception):
+    """The body is over the limit."""
+
+
+async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *, allowed: frozenset[int]) -> None:
+    """Serve connections on ``listener`` until it is closed; peers whose user id is not ``allowed`` are told no."""
+    async with trio.open_nursery() as nursery:
+        open_now = 0
+
+        async def serve_one(stream: trio.SocketStream, refusal: Response | None) -> None:
+            nonlocal open_now
+            try:
+                await serve_connection(stream, handler, limits, peer=peer_of(stream.socket), refusal=refusal)
+            finally:
+                open_now -= 1
+
+        while True:
+            try:
+                connection = await _accept(listener.socket)
+            except trio.ClosedResourceError:
+                # The listener was closed: who is here is still served.
+                return
+            refusal: Response | None = None
+            if open_now >= 2 * limits.connections:
+                connection.close()
+                continue
+            if open_now >= limits.connections:
+                refusal = problem(503, f"{limits.connections} connections are open, which is the limit")
+            elif peer_of(connection).uid not in allowed:
+                refusal = problem(403, "only the user of the daemon and root may ask")
+            # Counted here: several may be accepted before the task of the first one runs.
+            open_now += 1
+            nursery.start_soon(serve_one, trio.SocketStream(connection), refusal)
+
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+async def _accept(listener: trio.socket.SocketType) -> trio.socket.SocketType:
+    while True:
+        try:
+            connection, _ = await listener.accept()
+        except OSError as error:
+            if listener.fileno() < 0:
+                # Closed between the kernel's word that somebody is there and the call.
+                raise trio.ClosedResourceError("the listener was closed") from error
+            if error.errno in _EXHAUSTED:
+                # A connection stays pending, so accept would fail again at once (fault 46).
+                await trio.sleep(0.1)
+            elif error.errno not in (errno.ECONNABORTED, errno.EINTR, errno.EPERM):
+                raise
+        else:
+            return connection
+
+
+async def serve_connection(
+    stream: trio.abc.Stream,
+    handler: Handler,
+    limits: HttpLimits,
+    *,
+    peer: Peer | None = None,
+    refusal: Response | None = None,
+) -> None:
+    """Serve the one request of ``stream`` and close it; ``refusal`` answers whatever is asked."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+    request: Request | None = None
+    try:
+        answer = problem(408, f"the request did not arrive within {limits.request:g} seconds")
+        with trio.move_on_after(limits.request):
+            try:
+                request = await _receive_request(stream, connection, limits, peer)
+            except h11.RemoteProtocolError as error:
+                answer = problem(error.error_status_hint, f"bad request: {error}")
+            except _TooLargeError:
+                answer = problem(413, f"the body is over {limits.body_bytes} bytes")
+        if request is not None:
+            answer = problem(503, f"no answer within {limits.response:g} seconds")
+            with trio.move_on_after(limits.response):
+                answer = refusal or await handler(request)
+        await _respond(stream, connection, answer, limits, bodiless=request is not None and request.method == "HEAD")
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError):
+        # The client left, or takes nothing: there is nobody to tell.
+        pass
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def _receive_request(
+    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits, peer: Peer | None
+) -> Request:
+    head: h11.Request | None = None
+    body = bytearray()
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            if connection.they_are_waiting_for_100_continue:
+                await stream.send_all(_go_on(connection))
+            data = await stream.receive_some(65536)
+            if not data and head is None and not connection.trailing_data[0]:
+                raise trio.BrokenResourceError("the client left before it asked")
+            connection.receive_data(bytes(data))
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > limits.body_bytes:
+                raise _TooLargeError
+        else:
+            break
+    if head is None:
+        raise trio.BrokenResourceError("the client left before it asked")
+    if head.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("only HTTP/1.1 is spoken here", error_status_hint=505)
+    try:
+        target = urlsplit(head.target.decode("ascii"))
+        query = dict(parse_qsl(target.query, errors="surrogateescape", max_num_fields=16))
+    except ValueError as error:
+        raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
+    return Request(head.method.decode("ascii"), target.path, query, bytes(body), peer)
+
+
+def _go_on(connection: h11.Connection) -> bytes:
+    return connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+
+
+async def _respond(
+    stream: trio.abc.Stream, connection: h11.Connection, response: Response, limits: HttpLimits, *, bodiless: bool
+) -> None:
+    headers = [("Content-Type", response.content_type), ("Connection", "close"), *response.headers]
+    if response.write is None:
+        headers.append(("Content-Length", str(len(response.body))))
+    phrase = HTTPStatus(response.status).phrase.encode("ascii")
+    head = connection.send(h11.Response(status_code=response.status, headers=headers, reason=phrase)) or b""
+    if response.write is None or bodiless:
+        with trio.fail_after(limits.piece):
+            data = b"" if bodiless else connection.send(h11.Data(data=response.body)) or b""
+            await stream.send_all(head + data + (connection.send(h11.EndOfMessage()) or b""))
+        return
+
+    async def send_all(data: bytes) -> None:
+        with trio.fail_after(limits.piece):
+            await stream.send_all(data)
+
+    async def send(piece: bytes) -> None:
+        await send_all(connection.send(h11.Data(data=piece)) or b"")
+
+    with trio.fail_after(math.inf if response.endless else limits.response):
+        await send_all(head)
+        if response.endless:
+            await _write_while_there(stream, response.write, send)
+        else:
+            await response.write(send)
+        await send_all(connection.send(h11.EndOfMessage()) or b"")
+
+
+async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Awaitable[None]], send: Send) -> None:
+    """Write an endless stream; a client that leaves, takes nothing, or says more than it may, ends it.
+
+    Raises:
+      trio.BrokenResourceError: if the client ended it.
+    """
+    finished = False
+    async with trio.open_nursery() as nursery:
+
+        async def notice_the_end() -> None:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.receive_some(1)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(notice_the_end)
+        with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
+            await write(send)
+            finished = True
+        nursery.cancel_scope.cancel()
+    if not finished:
+        raise trio.BrokenResourceError("the client left")

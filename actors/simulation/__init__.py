@@ -1,0 +1,32 @@
+"""The test kit: a node in memory, plugins and handlers that follow a script, and ports that can be made to fail.
+
+:mod:`.node` says how it works.
+"""
+
+from ...supervisor import NodeEndedError
+from .directory import MemoryDirectory
+from .handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
+from .network import Accepting, MemoryNetwork
+from .node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
+from .plugins import Call, FakePlugin, PluggedIn
+
+__all__ = [
+    "DEFAULT_CONFIG",
+    "ROOT",
+    "Accepting",
+    "Call",
+    "Entry",
+    "Fails",
+    "FakeHandler",
+    "FakePlugin",
+    "HandlerCall",
+    "Hangs",
+    "LeakError",
+    "MemoryDirectory",
+    "MemoryNetwork",
+    "NodeEndedError",
+    "NotSettledError",
+    "PluggedIn",
+    "SimulatedNode",
+    "Takes",
+]

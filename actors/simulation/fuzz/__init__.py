@@ -1,0 +1,1 @@
+"""Random scripts against a simulated node."""

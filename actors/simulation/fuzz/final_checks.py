@@ -1,0 +1,142 @@
+"""What must hold once the faults have stopped: what is there is registered, as the view says, and nothing leaks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+import trio
+import trio.testing
+
+from ....protocol.plugins import InstancePolicy
+from ....protocol.status import StateName
+from .player import Player
+from .stage import TYPE
+
+#: Virtual seconds until all is registered: a call that hangs or whose answer was lost (240), its deregistration (240),
+#: the longest backoff (134) and a rescan.
+CONVERGED: Final = 640.0
+#: Seconds for which it must stay so.
+STAYS: Final = 25.0
+#: Seconds until all is let go after the last socket was removed: events are heard and handlers are well.
+EMPTY: Final = 5.0
+
+
+async def check_rest(player: Player) -> None:
+    """Wait until the node is at rest, check what must hold then, remove every plugin, and check again."""
+    trace = player.trace
+    if not await _within(CONVERGED, lambda: not differences(player)):
+        for difference in differences(player):
+            trace.violated("converges", difference)
+    trace.line("converged")
+    await trio.sleep(STAYS)
+    await trio.testing.wait_all_tasks_blocked()
+    for difference in differences(player):
+        trace.violated("stays", difference)
+    await _check_view(player)
+    player.unplug_all()
+    if not await _within(EMPTY, lambda: not leftovers(player)):
+        for leftover in leftovers(player):
+            trace.violated("leak", leftover)
+
+
+async def _within(seconds: float, holds: Callable[[], bool]) -> bool:
+    deadline = trio.current_time() + seconds
+    pause = 0.25
+    while True:
+        await trio.testing.wait_all_tasks_blocked()
+        if holds():
+            return True
+        if trio.current_time() >= deadline:
+            return False
+        await trio.sleep(pause)
+        pause = min(pause * 2, 16.0)
+
+
+def differences(player: Player) -> list[str]:
+    """How what is registered and shown differs from what is there and valid."""
+    valid, held = player.valid(), player.handlers.registered()
+    shown = player.registered_states()
+    found = [f"{path} is held by a handler, and is not there" for path in sorted(held.keys() - valid.keys())]
+    found += [f"{path} is {player.node.state(path)}, and not held" for path in sorted(shown.keys() - held.keys())]
+    found += [f"{path} is held, and {player.node.state(path)}" for path in sorted(held.keys() - shown.keys())]
+    found += [
+        f"{path} is shown with generation {generation}, held with {held[path].generation}"
+        for path, generation in shown.items()
+        if path in held and held[path].generation != generation
+    ]
+    found += [f"{path} is owed a deregistration" for path in sorted(player.handlers.owing.keys() - held.keys())]
+    there = player.node.directory.sockets(player.node.root)
+    found += [f"{path} has an actor, and is not there" for path in player.node.actors() if path not in there]
+    # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
+    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - player.node._statuses.keys())]
+    found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
+    if player.policy is InstancePolicy.REJECT:
+        names = sorted(plugin.name for plugin in held.values())
+        if names != sorted(set(valid.values())):
+            found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
+    else:
+        found += [f"{path} is {player.node.state(path)}" for path in sorted(valid.keys() - held.keys())]
+    return found
+
+
+async def _check_view(player: Player) -> None:
+    """The status view, asked for, equals the truth: states, generations, names, and who is active."""
+    trace, held = player.trace, player.handlers.registered()
+    snapshot = await player.node.snapshot()
+    streamed = {path: status.state for path, status in player.node._statuses.items()}
+    asked = {status.socket: status.state for status in snapshot.plugins}
+    if streamed != asked:
+        trace.violated("view", f"the stream says {streamed}, the snapshot {asked}")
+    there = player.node.directory.sockets(player.node.root)
+    parked = {status.socket for status in snapshot.plugins if status.state is StateName.PARKED}
+    if there.keys() - asked.keys() or asked.keys() - there.keys() - parked:
+        trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
+    for status in snapshot.plugins:
+        plugin = held.get(status.socket)
+        if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
+            trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
+    active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
+    if active != _active(player):
+        trace.violated("view", f"active are {sorted(_active(player))}, shown as such {sorted(active)}")
+    for path, plugged in player.plugs.items():
+        verdicts = [call.registered for call in plugged.calls if call.registered is not None]
+        if path in held and (not verdicts or not verdicts[-1]):
+            trace.violated("view", f"{path} is registered, and was told {verdicts}")
+
+
+def _active(player: Player) -> set[str]:
+    """Who is active, by the rule of the policy; those that are held are in the order of their registration."""
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    held = player.handlers.registered()
+    for path, plugin in held.items():
+        names[plugin.name].append(path)
+    match player.policy:
+        case InstancePolicy.NEWEST:
+            return {paths[-1] for paths in names.values()}
+        case InstancePolicy.HIGHEST_VERSION:
+            # All versions here are 1.x.0, and max() keeps the first of equals.
+            return {max(reversed(paths), key=lambda path: held[path].versions) for paths in names.values()}
+        case _:
+            return set(held)
+
+
+def leftovers(player: Player) -> list[str]:
+    """What is left though every plugin is gone."""
+    node, supervisor = player.node, player.node.supervisor
+    found = [f"{path} is held by a handler" for path in sorted(player.handlers.owing)]
+    found += [f"{path} has an actor" for path in node.actors()]
+    found += [f"a connection to {path} is open" for path, stream in node.network.opened if not stream.closed]
+    found += [
+        f"{path} is shown as {status.state}"
+        for path, status in sorted(node._statuses.items())
+        if not node.directory.exists(path)
+    ]
+    if len(supervisor._inboxes) != len(supervisor._handlers):
+        found.append(f"{len(supervisor._inboxes)} inboxes of handlers are open for {len(supervisor._handlers)}")
+    if len(supervisor._subscribers) != 1:
+        found.append(f"{len(supervisor._subscribers)} readers of the stream of changes")
+    if len(node.directory.instances) != 1:
+        found.append(f"{len(node.directory.instances)} instances of inotify")
+    return found

@@ -1,0 +1,206 @@
+"""Plays a script on a watched node: what each event does."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Final, assert_never
+
+import attrs
+import trio
+
+from ....supervisor import NodeEndedError
+from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
+from .file_acts import change_files, disturb_events, fail_scans
+from .plugin_acts import change_plugin, disturb, mend
+from .script import Act, Event
+from .stage import NAMES, SOCKETS, TYPE, Stage
+from .watched_node import ACTORS
+
+ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
+#: Seconds for a retry to be answered, and for a handler to be removed: every plugin that it has may take its deadline
+#: to be registered, and again to be deregistered, one after the other; and the answers to its asks may be lost.
+RETRY_BOUND: Final = 60.0
+REMOVAL_BOUND: Final = 2000.0
+#: Seconds for a daemon to stop: the grace, and what ends after it.
+STOP_BOUND: Final = 15.0
+
+
+@attrs.define(eq=False)
+class Player(Stage):
+    """Plays one script; what it leaves running is what people on the node do."""
+
+    _background: trio.Nursery = attrs.field(init=False)
+    _scopes: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
+    _removal: trio.Event | None = attrs.field(init=False, default=None)
+
+    # --- the script ---------------------------------------------------------------------------------------------------
+
+    async def play(self, events: Collection[Event]) -> None:
+        """Play ``events`` on the node, which runs."""
+        self.node.watch_crashes()
+        async with trio.open_nursery() as self._background:
+            for event in events:
+                self.trace.line("event", event)
+                await self._perform(event.act, random.Random(event.seed))
+                self.sentinels.look(self.troubled())
+                if event.pause:
+                    await trio.sleep(event.pause)
+                    self.sentinels.look(self.troubled())
+            await self._calm_down()
+
+    async def _perform(self, act: Act, chance: random.Random) -> None:
+        match act:
+            case Act.PLUG | Act.STOP | Act.RESTART | Act.LISTEN | Act.DIE | Act.RENAME | Act.UNLINK | Act.TOUCH:
+                change_plugin(self, act, chance)
+            case Act.RESET | Act.HALF_CLOSE | Act.ACCEPT | Act.TRICKLE | Act.EXHAUST:
+                disturb(self, act, chance)
+            case Act.CLUTTER | Act.REMOVE_DIRECTORY | Act.REMOVE_ROOT:
+                change_files(self, act, chance)
+            case Act.DEAF | Act.HOLD | Act.OVERFLOW | Act.LOSE_WATCH | Act.WATCHES_OUT:
+                disturb_events(self, act, chance)
+            case Act.SCAN_ERROR | Act.LOOK_ERROR:
+                fail_scans(self, act, chance)
+            case Act.SENTINEL:
+                self.sentinels.change()
+            case Act.RETRY:
+                self._retry(chance)
+            case Act.BEHAVE:
+                self._script_handler(chance)
+            case Act.TOGGLE_HANDLER:
+                await self._toggle_handler()
+            case Act.CRASH:
+                self._crash(chance)
+            case Act.RESTART_DAEMON:
+                await self._restart_daemon(kill=chance.random() < 0.5)
+            case _:
+                assert_never(act)
+
+    # --- people, handlers, the daemon ---------------------------------------------------------------------------------
+
+    def _retry(self, chance: random.Random) -> None:
+        target = chance.choice((*NAMES, *map(self.node.path, SOCKETS)))
+
+        async def retry() -> None:
+            with trio.move_on_after(RETRY_BOUND) as scope:
+                await self.node.supervisor.retry(target)
+            if scope.cancelled_caught:
+                self.trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
+
+        # Who bears a name is known when it is asked, which is later.
+        self.backoff.nudged(path=target if target.startswith("/") else None)
+        self._start(retry)
+
+    def _start(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run something that ends with the daemon at the latest."""
+
+        async def within() -> None:
+            with trio.CancelScope() as scope:
+                self._scopes[scope] = None
+                try:
+                    with suppress(NodeEndedError):
+                        await run()
+                finally:
+                    del self._scopes[scope]
+
+        self._background.start_soon(within)
+
+    def _script_handler(self, chance: random.Random) -> None:
+        ask, name = chance.choice(ASKS), chance.choice(NAMES)
+        behaviours: tuple[Behaviour, ...] = (
+            Fails("no"),
+            Fails(SystemExit(3)),
+            Fails(BaseExceptionGroup("many", [ValueError("no")])),
+            Hangs(),
+            Takes(0.1),
+            Takes(3.0),
+            Takes(50.0),
+        )
+        if self.handler is not None:
+            planned = self.handler.script.setdefault((ask, name), deque())
+            planned.extend([chance.choice(behaviours)] * chance.choice((1, 1, 2)))
+
+    async def _toggle_handler(self) -> None:
+        if self.handler is None:
+            if self._removal is None:
+                await self._add_handler()
+            return
+        self.handler, self._removal = None, trio.Event()
+
+        async def remove() -> None:
+            with trio.move_on_after(REMOVAL_BOUND) as scope:
+                ending = self.node._ending
+                await self.node.supervisor.remove_handler(TYPE)
+                if ending.is_set():
+                    return  # A stop deregisters nothing (behaviour 42).
+            if scope.cancelled_caught:
+                self.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
+            elif left := [path for path, owing in self.handlers.owing.items() if owing.taken and not owing.orphan]:
+                self.trace.violated("view", f"a handler was removed with {left}")
+            if self._removal is not None:
+                self._removal.set()
+                self._removal = None
+
+        self.sentinels.excuse(1.0)
+        self.backoff.nudged()
+        self._start(remove)
+
+    async def _add_handler(self) -> None:
+        self.backoff.nudged()
+        self.sentinels.excuse(1.0)
+        await self.node.supervisor.add_handler(TYPE, self.new_handler())
+
+    def _crash(self, chance: random.Random) -> None:
+        actor = chance.choice(ACTORS)
+        path = self.node.path(chance.choice(SOCKETS))
+        if actor == "registration" and chance.random() < 0.3:
+            self.node.network.crashes += 1
+            return
+        if not self.node.crash(actor, path, TYPE):
+            return
+        match actor:
+            case "reconciler":
+                self.sentinels.excuse(13.0)
+                self.handlers.orphan()
+            case _:
+                self.sentinels.excuse(1.0)
+
+    async def _restart_daemon(self, *, kill: bool) -> None:
+        began = trio.current_time()
+        await (self.node.kill() if kill else self.node.stop())
+        if trio.current_time() - began > STOP_BOUND:
+            self.trace.violated("answers", f"the daemon took {trio.current_time() - began:g} s to end")
+        for scope in tuple(self._scopes):
+            scope.cancel()
+        self._removal = None
+        if self.handlers.under_way:
+            self.trace.violated("leak", f"the daemon ended during {self.handlers.under_way}")
+        self.handlers.forget()
+        self.backoff.forget()
+        self.sentinels.give_up()
+        self.sentinels.excuse(1.0)
+        await self.node.start(handlers={TYPE: self.new_handler()})
+        self.node.watch_crashes()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def _calm_down(self) -> None:
+        """The faults stop, and every plugin is well."""
+        self.trace.line("calm")
+        directory, network = self.node.directory, self.node.network
+        directory.deaf, directory.watches_left, directory.crashes = False, None, 0
+        directory.scan_errors.clear()
+        directory.look_errors.clear()
+        directory.release()
+        self.backoff.touched()
+        network.crashes = network.exhausted = 0
+        if self.handler is not None:
+            self.handler.script.clear()
+        if self._removal is not None:
+            await self._removal.wait()
+        if self.handler is None:
+            await self._add_handler()
+        for path, plugin in self.plugs.items():
+            mend(self, path, plugin)

@@ -1,0 +1,103 @@
+"""Simulation: random scripts against what must always hold, one seed for everything.
+
+One seed gives one script (``simulate_script``), one order of Trio's tasks, one trace and its hash, in every process.
+The script is played on a node in memory (``simulate_player``), which runs plugind's own supervisor, actors and wire.
+While it is played, and once its faults have stopped, the oracles look on (``simulate_oracles``,
+``simulate_sentinels``, ``simulate_rest``). docs/simulation.md says what they hold plugind to.
+
+::
+
+    outcome = simulate(7, events=200)
+    assert not outcome.violations, outcome.violations
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Collection
+
+import attrs
+import trio
+from trio.testing import MockClock
+
+from ...supervision import leaves
+from ..scheduling import ROUNDS
+from .final_checks import check_rest
+from .player import Player
+from .script import Event, Fault, choose, write
+from .trace import Trace, Violation
+
+__all__ = ["ALL", "EVENTS", "Event", "Fault", "Outcome", "Violation", "simulate"]
+
+ALL = frozenset(Fault)
+#: How many events a script has, unless said otherwise.
+EVENTS = 200
+
+
+@attrs.frozen
+class Outcome:
+    """What came of one script."""
+
+    seed: int
+    #: How many events were played.
+    events: int
+    virtual_seconds: float
+    trace_hash: str
+    violations: tuple[Violation, ...]
+
+
+def simulate(
+    seed: int,
+    *,
+    events: int = EVENTS,
+    faults: Collection[Fault] = ALL,
+    only: Collection[int] | None = None,
+    show: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Play the script of ``seed``, of so many ``events``, and return what came of it.
+
+    Every fourth script has only a few of several ``faults``, drawn from its seed.
+    ``only`` are the numbers of the events that are played, all by default; ``show`` is given each line of the trace.
+    """
+    if len(faults) > 1:
+        faults = choose(seed, faults)
+    script = [event for event in write(seed, events, faults) if only is None or event.number in only]
+    trace = Trace(show)
+    collects = gc.isenabled()
+    # When the collector runs depends on what else this process did, and it closes what was left open.
+    gc.disable()
+    try:
+        seconds = trio.run(_play, seed, faults, trace, script, clock=MockClock(autojump_threshold=0))
+    finally:
+        if collects:
+            gc.enable()
+    return Outcome(seed, len(script), seconds, trace.hash, tuple(trace.violations))
+
+
+async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
+    tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
+    player = Player(seed, faults, trace)
+    try:
+        with player.node.headway:
+            async with player.node:
+                await player.play(script)
+                await check_rest(player)
+        if player.node.headway.cancelled_caught:
+            trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")
+    except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
+        for leaf in leaves(error):
+            trace.violated("crash", f"{type(leaf).__name__}: {leaf}")
+    left = trio.lowlevel.current_statistics().tasks_living - tasks
+    if left:
+        trace.violated("leak", f"{left} tasks")
+    opened = _descriptors() - descriptors
+    if opened > 0:
+        trace.violated("leak", f"descriptors of this process: {opened} more")
+    trace.line("end")
+    return round(trio.current_time(), 3)
+
+
+def _descriptors() -> int:
+    """How many descriptors this process has open: a node in memory needs none, and is to leave none."""
+    return len(os.listdir("/proc/self/fd"))

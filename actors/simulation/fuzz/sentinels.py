@@ -1,0 +1,89 @@
+"""Sentinels: plugins without a fault and with names of their own, which nobody's hang may delay (behaviour 22)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import trio
+
+from ....protocol.status import StateName
+from ..plugins import FakePlugin, PluggedIn
+from .handler_oracle import EPSILON, HandlerOracle
+from .trace import Trace
+from .watched_node import WatchedNode
+
+#: Virtual seconds within which a sentinel is registered, or let go, unless the whole node is in trouble.
+BOUND: Final = 1.0
+#: Seconds that the node may take after its trouble is over: a rescan, or the longest pause of a watcher.
+RECOVERY: Final = 32.0
+#: Sentinels that are there at once.
+MOST: Final = 2
+
+
+@attrs.define(eq=False)
+class Sentinels:
+    """Those that are there, those that are to be registered, and those that are to be let go."""
+
+    _node: WatchedNode
+    _trace: Trace
+    _seen: HandlerOracle
+    plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
+    #: Since when they were to be registered, or to be let go.
+    _coming: dict[str, float] = attrs.field(init=False, factory=dict)
+    _going: dict[str, float] = attrs.field(init=False, factory=dict)
+    _excused_until: float = attrs.field(init=False, default=0.0)
+    _number: int = attrs.field(init=False, default=0)
+
+    def change(self) -> None:
+        """One more comes, and the oldest goes if there are many."""
+        self._number += 1
+        path = self._node.path(f"sentinel-{self._number}.sock")
+        self.plugs[path] = self._node.plug(path, FakePlugin("Colour", f"sentinel-{self._number}"))
+        self._coming[path] = trio.current_time()
+        if len(self.plugs) > MOST:
+            oldest = next(iter(self.plugs))
+            self.plugs.pop(oldest).stop()
+            self._coming.pop(oldest, None)
+            self._going[oldest] = trio.current_time()
+
+    def excuse(self, seconds: float) -> None:
+        """The whole node was disturbed just now, and may need so long to recover."""
+        self._excused_until = max(self._excused_until, trio.current_time() + seconds)
+
+    def give_up(self) -> None:
+        """Nothing is known any more of those that come and go."""
+        self._coming.clear()
+        self._going.clear()
+
+    def all_gone(self) -> None:
+        """Their directory was removed."""
+        for plugin in self.plugs.values():
+            plugin.crash()
+        self.plugs.clear()
+        self.give_up()
+
+    def look(self, troubled: bool) -> None:
+        """See whether all came and went in time."""
+        now = trio.current_time()
+        if troubled:
+            self._excused_until = max(self._excused_until, now + RECOVERY)
+        for path, since in tuple(self._coming.items()):
+            times = [entry.time for entry in self._node.history(path) if entry.state is StateName.REGISTERED]
+            if self._judge("registered", path, since, times[0] if times else None):
+                del self._coming[path]
+        for path, since in tuple(self._going.items()):
+            times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
+            there = path in self._seen.owing or self._node.status(path) is not None
+            # One that a daemon never saw needs no letting go.
+            if self._judge("let go", path, since, None if there else max(times[-1:], default=since)):
+                del self._going[path]
+
+    def _judge(self, what: str, path: str, since: float, done: float | None) -> bool:
+        now = trio.current_time()
+        due = max(since, self._excused_until) + BOUND + EPSILON
+        if done is None and now <= due:
+            return False
+        if (now if done is None else done) > due:
+            self._trace.violated("delay", f"{path} was not {what} within {BOUND:g} s of {max(since, due - BOUND):.3f}")
+        return True

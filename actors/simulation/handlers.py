@@ -1,0 +1,149 @@
+"""A handler that a script steers, and that remembers what it was asked."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal, assert_never
+
+import attrs
+import trio
+
+from ...protocol.plugins import InstancePolicy, Plugin
+
+#: The three calls of a handler.
+Ask = Literal["validate", "register", "deregister"]
+
+
+@attrs.frozen
+class HandlerCall:
+    """One call that a handler received."""
+
+    #: Virtual seconds.
+    time: float
+    ask: Ask
+    #: The plugin's name.
+    name: str
+
+
+@attrs.frozen
+class Fails:
+    """The call raises ``error``; a text becomes a ValueError."""
+
+    error: str | BaseException
+
+    @property
+    def exception(self) -> BaseException:
+        """What is raised."""
+        return ValueError(self.error) if isinstance(self.error, str) else self.error
+
+
+@attrs.frozen
+class Hangs:
+    """The call never returns; it ends when it is cancelled."""
+
+
+@attrs.frozen
+class Takes:
+    """The call returns after so many seconds."""
+
+    seconds: float
+
+
+Behaviour = Fails | Hangs | Takes
+
+
+@attrs.define
+class _Scripted:
+    ask: Ask
+    name: str | None
+    behaviour: Behaviour
+    times: float
+
+
+class FakeHandler:
+    """Accepts every plugin at once, but for what its script says.
+
+    ::
+
+        handler = FakeHandler()
+        handler.script("register", Fails("no room"), name="a.example.com", times=2)
+    """
+
+    def __init__(self, *, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
+        self.instances = instances
+        #: What it was asked, in order.
+        self.calls: list[HandlerCall] = []
+        #: The same with all that is known of each plugin.
+        self.plugins: list[tuple[Ask, Plugin]] = []
+        #: The instances that are registered now, by socket.
+        self.registered: dict[str, Plugin] = {}
+        #: The most calls that were under way at once.
+        self.most_at_once = 0
+        self._script: deque[_Scripted] = deque()
+        self._under_way = 0
+
+    def script(self, ask: Ask, *behaviours: Behaviour, name: str | None = None, times: float = 1) -> FakeHandler:
+        """From now on the next calls of ``ask``, of plugins called ``name`` if given, behave so, ``times`` each."""
+        self._script.extend(_Scripted(ask, name, behaviour, times) for behaviour in behaviours)
+        return self
+
+    def always(self, ask: Ask, behaviour: Behaviour, *, name: str | None = None) -> FakeHandler:
+        """From now on all calls of ``ask``, of plugins called ``name`` if given, behave so."""
+        return self.script(ask, behaviour, name=name, times=math.inf)
+
+    def calm(self) -> None:
+        """Forget the script: all calls succeed at once from now on."""
+        self._script.clear()
+
+    def asked(self, name: str | None = None) -> list[Ask]:
+        """The calls about the plugins called ``name``, or all, without their times."""
+        return [call.ask for call in self.calls if name in (None, call.name)]
+
+    async def validate(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("validate", plugin)
+
+    async def register(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("register", plugin)
+        self.registered[plugin.socket] = plugin
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        self.registered.pop(plugin.socket, None)
+        await self._call("deregister", plugin)
+
+    async def _call(self, ask: Ask, plugin: Plugin) -> None:
+        self.calls.append(HandlerCall(round(trio.current_time(), 6), ask, plugin.name))
+        self.plugins.append((ask, plugin))
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        try:
+            await behave(self._next(ask, plugin.name))
+        finally:
+            self._under_way -= 1
+
+    def _next(self, ask: Ask, name: str) -> Behaviour | None:
+        for scripted in self._script:
+            if scripted.ask == ask and scripted.name in (None, name):
+                scripted.times -= 1
+                if scripted.times <= 0:
+                    self._script.remove(scripted)
+                return scripted.behaviour
+        return None
+
+
+async def behave(behaviour: Behaviour | None) -> None:
+    """Do what a script says of one call; None is to succeed."""
+    match behaviour:
+        case None:
+            await trio.lowlevel.checkpoint()
+        case Fails():
+            raise behaviour.exception
+        case Hangs():
+            await trio.sleep_forever()
+        case Takes():
+            await trio.sleep(behaviour.seconds)
+        case _:
+            assert_never(behaviour)

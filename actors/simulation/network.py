@@ -1,0 +1,174 @@
+"""Unix sockets in memory: the dialling port of a simulated node.
+
+A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory`, not to a path, as in
+the kernel: a renamed socket can still be dialled, and one that was unlinked and made again is another. Connections are
+those of ``plugind.actors.simulation.streams``. Errors and waits are those of ``plugind.actors.io.grpc_client.dial``.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+from collections.abc import Awaitable, Callable, Hashable
+
+import attrs
+import trio
+
+from ...protocol.discovery import Kind
+from ...protocol.wire.errors import Peer
+from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.dial import retry
+from .directory import MemoryDirectory
+from .streams import ClientEnd, Connection, ServerEnd, connection
+
+
+class Accepting(enum.Enum):
+    """What becomes of those who connect to a socket."""
+
+    #: They are served.
+    SERVES = "serves"
+    #: The connection stands, and no byte ever comes back (fault 32).
+    SILENT = "silent"
+    #: The connection is closed as soon as it stands (fault 33).
+    CLOSES = "closes"
+    #: The backlog is full: nobody gets in, whoever dials waits (fault 30).
+    BACKLOG_FULL = "backlog full"
+    #: The permissions of the socket forbid it (fault 29).
+    DENIED = "denied"
+
+
+#: Serves one connection until it ends.
+Serve = Callable[[ServerEnd], Awaitable[object]]
+
+
+@attrs.define(eq=False)
+class Listener:
+    """Somebody who listens on an inode. :meth:`close` is the end of that process."""
+
+    serve: Serve
+    peer: Peer
+    accepting: Accepting = Accepting.SERVES
+    seconds_per_byte: float = 0.0
+    #: How many connections there have been.
+    accepted: int = 0
+    #: The process that serves: cancelled when it dies.
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    #: Those that are open now, in the order they came.
+    connections: list[Connection] = attrs.Factory(list)
+    _arrivals: trio.MemorySendChannel[Connection] = attrs.field(init=False)
+    _waiting: trio.MemoryReceiveChannel[Connection] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._arrivals, self._waiting = trio.open_memory_channel[Connection](1024)
+
+    async def run(self) -> None:
+        """Serve those who connect until the process dies."""
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                async for accepted in self._waiting:
+                    nursery.start_soon(self._serve_one, accepted)
+
+    async def _serve_one(self, accepted: Connection) -> None:
+        try:
+            await self.serve(accepted.server)
+        finally:
+            accepted.server.close()
+            if accepted in self.connections:
+                self.connections.remove(accepted)
+
+    def connect(self) -> Connection:
+        """A client got in."""
+        made = connection()
+        made.server.seconds_per_byte = self.seconds_per_byte
+        self.accepted += 1
+        self.connections.append(made)
+        if self.accepting is Accepting.CLOSES:
+            self.connections.remove(made)
+            made.server.close()
+        elif self.accepting is Accepting.SERVES:
+            self._arrivals.send_nowait(made)
+        return made
+
+    def reset(self) -> None:
+        """Break every connection that is open."""
+        connections, self.connections = self.connections, []
+        for broken in connections:
+            broken.reset()
+
+    def close(self) -> None:
+        """The process is gone: its connections end as the kernel ends them, without a word of HTTP/2."""
+        connections, self.connections = self.connections, []
+        for ended in connections:
+            ended.server.close()
+        self.scope.cancel()
+        self._arrivals.close()
+
+
+class MemoryNetwork:
+    """Who listens on which inode of ``directory``."""
+
+    def __init__(self, directory: MemoryDirectory) -> None:
+        self._directory = directory
+        self._listeners: dict[Hashable, Listener] = {}
+        #: Tries to connect so far, refused ones included, with their virtual times.
+        self.dials: list[tuple[float, str]] = []
+        #: This many more connections fail for want of descriptors (fault 46).
+        self.exhausted = 0
+        #: The client's ends of all connections, with their paths, to see that none is left open.
+        self.opened: list[tuple[str, ClientEnd]] = []
+
+    def listen(self, path: str, listener: Listener) -> None:
+        """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""
+        self._listeners[self._directory.node(path)] = listener
+
+    def end(self, listener: Listener) -> None:
+        """Close ``listener``, if it is there still."""
+        listener.close()
+        for node, other in tuple(self._listeners.items()):
+            if other is listener:
+                del self._listeners[node]
+
+    async def dial(self, path: str, *, timeout: float, refused_grace: float = 1.0) -> Channel:
+        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does.
+
+        Raises:
+          DialError: of the same kinds, after the same waits.
+        """
+        listener: Listener | None = None
+
+        def attempt() -> OSError | None:
+            nonlocal listener
+            self.dials.append((trio.current_time(), path))
+            try:
+                listener = self._listener(path)
+            except OSError as error:
+                return error
+            return None
+
+        problem = attempt()
+        if problem is not None:
+            await retry(path, problem, attempt, timeout, refused_grace)
+        assert listener is not None
+        made = listener.connect()
+        self.opened.append((path, made.client))
+        return Channel(made.client, peer=listener.peer)
+
+    def _listener(self, path: str) -> Listener:
+        """Who lets one in at ``path``. Raises OSError as connect() does."""
+        if self.exhausted:
+            self.exhausted -= 1
+            raise _error(errno.EMFILE)
+        node = self._directory.node(path)
+        listener = self._listeners.get(node)
+        if node.kind is not Kind.SOCKET or listener is None:
+            raise _error(errno.ECONNREFUSED)
+        if listener.accepting is Accepting.BACKLOG_FULL:
+            raise _error(errno.EAGAIN)
+        if listener.accepting is Accepting.DENIED:
+            raise _error(errno.EACCES)
+        return listener
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

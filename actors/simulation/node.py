@@ -1,0 +1,387 @@
+"""A node that lives in memory: plugind's test kit, for its own actors and for your plugins and handlers.
+
+::
+
+    async def test_our_driver_survives_a_slow_start(node: SimulatedNode) -> None:
+        plugin = node.plug("csi.sock", FakePlugin("CSIPlugin", "csi.example.com", get_info_fails=1))
+        await node.settled()
+        assert node.timeline("csi.sock") == [
+            (0.0, "dialing"), (0.0, "asking-info"), (0.0, "waiting"),
+            (0.5, "dialing"), (0.5, "asking-info"), (0.5, "validating"), (0.5, "registering"),
+            (0.5, "notifying"), (0.5, "registered"),
+        ]
+        assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
+
+What runs is plugind itself: the real supervisor, the real actors, and the real wire, HTTP/2 with every byte of it, over
+streams in memory. Only the two ports to the outside are others: the directory is a
+:class:`~plugind.actors.simulation.directory.MemoryDirectory` and the network a
+:class:`~plugind.actors.simulation.network.MemoryNetwork`. Both can be made to fail in all the ways of the real ones.
+
+**Time is virtual.** Run it under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``, as the fixture
+``node`` does (or the fixture ``autojump_clock`` of pytest-trio): whenever all tasks wait, the clock jumps to the next
+deadline, so an hour of backoff takes milliseconds. All times are those of that clock, which starts at zero with the
+test, in seconds, rounded to the microsecond. Nothing takes virtual time but what is told to.
+
+**Plugins** are a :class:`FakePlugin`, which fails, hangs, dies and dawdles as told, or services of your own, built on
+the base classes that grpclib generates; see :meth:`SimulatedNode.plug`. **Handlers** are a :class:`FakeHandler`, which
+follows a script, or your own. **Chance** comes from one seed, ``Config.seed``: the jitter of backoff (off unless asked
+for) and of rescans, and the order in which Trio runs tasks that are ready at one moment. So one script gives one
+timeline; other seeds try other orders.
+
+Not simulated: permissions and credentials beyond "denied", bytes per second of the file system, and the kernel's
+buffers, so that a send never blocks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+import attrs
+import trio
+import trio.testing
+
+from ...protocol import messages as m
+from ...protocol.backoff import Backoff
+from ...protocol.config import Config, Root
+from ...protocol.status import StateName
+from ...protocol.wire.errors import Peer
+from ...supervisor import Ports, Supervisor
+from ..handlers.actor import Handler
+from ..io.grpc_server.serve import Service
+from .directory import MemoryDirectory
+from .network import MemoryNetwork
+from .plugins import FakePlugin, PluggedIn
+from .scheduling import pinned
+
+#: Where plugins are discovered, unless the configuration names roots of its own.
+ROOT: Final = "/plugins"
+#: No jitter, so that delays read as they are meant.
+DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0), seed=0)
+
+
+class NotSettledError(Exception):
+    """The node did not come to rest in the time allowed; the message names the sockets that did not."""
+
+
+class LeakError(Exception):
+    """The node ended and left something open."""
+
+
+@attrs.frozen
+class Entry:
+    """One change in the life of a socket."""
+
+    #: Virtual seconds.
+    time: float
+    state: StateName
+    reason: str | None
+    attempt: int
+    generation: int
+    #: When it is tried next, in virtual seconds.
+    next_try: float | None
+
+    def same(self, other: Entry) -> bool:
+        """Whether nothing but the time differs."""
+        return (
+            self.state is other.state
+            and self.reason == other.reason
+            and self.attempt == other.attempt
+            and self.generation == other.generation
+            and self.next_try == other.next_try
+        )
+
+
+class SimulatedNode:
+    """A node in memory, which runs for as long as its ``async with`` block does.
+
+    ``config`` is that of a real node; where it names no root, :data:`ROOT` is the root, and where it has no seed, the
+    seed is 0. Without a ``config`` the backoff has no jitter. ``handlers`` are added to the built-in ones, as
+    in :class:`~plugind.supervisor.Supervisor`.
+
+    Plugins may be plugged in before the block, to be there when the node starts. Leaving the block stops the node as
+    it stops for real, then checks that nothing was left open.
+
+    Raises, from the block:
+      RuntimeError: if the clock is not a MockClock.
+      LeakError: if a connection or a watch was left open.
+      GaveUpError: if actors crash more often than ``config.intensity`` allows.
+    """
+
+    def __init__(self, config: Config = DEFAULT_CONFIG, *, handlers: Mapping[str, Handler] | None = None) -> None:
+        if config.roots == Config().roots:
+            config = attrs.evolve(config, roots=(Root(ROOT),))
+        if config.seed is None:
+            config = attrs.evolve(config, seed=0)
+        self.config = config
+        self.root = config.roots[0].path
+        #: The file system; all that it can do to a watcher is a method of it.
+        self.directory = MemoryDirectory(now=_now_or_zero)
+        #: Who listens; it remembers every try to connect.
+        self.network = MemoryNetwork(self.directory)
+        self._handlers = dict(handlers or {})
+        self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
+        self._statuses: dict[str, m.PluginStatus] = {}
+        self._changed = trio.Event()
+        self._to_start: list[Callable[[], Awaitable[None]]] = []
+        self._pids = iter(range(1000, 1_000_000))
+        self._context: AbstractAsyncContextManager[None] | None = None
+        self._world: trio.Nursery | None = None
+        self._supervisor: Supervisor | None = None
+        self._ending = trio.Event()
+        self._ended = trio.Event()
+        self._daemon = trio.CancelScope()
+        for root in config.roots:
+            self.directory.mkdir(root.path)
+
+    # --- the block ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if not _time_is_virtual():
+            raise RuntimeError("a simulated node lives in virtual time: run it under trio.testing.MockClock")
+        if self._context is not None:
+            raise RuntimeError("a SimulatedNode runs once; make another")
+        self._context = self._running()
+        await self._context.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._context is not None
+        return await self._context.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        try:
+            with pinned(self.config.seed or 0, self._every_so_often):
+                async with trio.open_nursery() as world:
+                    self._world = world
+                    for run in self._to_start:
+                        world.start_soon(run)
+                    await self.start()
+                    yield
+                    if self._supervisor is not None:
+                        await self.stop()
+                    await trio.testing.wait_all_tasks_blocked()
+                    world.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # One error comes out as it went in: the block's own, or the one that ended the node.
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from group.exceptions[0].__cause__
+            raise
+        self._check_leaks()
+
+    def _every_so_often(self) -> None:
+        """Called every so many rounds of the scheduler."""
+
+    def _check_leaks(self) -> None:
+        connections = [path for path, stream in self.network.opened if not stream.closed]
+        if connections or self.directory.instances:
+            raise LeakError(
+                f"left open: connections to {connections}, {len(self.directory.instances)} instances of inotify"
+            )
+
+    # --- the daemon ---------------------------------------------------------------------------------------------------
+
+    @property
+    def supervisor(self) -> Supervisor:
+        """The daemon that runs now: all that a program embeds. Raises RuntimeError between stop and start."""
+        if self._supervisor is None:
+            raise RuntimeError("the daemon does not run")
+        return self._supervisor
+
+    async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
+        """Start the daemon again, with other ``handlers`` if given; entering the block has started it once."""
+        if self._supervisor is not None or self._world is None:
+            raise RuntimeError("the daemon runs already, or its block was not entered")
+        if handlers is not None:
+            self._handlers = dict(handlers)
+        self._ending, self._ended, self._daemon = trio.Event(), trio.Event(), trio.CancelScope()
+        await self._world.start(self._run_daemon)
+
+    async def stop(self) -> None:
+        """Stop the daemon as a signal does: what is in flight finishes, or is rolled back, within the grace."""
+        self._ending.set()
+        await self._ended.wait()
+
+    async def kill(self) -> None:
+        """End the daemon as kill -9 does: nobody is told anything, its connections close (fault 88)."""
+        self._daemon.cancel()
+        await self._ended.wait()
+
+    async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
+        ports = Ports(self.network.dial, lambda _root: self.directory)
+        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports)
+        reading = trio.CancelScope()
+        assert self._world is not None
+        try:
+            with self._daemon:
+                # Subscribed before anything runs, and until everything has ended: no change is missed.
+                async with supervisor.changes() as changes:
+                    self._world.start_soon(self._read, changes, reading)
+                    try:
+                        async with supervisor:
+                            self._supervisor = supervisor
+                            task_status.started()
+                            await self._ending.wait()
+                        await trio.testing.wait_all_tasks_blocked()
+                    finally:
+                        reading.cancel()
+        finally:
+            self._supervisor = None
+            self._statuses.clear()
+            self._ended.set()
+
+    async def _read(self, changes: AsyncIterator[m.Snapshot | m.PluginChanged], scope: trio.CancelScope) -> None:
+        with scope:
+            async for change in changes:
+                if isinstance(change, m.PluginChanged):
+                    self._note(change)
+
+    def _note(self, change: m.PluginChanged) -> None:
+        plugin = change.plugin
+        if plugin.state is StateName.GONE:
+            self._statuses.pop(plugin.socket, None)
+        else:
+            self._statuses[plugin.socket] = plugin
+        next_try = None if plugin.next_try is None else _rounded(plugin.next_try)
+        entry = Entry(_rounded(change.time), plugin.state, plugin.reason, plugin.attempt, plugin.generation, next_try)
+        history = self._histories[plugin.socket]
+        # What is told twice is one change: roles, and what actors repeat once the view was lost.
+        if not history or not history[-1].same(entry):
+            history.append(entry)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    # --- the script ---------------------------------------------------------------------------------------------------
+
+    def plug(
+        self,
+        socket: str,
+        plugin: FakePlugin | Service | Collection[Service],
+        *,
+        listening: bool = True,
+        uid: int = 0,
+    ) -> PluggedIn:
+        """Start a plugin's process, which binds ``socket`` and listens on it, and return the handle of it.
+
+        ``socket`` is relative to the first root, or absolute; directories above it are made. ``plugin`` is a
+        :class:`FakePlugin`, or one or several services built on grpclib's generated base classes, one of them a
+        ``RegistrationBase``. With ``listening`` false the socket is bound alone (behaviour 12).
+
+        Raises:
+          OSError: if something is at ``socket``.
+        """
+        path = self.path(socket)
+        self.directory.mkdir(os.path.dirname(path))
+        if not isinstance(plugin, FakePlugin | Collection):
+            plugin = (plugin,)
+        peer = Peer(next(self._pids), uid, uid)
+        plugged = PluggedIn(path, plugin, self.directory, self.network, self._start, peer)
+        plugged.bind()
+        if listening:
+            plugged.listen()
+        return plugged
+
+    def _start(self, run: Callable[[], Awaitable[None]]) -> None:
+        if self._world is None:
+            self._to_start.append(run)
+        else:
+            self._world.start_soon(run)
+
+    def path(self, socket: str) -> str:
+        """Return the absolute path of ``socket``, which may be relative to the first root."""
+        return os.path.join(self.root, socket)
+
+    async def settled(self, *, patience: float = 5.0, within: float = 3600.0) -> None:
+        """Let virtual time pass until the node is at rest; at once if it is.
+
+        At rest means: all tasks wait; every socket in the roots is known, and what is known is there; and each is
+        registered, parked, or waits (``waiting``, ``stale``) for a try that is more than ``patience`` seconds away. So
+        retries that come soon are waited for, and a plugin that fails for ever comes to rest too, as its delays double.
+        With a ``patience`` of 0 the first wait is rest. It needs a clock that jumps by itself.
+
+        Raises:
+          NotSettledError: if that takes more than ``within`` virtual seconds.
+        """
+        deadline = trio.current_time() + within
+        while True:
+            await trio.testing.wait_all_tasks_blocked()
+            restless = self._restless(patience)
+            if not restless:
+                return
+            if trio.current_time() >= deadline:
+                raise NotSettledError(f"after {within:g} s: {'; '.join(restless)}")
+            with trio.move_on_at(deadline):
+                await self._changed.wait()
+
+    def _restless(self, patience: float) -> list[str]:
+        there = {path for root in self.config.roots for path in self.directory.sockets(root.path)}
+        refused = {path for path, plugin in self._statuses.items() if plugin.state is StateName.PARKED}
+        restless = [f"{path} is not known" for path in sorted(there - self._statuses.keys())]
+        restless += [f"{path} is gone" for path in sorted(self._statuses.keys() - there - refused)]
+        soon = trio.current_time() + patience
+        for path, plugin in sorted(self._statuses.items()):
+            if plugin.state in _WAITING and plugin.next_try is not None and plugin.next_try > soon:
+                continue
+            if plugin.state not in _AT_REST:
+                restless.append(f"{path} is {plugin.state}")
+        return restless
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return _rounded(trio.current_time())
+
+    def timeline(self, socket: str) -> list[tuple[float, str]]:
+        """Return the states of ``socket`` so far, each with the virtual time at which it began, over all generations.
+
+        A state is listed again when its reason or its count of attempts changed.
+        """
+        return [(entry.time, entry.state.value) for entry in self.history(socket)]
+
+    def history(self, socket: str) -> tuple[Entry, ...]:
+        """Return the same as :meth:`timeline` with reasons, attempts, generations and next tries."""
+        return tuple(self._histories.get(self.path(socket), ()))
+
+    def status(self, socket: str) -> m.PluginStatus | None:
+        """Return what is known of ``socket`` now, without its history; None if it is not there."""
+        return self._statuses.get(self.path(socket))
+
+    def state(self, socket: str) -> str | None:
+        """Return the state of ``socket`` now; None if it is not there."""
+        status = self.status(socket)
+        return None if status is None else status.state.value
+
+    async def snapshot(self) -> m.Snapshot:
+        """Return all that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
+        return await self.supervisor.snapshot()
+
+    async def wait_for(self, name: str, *, type: str | None = None) -> m.PluginStatus:  # noqa: A002 - the field's word
+        """Return once a plugin of that ``name`` is registered; see :meth:`plugind.supervisor.Supervisor.wait_for`."""
+        return await self.supervisor.wait_for(name, type=type)
+
+
+_AT_REST = (StateName.REGISTERED, StateName.PARKED)
+_WAITING = (StateName.WAITING, StateName.STALE)
+
+
+def _rounded(time: float) -> float:
+    return math.inf if time == math.inf else round(time, 6)
+
+
+def _time_is_virtual() -> bool:
+    return isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
+
+
+def _now_or_zero() -> float:
+    """Change times of files that are made before Trio runs count from the start of virtual time."""
+    return trio.current_time() if trio.lowlevel.in_trio_run() else 0.0

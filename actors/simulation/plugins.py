@@ -1,0 +1,284 @@
+"""Plugins of a simulated node: what they answer, how they misbehave, and the process that they live in."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import attrs
+import trio
+from google.protobuf.message import Message
+from grpclib.const import Handler as Method
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.proto.pluginregistration_grpc import RegistrationBase
+from ...protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+from ...protocol.wire.errors import Peer
+from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Service, log_report, serve_stream
+from .directory import MemoryDirectory
+from .network import Accepting, Listener, MemoryNetwork
+from .streams import ServerEnd
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+#: A call of the registration service.
+Step = Literal["get-info", "notify"]
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+@attrs.frozen
+class Call:
+    """One call that a plugin received; its answer, if any, came later."""
+
+    #: Virtual seconds.
+    time: float
+    #: The method's name, without its service: ``GetInfo``.
+    method: str
+    #: What the plugin was told, in a NotifyRegistrationStatus.
+    registered: bool | None = None
+    error: str = ""
+
+
+@attrs.define(eq=False)
+class FakePlugin:
+    """What a plugin says of itself, and how it misbehaves. All of it may be changed while the node runs.
+
+    ``hang`` and ``die`` name a call that is never answered, and one upon which the connection breaks. Where several
+    faults of one call are asked for, the plugin dies rather than hangs, and hangs rather than fails.
+    """
+
+    type: str
+    name: str
+    versions: Collection[str] = ("1.0.0",)
+    #: Empty means the registration socket itself.
+    endpoint: str = ""
+    #: How many more GetInfo calls end with ``error``.
+    get_info_fails: float = attrs.field(default=0, kw_only=True)
+    #: How many more NotifyRegistrationStatus calls end with ``error``.
+    notify_fails: float = attrs.field(default=0, kw_only=True)
+    #: Every NotifyRegistrationStatus ends with ``error``.
+    reject_notify: bool = attrs.field(default=False, kw_only=True)
+    error: GRPCError = attrs.field(
+        factory=lambda: GRPCError(Status.UNAVAILABLE, "this fake refuses"), kw_only=True, repr=False
+    )
+    hang: Step | None = attrs.field(default=None, kw_only=True)
+    die: Step | None = attrs.field(default=None, kw_only=True)
+    #: Seconds before each answer.
+    delay: float = attrs.field(default=0.0, kw_only=True)
+
+    @property
+    def info(self) -> PluginInfo:
+        """The answer to GetInfo."""
+        return PluginInfo(
+            type=self.type, name=self.name, endpoint=self.endpoint, supported_versions=list(self.versions)
+        )
+
+    def fails(self, step: Step) -> bool:
+        """Whether the call fails; counts it."""
+        if step == "get-info":
+            failed, self.get_info_fails = self.get_info_fails > 0, max(0, self.get_info_fails - 1)
+        else:
+            failed, self.notify_fails = self.notify_fails > 0, max(0, self.notify_fails - 1)
+            failed = failed or self.reject_notify
+        return failed
+
+
+class FakeRegistration(RegistrationBase):
+    """The registration service of a :class:`FakePlugin`."""
+
+    def __init__(self, plugin: FakePlugin, told: Callable[[Call], None], die: Callable[[], None]) -> None:
+        self._plugin = plugin
+        self._told = told
+        self._die = die
+
+    async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
+        """Say who the plugin is."""
+        await stream.recv_message()
+        self._told(Call(now(), "GetInfo"))
+        await self._answer("get-info")
+        await stream.send_message(self._plugin.info)
+
+    async def NotifyRegistrationStatus(  # noqa: N802 - the name in the .proto
+        self, stream: Stream[RegistrationStatus, RegistrationStatusResponse]
+    ) -> None:
+        """Take note of how the registration went."""
+        verdict = await stream.recv_message() or RegistrationStatus()
+        self._told(Call(now(), "NotifyRegistrationStatus", verdict.plugin_registered, verdict.error))
+        await self._answer("notify")
+        await stream.send_message(RegistrationStatusResponse())
+
+    async def _answer(self, step: Step) -> None:
+        plugin = self._plugin
+        if plugin.die == step:
+            self._die()
+        if step in (plugin.die, plugin.hang):
+            await trio.sleep_forever()
+        if plugin.delay:
+            await trio.sleep(plugin.delay)
+        if plugin.fails(step):
+            raise plugin.error
+
+
+def now() -> float:
+    """Virtual seconds, to the microsecond: more digits are noise of the arithmetic."""
+    return round(trio.current_time(), 6)
+
+
+class PluggedIn:
+    """A plugin's process and its registration socket, in the hands of the script. Nothing here waits."""
+
+    def __init__(
+        self,
+        path: str,
+        plugin: FakePlugin | Collection[Service],
+        directory: MemoryDirectory,
+        network: MemoryNetwork,
+        start: Callable[[Callable[[], Awaitable[None]]], None],
+        peer: Peer,
+    ) -> None:
+        #: The absolute path of its socket.
+        self.path = path
+        self.plugin = plugin
+        #: What it was asked and told, in order, over all its lives.
+        self.calls: list[Call] = []
+        self._directory = directory
+        self._network = network
+        self._start = start
+        self._peer = peer
+        self._listener: Listener | None = None
+        self._accepting = Accepting.SERVES
+        self._seconds_per_byte = 0.0
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    def bind(self) -> None:
+        """Make the socket file; nobody listens on it yet (behaviour 12). Raises OSError if something is there."""
+        self._directory.bind(self.path)
+
+    def listen(self) -> None:
+        """Listen on the socket file, which must be there."""
+        self._die()
+        listener = self._listener = Listener(self._serve, self._peer, self._accepting, self._seconds_per_byte)
+        self._network.listen(self.path, listener)
+        self._start(listener.run)
+
+    def crash(self) -> None:
+        """The process dies: its connections end, its socket file stays, and refuses from now on (fault 39)."""
+        self._die()
+
+    def unlink(self) -> None:
+        """The socket file goes, the process lives on, unreachable (fault 38)."""
+        self._directory.unlink(self.path)
+
+    def stop(self) -> None:
+        """The process ends as it should: it removes its socket, if that is there, and is gone."""
+        self._remove()
+        self._die()
+
+    def restart(self) -> None:
+        """The process ends, however it lived, and a new one unlinks the old socket, binds and listens."""
+        self._die()
+        self._remove()
+        self.bind()
+        self.listen()
+
+    @property
+    def alive(self) -> bool:
+        """Its process runs and listens."""
+        return self._listener is not None
+
+    def _die(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._network.end(listener)
+
+    def _remove(self) -> None:
+        if self._directory.exists(self.path):
+            self._directory.unlink(self.path)
+
+    # --- its connections ----------------------------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> Accepting:
+        """What becomes of those who connect from now on; assign to change it."""
+        return self._accepting
+
+    @accepting.setter
+    def accepting(self, accepting: Accepting) -> None:
+        self._accepting = accepting
+        if self._listener is not None:
+            self._listener.accepting = accepting
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """How slowly it sends on connections made from now on (fault 63); assign to change it."""
+        return self._seconds_per_byte
+
+    @seconds_per_byte.setter
+    def seconds_per_byte(self, seconds: float) -> None:
+        self._seconds_per_byte = seconds
+        if self._listener is not None:
+            self._listener.seconds_per_byte = seconds
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open now."""
+        return 0 if self._listener is None else len(self._listener.connections)
+
+    @property
+    def accepted(self) -> int:
+        """How many connections its present process has seen."""
+        return 0 if self._listener is None else self._listener.accepted
+
+    def reset(self) -> None:
+        """Break every open connection, as a reset does; new ones are served."""
+        if self._listener is not None:
+            self._listener.reset()
+
+    def half_close(self) -> None:
+        """End what it sends on every open connection, and read on (fault 37)."""
+        if self._listener is not None:
+            for connection in self._listener.connections:
+                connection.server.half_close()
+
+    # --- what it serves -----------------------------------------------------------------------------------------------
+
+    async def _serve(self, stream: ServerEnd) -> None:
+        services: Collection[Service]
+        if isinstance(self.plugin, FakePlugin):
+            services = [FakeRegistration(self.plugin, self.calls.append, self.reset)]
+        else:
+            services = [_Recorded(service, self.calls.append) for service in self.plugin]
+        await serve_stream(services, stream, report=_report)
+
+
+def _report(what: HandlerFailed | ConnectionEnded) -> None:
+    """An error in a service under test is worth a line; that connections end is what scripts are about."""
+    if isinstance(what, HandlerFailed):
+        log_report(what)
+
+
+class _Recorded:
+    """A service whose calls are written down before they are made."""
+
+    def __init__(self, service: Service, told: Callable[[Call], None]) -> None:
+        self._service = service
+        self._told = told
+
+    def __mapping__(self) -> Mapping[str, Method]:
+        return {path: self._record(path, method) for path, method in self._service.__mapping__().items()}
+
+    def _record(self, path: str, method: Method) -> Method:
+        async def call(stream: Stream[Message, Message]) -> None:
+            self._told(Call(now(), path.rpartition("/")[2]))
+            await method.func(stream)
+
+        return method._replace(func=call)

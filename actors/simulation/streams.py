@@ -1,0 +1,189 @@
+"""Connections in memory: pairs of connected unix stream sockets, as the actors meet them.
+
+What travels on them is the real wire, over Trio's memory streams. Those are the server's end, more or less as they
+come. The client's end is a :class:`~plugind.actors.io.grpc_client.transport.Transport` that puts bytes
+into the one and takes them from the other itself, as Trio has it for tests: so it waits where a real socket's does, and
+a simulation takes less time than with a stream at that end too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import attrs
+import trio
+import trio.testing
+
+from ..io.grpc_client.transport import READ_BYTES
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class ClientEnd:
+    """The end of who dialled: see :class:`plugind.actors.io.grpc_client.transport.Transport`."""
+
+    buffers = False
+
+    def __init__(self, incoming: trio.testing.MemorySendStream, outgoing: trio.testing.MemoryReceiveStream) -> None:
+        incoming.send_all_hook = self._take_in
+        incoming.close_hook = self._wake
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._reader: trio.lowlevel.Task | None = None
+        self._nudged = False
+        self._was_reset = False
+        self.closed = False
+
+    def send(self, data: bytearray) -> int:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        if self._was_reset:
+            raise _error(errno.ECONNRESET)
+        try:
+            self._outgoing.put_data(data)
+        except trio.ClosedResourceError:
+            raise _error(errno.EPIPE) from None
+        return len(data)
+
+    async def drain(self) -> None:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`: there is nothing to do."""
+
+    async def receive(self, *, unsent: bool) -> bytes | None:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        del unsent  # There is always room.
+        self._nudged = False
+        await trio.lowlevel.checkpoint()
+        data = self._look()
+        if data is None and not self._stirred:
+            await self._wait()
+            data = self._look()
+        if self.closed:
+            raise trio.ClosedResourceError
+        return data
+
+    @property
+    def _stirred(self) -> bool:
+        """Somebody wants a wait to end, whatever has come."""
+        return self._nudged or self.closed
+
+    def _look(self) -> bytes | None:
+        return None if self._stirred else self.receive_now()
+
+    def receive_now(self) -> bytes | None:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        if self._was_reset:
+            raise _error(errno.ECONNRESET)
+        try:
+            return bytes(self._incoming.get_data_nowait(READ_BYTES))
+        except trio.WouldBlock:
+            return None
+
+    def nudge(self) -> None:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        self._nudged = True
+        self._wake()
+
+    def close(self) -> None:
+        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        self.closed = True
+        self._outgoing.put_eof()
+        self._wake()
+
+    def reset(self) -> None:
+        """The connection broke: what was sent and not read is lost."""
+        self._was_reset = True
+        self._wake()
+
+    async def _take_in(self) -> None:
+        """The server sent something."""
+        if self.closed or self._was_reset:
+            raise trio.BrokenResourceError(os.strerror(errno.EPIPE))
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._reader = trio.lowlevel.current_task()
+
+        def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+            self._reader = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
+
+
+class ServerEnd(trio.abc.HalfCloseableStream):
+    """The end of who listens. ``seconds_per_byte`` makes what it sends arrive byte by byte."""
+
+    def __init__(self, outgoing: trio.testing.MemorySendStream, incoming: trio.testing.MemoryReceiveStream) -> None:
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._was_reset = False
+        self.seconds_per_byte = 0.0
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See :class:`trio.abc.SendStream`."""
+        if not self.seconds_per_byte:
+            await self._outgoing.send_all(data)
+            return
+        for byte in bytes(data):
+            await trio.sleep(self.seconds_per_byte)
+            await self._outgoing.send_all(bytes((byte,)))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See :class:`trio.abc.SendStream`."""
+        await self._outgoing.wait_send_all_might_not_block()
+
+    def half_close(self) -> None:
+        """Send no more, and read on (fault 37)."""
+        self._outgoing.close()
+
+    async def send_eof(self) -> None:
+        """See :class:`trio.abc.HalfCloseableStream`."""
+        await self._outgoing.aclose()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytearray:
+        """See :class:`trio.abc.ReceiveStream`."""
+        data = await self._incoming.receive_some(max_bytes)
+        if self._was_reset:
+            raise trio.BrokenResourceError(os.strerror(errno.ECONNRESET))
+        return data
+
+    def close(self) -> None:
+        """Close at once."""
+        self._outgoing.close()
+        self._incoming.close()
+
+    async def aclose(self) -> None:
+        """See :class:`trio.abc.AsyncResource`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def reset(self) -> None:
+        """The connection broke."""
+        self._was_reset = True
+        self._incoming.put_eof()
+
+
+@attrs.frozen(eq=False)
+class Connection:
+    """Both ends of one connection."""
+
+    client: ClientEnd
+    server: ServerEnd
+
+    def reset(self) -> None:
+        """Break it: both ends learn that it was reset, whatever was on its way is lost."""
+        self.client.reset()
+        self.server.reset()
+
+
+def connection() -> Connection:
+    """Return a new connection."""
+    to_client, to_server = trio.testing.MemorySendStream(), trio.testing.MemoryReceiveStream()
+    return Connection(ClientEnd(to_client, to_server), ServerEnd(to_client, to_server))

@@ -1,0 +1,1 @@
+"""The status actor: the view, what commands ask of it, health and metrics."""

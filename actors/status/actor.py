@@ -1,0 +1,271 @@
+"""The status actor: it gets every change of state, and owns the view that people and programs are shown.
+
+Its loop waits for its inbox alone. Subscribers are told with ``send_nowait``, and dropped when they lag; connections to
+the status socket are tasks of their own in this actor's nursery, which read the view.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar, assert_never
+
+import attrs
+import trio
+
+from ...protocol.logs import SILENT, Level, Logger
+from ...protocol.messages import (
+    ActorRestarted,
+    Address,
+    HandlersChanged,
+    Lagged,
+    PluginChanged,
+    ReconcilerMessage,
+    RoleChanged,
+    RootReported,
+    Snapshot,
+    SnapshotAsked,
+    StateChanged,
+    StatusMessage,
+    Subscribed,
+    Unsubscribed,
+    ViewMessage,
+    Watching,
+)
+from ...protocol.status import Outcome, StateName
+from ...protocol.view import Row
+from ..io import http_server as http
+from ..io import unix_socket as unix_listener
+from .api import Api, Memory, Restart, StatusConfig
+
+__all__ = ["Memory", "StatusConfig", "run"]
+
+#: Messages that are taken in before other actors have their turn: less than a millisecond.
+BATCH = 128
+
+
+async def run(
+    config: StatusConfig,
+    *,
+    inbox: trio.MemoryReceiveChannel[StatusMessage],
+    reconciler: Address[ReconcilerMessage],
+    log: Logger = SILENT,
+    memory: Memory | None = None,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
+
+    Raises:
+      ConfigError: if the status socket cannot be made.
+    """
+    actor = _Status(config, log, memory or Memory())
+    if config.socket is None:
+        task_status.started()
+        await actor.run(inbox)
+        return
+    listener = unix_listener.listen(config.socket)
+    try:
+        async with trio.open_nursery() as nursery:
+            api = Api(config, actor.memory, reconciler)
+            allowed = frozenset({0, unix_listener.own_uid()})
+            nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed))
+            task_status.started()
+            await actor.run(inbox)
+            # Whoever asked gets the answer; watchers were told the end.
+            nursery.cancel_scope.deadline = trio.current_time() + config.grace
+            api.end_watches()
+            listener.close()
+    finally:
+        listener.close()
+
+
+@attrs.define
+class _Status:
+    _config: StatusConfig
+    _log: Logger
+    memory: Memory
+
+    async def run(self, inbox: trio.MemoryReceiveChannel[StatusMessage]) -> None:
+        async for first in inbox:
+            message = first
+            for _ in range(BATCH):
+                if isinstance(message, StateChanged):
+                    self._change(message)
+                else:
+                    await self._take(message)
+                try:
+                    message = inbox.receive_nowait()
+                except (trio.WouldBlock, trio.EndOfChannel):
+                    break
+            else:
+                await self._take(message)
+            if self.memory.lagging:
+                self._tell_lagging()
+            await trio.lowlevel.checkpoint()
+
+    def _change(self, change: StateChanged) -> None:
+        """What comes most, some seven times for each registration: a few microseconds."""
+        before, after = self.memory.view.apply(change)
+        self.memory.metrics.count(change, after or before)
+        if after is not None:
+            self._note_change(before, after)
+            if self.memory.subscribers:
+                self._publish(after, change.time)
+
+    async def _take(self, message: StatusMessage) -> None:
+        view, metrics = self.memory.view, self.memory.metrics
+        match message:
+            case StateChanged():
+                self._change(message)
+            case RoleChanged():
+                row = view.set_active(message.socket, message.generation, active=message.active)
+                if row is not None and self.memory.subscribers:
+                    self._publish(row, trio.current_time())
+            case RootReported():
+                self._note_root(view.roots.get(message.root), message)
+                view.roots[message.root] = message
+                metrics.count_root(message)
+            case HandlersChanged():
+                view.handlers = message.types
+                metrics.learn_types(message.types)
+                self._log.event(Level.INFO, "handlers changed", types=", ".join(message.types))
+            case ActorRestarted():
+                self._note_restart(message)
+            case SnapshotAsked():
+                _tell(message.reply, await self._snapshot(history=True))
+            case Subscribed():
+                snapshot = await self._snapshot(history=False)
+                took = _tell(message.subscriber, snapshot)
+                (self.memory.subscribers if took else self.memory.lagging).append(message.subscriber)
+            case Unsubscribed():
+                for audience in (self.memory.subscribers, self.memory.lagging):
+                    if message.subscriber in audience:
+                        audience.remove(message.subscriber)
+            case _:
+                assert_never(message)
+
+    async def _snapshot(self, *, history: bool) -> Snapshot:
+        """The whole view at one moment: nothing is taken in meanwhile, but others have their turn."""
+        plugins = []
+        for number, row in enumerate(self.memory.view.rows.values()):
+            plugins.append(row.status_with_history if history else row.status)
+            if number % BATCH == BATCH - 1:
+                await trio.lowlevel.checkpoint()
+        view = self.memory.view
+        return Snapshot(trio.current_time(), tuple(plugins), tuple(view.roots.values()), view.handlers)
+
+    def _publish(self, row: Row, time: float) -> None:
+        change = PluginChanged(time, row.status)
+        subscribers = self.memory.subscribers
+        kept = [subscriber for subscriber in subscribers if self._offer(subscriber, change)]
+        if len(kept) != len(subscribers):
+            self.memory.subscribers[:] = kept
+
+    def _offer(self, subscriber: Address[ViewMessage], change: PluginChanged) -> bool:
+        try:
+            subscriber.send_nowait(change)
+        except trio.WouldBlock:
+            self.memory.lagging.append(subscriber)
+            self._log.event(Level.WARNING, "a subscriber lags and is dropped")
+            return False
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
+
+    def _tell_lagging(self) -> None:
+        """Those who were dropped are told as soon as there is room, as the last that they are told."""
+        self.memory.lagging[:] = [address for address in self.memory.lagging if not _tell(address, Lagged())]
+
+    # --- what is logged: each change once -----------------------------------------------------------------------------
+
+    def _note_change(self, before: Row | None, after: Row) -> None:
+        last = after.last
+        level = _LEVELS.get(last.state, Level.DEBUG)
+        if level is Level.INFO and before is not None and _says_the_same(after):
+            # One more try that failed as the last one did is no news (Kubernetes issue 94827).
+            level = Level.DEBUG
+        if not self._log.enabled(level):
+            return
+        self._log.event(
+            level,
+            _MESSAGES[last.state],
+            socket=last.socket,
+            type=after.type,
+            name=after.name,
+            reason=last.reason,
+            attempt=last.attempt or None,
+            next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
+            registered_in=last.registered_in,
+            generation=last.generation,
+            outcome=_outcome(last),
+        )
+
+    def _note_root(self, before: RootReported | None, report: RootReported) -> None:
+        if before is not None and (before.watching, before.reason, before.ready) == (
+            report.watching,
+            report.reason,
+            report.ready,
+        ):
+            return
+        well = report.watching == Watching.EVENTS
+        self._log.event(
+            Level.INFO if well else Level.WARNING,
+            "root is watched" if well else "root is not watched by events",
+            root=report.root,
+            watching=report.watching,
+            ready=report.ready,
+            reason=report.reason,
+        )
+
+    def _note_restart(self, message: ActorRestarted) -> None:
+        # The error may be a whole traceback, whose last line says what it was.
+        error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
+        kind = self.memory.metrics.count_restart(message.name)
+        count = self.memory.metrics.restarts[kind]
+        self.memory.restarts[kind] = Restart(trio.current_time(), error, count)
+        self._log.event(
+            Level.WARNING,
+            "actor crashed and was restarted",
+            actor=message.name,
+            error=error,
+            # The end of it says where; the log cuts a value at its own limit.
+            traceback=message.error[-1000:] if "\n" in message.error else None,
+        )
+
+
+_LEVELS = {
+    StateName.REGISTERED: Level.INFO,
+    StateName.WAITING: Level.INFO,
+    StateName.PARKED: Level.INFO,
+    StateName.STALE: Level.INFO,
+    StateName.GONE: Level.INFO,
+}
+_MESSAGES = {state: f"plugin {state}" for state in StateName}
+
+
+def _says_the_same(row: Row) -> bool:
+    """Whether the last entry of this kind in the row's history had the same reason."""
+    state, reason = row.last.state, row.last.reason
+    flat = row.history
+    for index in range(len(flat) - 8, -1, -4):
+        if flat[index + 1] in _LEVELS:
+            return bool(flat[index + 1] is state and flat[index + 2] == reason and reason is not None)
+    return False
+
+
+def _outcome(change: StateChanged) -> str | None:
+    finished = change.finished
+    return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"
+
+
+M = TypeVar("M")
+
+
+def _tell(address: Address[M], message: M) -> bool:
+    """Whether the message was taken, or there is nobody left to take it."""
+    try:
+        address.send_nowait(message)
+    except trio.WouldBlock:
+        return False
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return True
+    return True

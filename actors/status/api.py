@@ -1,0 +1,293 @@
+"""The routes of the status socket. A part of the status actor: it reads the view and never changes it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from urllib.parse import unquote_to_bytes
+
+import attrs
+import trio
+
+from ...protocol.messages import (
+    Address,
+    Lagged,
+    PluginChanged,
+    PluginStatus,
+    ReconcilerMessage,
+    RetryAnswered,
+    RetryAsked,
+    RootReported,
+    ViewMessage,
+    Watching,
+)
+from ...protocol.metrics import Metrics
+from ...protocol.status import Json, StateName, described_to_json, plugin_to_json
+from ...protocol.text import encodable
+from ...protocol.view import Row, View
+from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
+from . import exposition
+
+#: Plugins to a piece of a listing: about a millisecond of work, then others have their turn.
+PIECE = 50
+#: Changes that a watcher of the status socket may lag behind.
+WATCH_LAG = 4096
+JSON_LINES = "application/jsonl"
+
+
+@attrs.frozen
+class StatusConfig:
+    """What the status actor is told; times are seconds."""
+
+    #: Where the status socket is made; None makes none.
+    socket: str | None = None
+    #: The roots whose first scan readiness waits for.
+    roots: tuple[str, ...] = ()
+    #: Names of plugins without which the node is not ready (behaviour 40).
+    expected: tuple[str, ...] = ()
+    #: Show ``plugin_manager_total_plugins``, a series for each path, up to ``max_path_metrics`` paths.
+    path_metrics: bool = True
+    max_path_metrics: int = 2000
+    #: A root that has not been scanned for as long is degraded: its watcher hangs.
+    heartbeat: float = 60.0
+    #: An actor that crashed is told of as degraded for as long.
+    remember_restart: float = 300.0
+    #: For the reconciler to answer a retry.
+    retry: float = 5.0
+    #: For connections to end when the actor does.
+    grace: float = 1.0
+    http: HttpLimits = attrs.field(factory=HttpLimits)
+    #: Unix time, for ``watch``.
+    wall: Callable[[], float] = time.time
+
+
+@attrs.frozen
+class Restart:
+    """The last crash of an actor."""
+
+    time: float
+    error: str
+    count: int
+
+
+@attrs.define
+class Memory:
+    """What the status actor knows. The supervisor hands the same one to a restarted actor, so that nothing is lost."""
+
+    view: View = attrs.field(factory=View)
+    metrics: Metrics = attrs.field(factory=Metrics)
+    subscribers: list[Address[ViewMessage]] = attrs.field(factory=list)
+    #: Subscribers that were too slow and are still to be told so.
+    lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
+    restarts: dict[str, Restart] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Api:
+    """Answers requests from what the status actor knows."""
+
+    config: StatusConfig
+    memory: Memory
+    reconciler: Address[ReconcilerMessage]
+    _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
+
+    def end_watches(self) -> None:
+        """Let those who watch know that nothing more will come."""
+        for watch in self._watches:
+            watch.close()
+
+    async def __call__(self, request: Request, /) -> Response:
+        """Return the answer to ``request``."""
+        route = {
+            "/plugins": self._list,
+            "/watch": self._watch,
+            "/healthz": self._health,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+        }.get(request.path)
+        if request.path == "/retry":
+            return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
+        if route is None and re.fullmatch(r"/plugins/.+", request.path) is None:
+            return problem(404, f"there is no {request.path}")
+        if request.method not in ("GET", "HEAD"):
+            return _wrong_method("GET")
+        return self._describe(request) if route is None else route(request)
+
+    def _list(self, request: Request) -> Response:
+        name, plugin_type = request.query.get("name"), request.query.get("type")
+        rows = [
+            row
+            for row in self.memory.view.rows.values()
+            if (name is None or row.name == name) and (plugin_type is None or row.type == plugin_type)
+        ]
+        return Response(200, "application/json", write=partial(_write_list, rows))
+
+    def _describe(self, request: Request) -> Response:
+        # Bytes, since a socket's name need not be UTF-8 (fault 21).
+        target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
+        rows = self.memory.view.find(target)
+        if not rows:
+            return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
+        now = trio.current_time()
+        return json_response(200, [described_to_json(row.status_with_history, now) for row in rows])
+
+    def _watch(self, _: Request) -> Response:
+        return Response(200, JSON_LINES, write=self._write_watch, endless=True)
+
+    async def _write_watch(self, send: Send) -> None:
+        writer, reader = trio.open_memory_channel[ViewMessage](WATCH_LAG)
+        rows = list(self.memory.view.rows.values())
+        self.memory.subscribers.append(writer)
+        self._watches.add(writer)
+        try:
+            for start in range(0, len(rows), PIECE):
+                statuses = (row.status for row in rows[start : start + PIECE])
+                await send(self._lines(statuses, trio.current_time()))
+                await trio.lowlevel.checkpoint()
+            async for message in reader:
+                messages = [message]
+                while len(messages) < PIECE:
+                    try:
+                        messages.append(reader.receive_nowait())
+                    except (trio.WouldBlock, trio.EndOfChannel):
+                        break
+                changes = [message for message in messages if isinstance(message, PluginChanged)]
+                if changes:
+                    await send(b"".join(self._lines((change.plugin,), change.time) for change in changes))
+                if any(isinstance(message, Lagged) for message in messages):
+                    await send(b'{"error": "too slow: changes were lost; watch again"}\n')
+                    return
+        finally:
+            reader.close()
+            self._watches.discard(writer)
+            if writer in self.memory.subscribers:
+                self.memory.subscribers.remove(writer)
+
+    def _lines(self, statuses: Iterable[PluginStatus], then: float) -> bytes:
+        """JSON lines of how it was at ``then``; the wall clock is asked here, at the edge."""
+        unix = round(self.config.wall() - trio.current_time() + then, 6)
+        return b"".join(
+            json.dumps({"time": unix, **plugin_to_json(status, then)}).encode() + b"\n" for status in statuses
+        )
+
+    async def _retry(self, request: Request) -> Response:
+        target = _retry_target(request.body)
+        if target is None:
+            return problem(400, 'the body is to be {"target": NAME or SOCKET}')
+        # By path: the view knows names of sockets that wait and have no claim to them now, and paths as shown.
+        rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
+        asked = [row.last.socket for row in rows] or [target]
+        writer, reader = trio.open_memory_channel[RetryAnswered](len(asked))
+        try:
+            for socket in asked:
+                self.reconciler.send_nowait(RetryAsked(socket, writer))
+        except trio.WouldBlock:
+            return problem(503, "the node is busy; ask again", (("Retry-After", "1"),))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return problem(503, "the node is about to stop")
+        with reader, trio.move_on_after(self.config.retry):
+            told = [encodable(socket) for _ in asked for socket in (await reader.receive()).sockets]
+            if not told:
+                return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
+            return json_response(200, {"sockets": told})
+        return problem(503, f"no answer within {self.config.retry:g} seconds")
+
+    def _metrics(self, _: Request) -> Response:
+        pieces = exposition.render(
+            self.memory.metrics,
+            list(self.memory.view.rows.values()),
+            path_metrics=self.config.path_metrics,
+            max_paths=self.config.max_path_metrics,
+        )
+
+        async def write(send: Send) -> None:
+            for piece in pieces:
+                await send(piece)
+                await trio.lowlevel.checkpoint()
+
+        return Response(200, exposition.CONTENT_TYPE, write=write)
+
+    def _health(self, _: Request) -> Response:
+        now = trio.current_time()
+        reports = self.memory.view.roots
+        names = dict.fromkeys((*self.config.roots, *reports))
+        roots = [self._root_health(root, reports.get(root), now) for root in names]
+        actors: list[dict[str, Json]] = [{"name": "status", "status": "ok", "restarts": 0, "reason": None}]
+        for name, restart in self.memory.restarts.items():
+            fresh = now - restart.time < self.config.remember_restart
+            reason = f"crashed {now - restart.time:.0f} s ago: {encodable(restart.error)}" if fresh else None
+            status = "degraded" if fresh else "ok"
+            actors.append({"name": name, "status": status, "restarts": restart.count, "reason": reason})
+        words = {part["status"] for part in (*roots, *actors)}
+        worst = next(word for word in ("failed", "degraded", "starting", "ok") if word in words)
+        return json_response(503 if worst == "failed" else 200, {"status": worst, "roots": roots, "actors": actors})
+
+    def _root_health(self, root: str, report: RootReported | None, now: float) -> dict[str, Json]:
+        if report is None:
+            return {"root": encodable(root), "status": "starting", "reason": "not scanned yet"}
+        age = now - report.time
+        status, reason = "ok", report.reason
+        if report.watching == Watching.UNAVAILABLE:
+            status = "failed"
+        elif age > self.config.heartbeat:
+            status, reason = "degraded", f"not scanned for {age:.0f} s"
+        elif report.watching == Watching.POLLING:
+            status = "degraded"
+        return {
+            "root": encodable(root),
+            "status": status,
+            "reason": None if reason is None else encodable(reason),
+            "watching": report.watching,
+            "sockets": sum(row.last.root == root for row in self.memory.view.rows.values()),
+            "scans": report.scans,
+            "scan_failures": report.scan_failures,
+            "overflows": report.overflows,
+            "reported": round(age, 3),
+        }
+
+    def _ready(self, _: Request) -> Response:
+        awaited = [*self._awaited()]
+        return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
+
+    def _awaited(self) -> Iterable[str]:
+        view = self.memory.view
+        for root in self.config.roots:
+            report = view.roots.get(root)
+            if report is None or not report.ready:
+                reason = "" if report is None or not report.reason else f" ({encodable(report.reason)})"
+                yield f"the first scan of {encodable(root)}{reason}"
+        registered = {row.name for row in view.rows.values() if row.last.state is StateName.REGISTERED}
+        for name in self.config.expected:
+            if name not in registered:
+                yield f"the plugin {encodable(name)}"
+
+
+async def _write_list(rows: list[Row], send: Send) -> None:
+    before = b"["
+    for start in range(0, len(rows), PIECE):
+        now = trio.current_time()
+        lines = [json.dumps(plugin_to_json(row.status, now)) for row in rows[start : start + PIECE]]
+        await send(before + ",\n".join(lines).encode())
+        before = b",\n"
+        await trio.lowlevel.checkpoint()
+    await send(b"]\n" if rows else b"[]\n")
+
+
+def _retry_target(body: bytes) -> str | None:
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    target = asked.get("target") if isinstance(asked, dict) else None
+    return target if isinstance(target, str) and target else None
+
+
+def _fsdecode(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _wrong_method(allowed: str) -> Response:
+    return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))

@@ -1,0 +1,104 @@
+"""What ``/metrics`` shows: the counted values as metric families, rendered by prometheus-client.
+
+A part of the status actor. Families with bounded labels are rendered at once; the compatible gauge with a series for
+each path (behaviour 39) in pieces between which other actors run, and not at all above a number of paths (fault 92).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from ...protocol.metrics import Metrics, worlds
+from ...protocol.text import encodable
+from ...protocol.view import Row
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+#: Paths to a piece: about two milliseconds.
+PIECE = 100
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is told beforehand: the registry has one collector and lives for one rendering."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _render(families: Iterable[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+def render(metrics: Metrics, rows: list[Row], *, path_metrics: bool, max_paths: int) -> Iterator[bytes]:
+    """Yield the exposition piece by piece, each the work of a few milliseconds."""
+    suppressed = path_metrics and len(rows) > max_paths
+    yield _render(_bounded(metrics, rows, suppressed=suppressed))
+    if path_metrics and not suppressed:
+        for start in range(0, len(rows), PIECE):
+            text = _render([_total_plugins(rows[start : start + PIECE])])
+            if start:
+                text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
+            yield text
+
+
+def _total_plugins(rows: list[Row]) -> Metric:
+    family = GaugeMetricFamily(
+        "plugin_manager_total_plugins", "Number of plugins in Plugin Manager", labels=("socket_path", "state")
+    )
+    for path, world in worlds(rows):
+        family.add_metric((encodable(path), world), 1)
+    return family
+
+
+def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator[Metric]:
+    operations = CounterMetricFamily(
+        "plugind_operations",
+        "Steps of registrations, by how they ended.",
+        labels=("operation", "plugin_type", "outcome"),
+    )
+    for (operation, label, outcome), count in metrics.operations.items():
+        operations.add_metric((operation, encodable(label), outcome), count)
+    yield operations
+    durations = HistogramMetricFamily(
+        "plugind_operation_duration_seconds", "How long the steps took.", labels=("operation", "plugin_type")
+    )
+    for (operation, label), histogram in metrics.durations.items():
+        durations.add_metric((operation, encodable(label)), histogram.cumulative(), histogram.total)
+    yield durations
+    yield HistogramMetricFamily(
+        "plugind_registration_seconds",
+        "From the appearance of a socket until its plugin is registered.",
+        buckets=metrics.registration.cumulative(),
+        sum_value=metrics.registration.total,
+    )
+    plugins = GaugeMetricFamily("plugind_plugins", "Sockets, by state.", labels=("state", "plugin_type"))
+    for (state, label), count in metrics.plugins(rows).items():
+        plugins.add_metric((state, encodable(label)), count)
+    yield plugins
+    yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
+    yield CounterMetricFamily("plugind_scan_failures", "Scans of roots that failed.", metrics.roots.failures)
+    yield CounterMetricFamily(
+        "plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows
+    )
+    restarts = CounterMetricFamily(
+        "plugind_actor_restarts", "Actors that crashed and were started again.", labels=("actor",)
+    )
+    for actor, count in metrics.restarts.items():
+        restarts.add_metric((encodable(actor),), count)
+    yield restarts
+    yield GaugeMetricFamily(
+        "plugind_path_metrics_suppressed",
+        "1 while there are too many paths for plugin_manager_total_plugins to have a series for each.",
+        int(suppressed),
+    )

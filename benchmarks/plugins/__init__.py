@@ -1,0 +1,1 @@
+"""Plugins to measure with."""

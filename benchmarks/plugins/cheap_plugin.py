@@ -1,0 +1,212 @@
+"""What the cheap server is told, and one of its plugins."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict
+
+import attrs
+
+from plugind.benchmarks.plugins.cheap_protocol import AskInfo, Part, Told, failure, plugin_info, success
+
+VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
+HANGS = ("accept", "get-info", "notify", "backlog")
+_UNAVAILABLE = 14
+
+
+@attrs.frozen(kw_only=True)
+class ServerOptions:
+    """What the server is started with; `arguments()` is the same as a command line.
+
+    `name`, `file` and `endpoint` are patterns over `{i}`; `file` may name sub-directories, `endpoint` None means the
+    socket's own path. `wait` leaves the creating to a command. `fail_first` fails that many GetInfo calls of each
+    socket with UNAVAILABLE.
+    """
+
+    directory: Path
+    sockets: int = 2000
+    type: str = "CSIPlugin"
+    name: str = "plugin-{i:05d}.example.com"
+    file: str = "plugin-{i:05d}.sock"
+    endpoint: str | None = None
+    versions: tuple[str, ...] = ()
+    wait: bool = False
+    spin: bool = False
+    core: int | None = None
+    hang_fraction: float = 0.0
+    hang: str = "get-info"
+    fail_first: int = 0
+
+    def plugin_name(self, index: int) -> str:
+        """The name that the plugin at `index` gives."""
+        return self.name.format(i=index)
+
+    def path(self, index: int) -> Path:
+        """The socket of the plugin at `index`."""
+        return self.directory / self.file.format(i=index)
+
+    def hangs(self, index: int) -> bool:
+        """Whether this one hangs: `hang_fraction` of them do, spread evenly."""
+        return int((index + 1) * self.hang_fraction) > int(index * self.hang_fraction)
+
+    def arguments(self) -> list[str]:
+        """The command line that says the same."""
+        line = ["--dir", str(self.directory), "--sockets", str(self.sockets), "--type", self.type]
+        line += ["--name", self.name, "--file", self.file, "--hang", self.hang]
+        line += ["--hang-fraction", str(self.hang_fraction), "--fail-first", str(self.fail_first)]
+        for version in self.versions:
+            line += ["--version", version]
+        line += ["--endpoint", self.endpoint] if self.endpoint is not None else []
+        line += ["--core", str(self.core)] if self.core is not None else []
+        return line + ["--spin"] * self.spin + ["--wait"] * self.wait
+
+
+class Tally:
+    """How many sockets were told that they are registered, over all plugins of a server."""
+
+    __slots__ = ("told",)
+
+    def __init__(self) -> None:
+        self.told = 0
+
+
+class PluginReport(TypedDict):
+    """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 is never."""
+
+    index: int
+    name: str
+    path: str
+    hang: str
+    bound_ns: int
+    listening_ns: int
+    asked_ns: int
+    notified_ns: int
+    asked: int
+    notified: int
+    refused: int
+    error: str
+
+
+class Plugin:
+    """One socket: what it answers, and what happened to it and when (nanoseconds; 0 is never)."""
+
+    __slots__ = (
+        "accept",
+        "asked",
+        "asked_ns",
+        "bound_ns",
+        "endpoint",
+        "error",
+        "failures_left",
+        "fillers",
+        "hang",
+        "index",
+        "info",
+        "listener",
+        "listening_ns",
+        "message",
+        "name",
+        "notified",
+        "notified_ns",
+        "path",
+        "refused",
+        "tally",
+    )
+
+    def __init__(self, options: ServerOptions, index: int, tally: Tally) -> None:
+        self.tally = tally
+        self.index = index
+        self.name = options.plugin_name(index)
+        self.path = str(options.path(index))
+        self.endpoint = self.path if options.endpoint is None else options.endpoint.format(i=index)
+        versions = options.versions or (VERSIONS.get(options.type, "1.0.0"),)
+        self.message = plugin_info(options.type, self.name, self.endpoint, versions)
+        self.info = success(1, self.message)
+        self.hang = options.hang if options.hangs(index) else ""
+        self.failures_left = options.fail_first
+        self.listener: socket.socket | None = None
+        self.accept: Callable[[], tuple[int, object]] | None = None
+        self.fillers: list[socket.socket] = []
+        self.bound_ns = self.listening_ns = self.asked_ns = self.notified_ns = 0
+        self.asked = self.notified = self.refused = 0
+        self.error = ""
+
+    def listen(self, file: str) -> socket.socket:
+        """Binds and listens; a plugin that hangs in its backlog has it full from the start. Raises `OSError`."""
+        listener = self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener.bind(file)
+        self.bound_ns = time.monotonic_ns()
+        listener.listen(0 if self.hang == "backlog" else 128)
+        self.listening_ns = time.monotonic_ns()
+        # The half of accept() that gives a bare descriptor: the socket object would cost more than the call.
+        self.accept = listener._accept  # type: ignore[attr-defined]
+        while self.hang == "backlog":
+            filler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self.fillers.append(filler)
+            if filler.connect_ex(file):
+                break
+        return listener
+
+    def close(self) -> None:
+        """Closes the listener; its file is left to `Server`."""
+        for one in (self.listener, *self.fillers):
+            if one is not None:
+                one.close()
+        self.listener = self.accept = None
+        self.fillers.clear()
+
+    def reply(self, parts: tuple[Part, ...]) -> bytes:
+        """What this plugin sends for `parts`."""
+        out = b""
+        for part in parts:
+            if isinstance(part, bytes):
+                out += part
+            elif isinstance(part, AskInfo):
+                out += self._answer(part.stream)
+            else:
+                if self.hang == "notify":
+                    return b""
+                self.note(part)
+        return out
+
+    def _answer(self, stream: int) -> bytes:
+        self.asked += 1
+        if not self.asked_ns:
+            self.asked_ns = time.monotonic_ns()
+        if self.hang == "get-info":
+            return b""
+        if self.failures_left:
+            self.failures_left -= 1
+            return failure(stream, _UNAVAILABLE, "not ready yet")
+        return self.info if stream == 1 else success(stream, self.message)
+
+    def note(self, told: Told) -> None:
+        """It was told how its registration went."""
+        if told.registered:
+            self.notified += 1
+            if not self.notified_ns:
+                self.notified_ns = time.monotonic_ns()
+                self.tally.told += 1
+        else:
+            self.refused += 1
+            self.error = told.error
+
+    def report(self) -> PluginReport:
+        """All that is known, for JSON."""
+        return {
+            "index": self.index,
+            "name": self.name,
+            "path": self.path,
+            "hang": self.hang,
+            "bound_ns": self.bound_ns,
+            "listening_ns": self.listening_ns,
+            "asked_ns": self.asked_ns,
+            "notified_ns": self.notified_ns,
+            "asked": self.asked,
+            "notified": self.notified,
+            "refused": self.refused,
+            "error": self.error,
+        }

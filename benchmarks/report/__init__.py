@@ -1,0 +1,1 @@
+"""How measurements are shown."""

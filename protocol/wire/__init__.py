@@ -1,0 +1,1 @@
+"""gRPC over HTTP/2 without I/O; nothing here knows what a plugin is."""

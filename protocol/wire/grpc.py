@@ -1,0 +1,354 @@
+"""gRPC over HTTP/2, the client half of one call: frames in, messages and one outcome out.
+
+Every rule that turns what a plugin sent into a gRPC status is here: messages, trailers, trailers-only responses,
+HTTP statuses, RST_STREAM codes and broken limits. A call has exactly one `outcome`, the first that was decided.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import unquote
+
+import attrs
+from grpclib.const import Status
+from grpclib.metadata import encode_metadata
+
+from .errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+from .frames import literal_field, literal_string
+from .hpack_cache import ResponseBlock
+from .http2 import ClientConnection
+from .sending import Stream
+
+MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
+
+PREFIX_BYTES: Final = 5
+
+_PREFIX: Final = struct.Struct(">BI")
+
+_MAX_HEADS: Final = 256
+_MAX_TIMEOUT: Final = 99_999_999
+
+_HTTP_STATUS: Final = {
+    400: Status.INTERNAL,
+    401: Status.UNAUTHENTICATED,
+    403: Status.PERMISSION_DENIED,
+    404: Status.UNIMPLEMENTED,
+    429: Status.UNAVAILABLE,
+    502: Status.UNAVAILABLE,
+    503: Status.UNAVAILABLE,
+    504: Status.UNAVAILABLE,
+}
+"""gRPC's mapping of HTTP statuses; any other is UNKNOWN."""
+
+_RESET_STATUS: Final = {
+    ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
+    ErrorCode.CANCEL: Status.CANCELLED,
+    ErrorCode.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    ErrorCode.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
+    ErrorCode.HTTP_1_1_REQUIRED: Status.UNKNOWN,
+}
+"""gRPC's mapping of RST_STREAM codes; any other that RFC 9113 knows is INTERNAL, and the rest UNKNOWN."""
+
+_STATUSES: Final = {str(status.value): status for status in Status}
+
+
+@attrs.frozen
+class Outcome:
+    """How a call ended. `cause` is there where the status is ours and not the plugin's."""
+
+    status: Status
+    message: str = ""
+    cause: WireError | None = None
+
+
+SUCCESS: Final = Outcome(Status.OK)
+
+_heads: dict[tuple[str, str], bytes] = {}
+
+
+def request_head(path: str, authority: str) -> bytes:
+    """The header block of a request without deadline and metadata: the same bytes for every call of a method."""
+    head = _heads.get((path, authority))
+    if head is None:
+        if len(_heads) >= _MAX_HEADS:
+            _heads.clear()
+        head = _heads[path, authority] = b"".join(
+            (
+                b"\x83\x86",  # :method POST and :scheme http, as the static table numbers them (RFC 7541 appendix A)
+                b"\x04" + literal_string(path.encode("ascii")),
+                b"\x01" + literal_string(authority.encode("ascii")),
+                literal_field(b"te", b"trailers"),
+                b"\x0f\x10" + literal_string(b"application/grpc"),
+                b"\x0f\x2b" + literal_string(b"grpc-python-plugind"),
+            )
+        )
+    return head
+
+
+def timeout_field(seconds: float) -> bytes:
+    """The `grpc-timeout` field for a deadline `seconds` from now, rounded up, in the finest unit that holds it."""
+    value, unit = max(1, -int(-seconds * 1e6 // 1)), b"u"
+    for divisor, coarser in ((1000, b"m"), (1000, b"S"), (60, b"M"), (60, b"H")):
+        if value <= _MAX_TIMEOUT:
+            break
+        value, unit = -(-value // divisor), coarser
+    return literal_field(b"grpc-timeout", b"%d%s" % (min(value, _MAX_TIMEOUT), unit))
+
+
+def metadata_fields(metadata: MetadataLike) -> bytes:
+    """The fields for a caller's own metadata. Raises ValueError or TypeError for what gRPC does not allow in it."""
+    return b"".join(literal_field(k.encode("ascii"), v.encode("ascii")) for k, v in encode_metadata(metadata))
+
+
+def frame_message(message: bytes) -> bytes:
+    """A message with gRPC's prefix: not compressed, and its length."""
+    return _PREFIX.pack(0, len(message)) + message
+
+
+class Call(Stream):
+    """One call as its caller sees it: headers, messages, trailers, outcome."""
+
+    __slots__ = ("_connection", "_held", "_partial", "_queued", "head", "messages", "outcome", "trailers", "unary")
+
+    def __init__(self, connection: ClientConnection, *, unary: bool) -> None:
+        super().__init__()
+        self._connection = connection
+        self.unary = unary
+        """True where the response is exactly one message."""
+        self.head: ResponseBlock | None = None
+        self.trailers: ResponseBlock | None = None
+        self.outcome: Outcome | None = None
+        self.messages: deque[bytes] | None = None
+        """Messages received and not taken; None until there was one."""
+        self._partial: bytearray | None = None
+        self._queued = 0
+        self._held = 0
+
+    # What the caller asks.
+
+    def has_head(self) -> bool:
+        """True when the response headers, or the end, have come."""
+        return self.head is not None or self.outcome is not None
+
+    def has_message(self) -> bool:
+        """True when a message, or the end, has come."""
+        return bool(self.messages) or self.outcome is not None
+
+    def has_ended(self) -> bool:
+        """True when the outcome is known."""
+        return self.outcome is not None
+
+    def has_ended_or_message(self) -> bool:
+        """True when there is something to take, or the outcome."""
+        return bool(self.messages) or self.outcome is not None
+
+    def can_send(self) -> bool:
+        """True when there is room in the windows, or no sense in waiting for it."""
+        return not self.local_open or (self.send_window > 0 and self._connection.send_window > 0)
+
+    def take(self) -> bytes:
+        """The oldest message not taken yet."""
+        assert self.messages
+        message = self.messages.popleft()
+        self._queued -= len(message) + PREFIX_BYTES
+        if self._held and self._queued <= self._connection.limits.stream_window:
+            self._connection.used(self, self._held)
+            self._held = 0
+        return message
+
+    def cancel(self, outcome: Outcome) -> None:
+        """Give the call up from our side."""
+        self._decide(outcome)
+
+    # What the connection tells.
+
+    def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
+        """Response headers, trailers, or both in one (trailers-only)."""
+        if self.head is None:
+            self.head = block
+            if block.plain and not end:
+                return
+            if end:
+                self.trailers = block
+                self._decide(_head_problem(block, trailers_only=True) or self._end_problem(block) or _status(block))
+            elif problem := _head_problem(block, trailers_only=False):
+                self._decide(problem)
+            return
+        self.trailers = block
+        if block.grpc_status == "0" and self._partial is None and (self.messages is not None or not self.unary):
+            self._decide(SUCCESS)
+        else:
+            self._decide(self._end_problem(block) or _status(block))
+
+    def on_data(self, data: bytes, *, end: bool) -> None:
+        """A piece of the messages, which HTTP/2 may cut anywhere."""
+        size = len(data)
+        limits = self._connection.limits
+        if (
+            self._partial is None
+            and size >= PREFIX_BYTES
+            and not data[0]
+            and int.from_bytes(data[1:5], "big") == size - PREFIX_BYTES <= limits.message_bytes
+        ):
+            self._add(data[PREFIX_BYTES:])
+        elif size:
+            self._assemble(data)
+        # Messages that nobody takes hold the peer up; an unfinished one does not, since its length is within the limit.
+        if self._queued > limits.stream_window:
+            self._held += size
+        else:
+            self._connection.used(self, size)
+        if end:
+            missing = WireError(WireProblem.PROTOCOL, "the response ended without trailers")
+            self._decide(self._end_problem(None) or Outcome(Status.UNKNOWN, missing.message, missing))
+
+    def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
+        """A whole response with plain headers and one message."""
+        self.head = head
+        self.messages = deque((data[PREFIX_BYTES:],))
+        self._queued = len(data)
+        self.trailers = trailers
+        self._decide(SUCCESS if trailers.grpc_status == "0" else _status(trailers))
+
+    def on_reset(self, code: int) -> None:
+        """The peer gave the call up."""
+        error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")
+        known = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
+        self._decide(Outcome(_RESET_STATUS.get(ErrorCode(code), known) if code <= 0xD else known, error.message, error))
+
+    def on_failed(self, error: WireError) -> None:
+        """The call or its connection broke."""
+        self._decide(failure_outcome(error))
+
+    # Messages.
+
+    def _add(self, message: bytes) -> None:
+        """Keep a whole message."""
+        if self.messages is None:
+            self.messages = deque()
+        elif self.unary:
+            self._violate("more than one message to a call that takes one")
+            return
+        self.messages.append(message)
+        self._queued += len(message) + PREFIX_BYTES
+
+    def _assemble(self, data: bytes) -> None:
+        """Add a piece that is not one whole message."""
+        partial = bytearray() if self._partial is None else self._partial
+        partial += data
+        position = 0
+        while self.outcome is None and len(partial) - position >= PREFIX_BYTES:
+            size = self._check_prefix(partial, position)
+            if size is None:
+                return
+            end = position + PREFIX_BYTES + size
+            if end > len(partial):
+                break
+            self._add(bytes(partial[position + PREFIX_BYTES : end]))
+            position = end
+        del partial[:position]
+        self._partial = partial or None
+
+    def _check_prefix(self, partial: bytearray, position: int) -> int | None:
+        """The length of the message that begins at `position`; None if it must not be received (faults 50, 68)."""
+        if partial[position]:
+            self._violate("a compressed message, though no compression was agreed on")
+            return None
+        size = int.from_bytes(partial[position + 1 : position + PREFIX_BYTES], "big")
+        limit = self._connection.limits.message_bytes
+        if size > limit:
+            error = over_limit(WireProblem.MESSAGE_BYTES, limit, f"a message of {size} bytes")
+            self._decide(Outcome(Status.RESOURCE_EXHAUSTED, error.message, error))
+            return None
+        return size
+
+    # The outcome.
+
+    def _violate(self, what: str) -> None:
+        """End the call for a rule of gRPC that the plugin broke (faults 68, 70)."""
+        error = WireError(WireProblem.PROTOCOL, f"the peer sent {what}")
+        self._decide(Outcome(Status.INTERNAL, error.message, error))
+
+    def _end_problem(self, trailers: ResponseBlock | None) -> Outcome | None:
+        """What is wrong with the messages at the end of the response, where the plugin itself does not say an error."""
+        if trailers is not None and trailers.grpc_status != "0":
+            return None
+        if self._partial is not None:
+            error = WireError(WireProblem.PROTOCOL, "the response ended in the middle of a message")
+            return Outcome(Status.INTERNAL, error.message, error)
+        if self.unary and self.messages is None and trailers is not None:
+            error = WireError(WireProblem.PROTOCOL, "the response has no message")
+            return Outcome(Status.INTERNAL, error.message, error)
+        return None
+
+    def _decide(self, outcome: Outcome) -> None:
+        if self.outcome is None:
+            self.outcome = outcome
+            self._partial = None
+            if self.remote_open:
+                self._connection.reset(self)
+
+
+def failure_outcome(error: WireError) -> Outcome:
+    """The status for a broken connection, rule or limit."""
+    if error.problem in (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.NOT_HTTP2):
+        return Outcome(Status.UNAVAILABLE, error.message, error)
+    return Outcome(Status.RESOURCE_EXHAUSTED if error.problem.is_limit else Status.INTERNAL, error.message, error)
+
+
+def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> Outcome | None:
+    """What is wrong with response headers, before any message (fault 67)."""
+    if block.http_status != 200:
+        if trailers_only and block.grpc_status is not None:
+            return None
+        error = WireError(WireProblem.PROTOCOL, f"the peer answered with HTTP status {block.http_status}")
+        return Outcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
+    kind = block.content_type
+    # Of "application/grpc" and its variants, only protobuf is what the generated code reads.
+    if kind in ("application/grpc", "application/grpc+proto") or (kind and kind.startswith("application/grpc;")):
+        return None
+    if trailers_only and block.grpc_status is not None:
+        return None
+    said = "no content-type" if kind is None else f"content-type {shown(kind.encode())}"
+    error = WireError(WireProblem.PROTOCOL, f"the peer answered with {said}, not application/grpc")
+    return Outcome(Status.UNKNOWN, error.message, error)
+
+
+def _status(block: ResponseBlock) -> Outcome:
+    """The status that trailers tell (fault 67)."""
+    sent = block.grpc_status
+    if sent == "0":
+        return SUCCESS
+    if sent is None:
+        error = WireError(WireProblem.PROTOCOL, "the trailers have no grpc-status")
+        return Outcome(Status.UNKNOWN, error.message, error)
+    message = decode_message(block.grpc_message) if block.grpc_message else ""
+    status = _STATUSES.get(sent)
+    if status is None:
+        error = WireError(
+            WireProblem.PROTOCOL, f"grpc-status is {shown(sent.encode())}{': ' if message else ''}{message}"
+        )
+        return Outcome(Status.UNKNOWN, error.message, error)
+    return Outcome(status, message)
+
+
+def decode_message(sent: str) -> str:
+    """A `grpc-message`, percent-decoded; what is no percent-encoding stays as it is. It is cut at 4 KiB (fault 94)."""
+    text = unquote(sent, encoding="utf-8", errors="replace")
+    cut = 4096 if len(text) > 4096 else len(text)
+    return text if cut == len(text) else text[:cut] + "…"
+
+
+__all__ = [
+    "SUCCESS",
+    "Call",
+    "MetadataLike",
+    "Outcome",
+    "decode_message",
+    "failure_outcome",
+    "frame_message",
+    "metadata_fields",
+    "request_head",
+    "timeout_field",
+]

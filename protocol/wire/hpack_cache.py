@@ -1,0 +1,263 @@
+"""Response header blocks: decoded once, remembered exactly.
+
+A plugin answers with the same few header blocks again and again, and all plugins of one gRPC library with much the
+same. What a block means depends on its bytes and on HPACK's dynamic table before it, and on nothing else. So a table's
+content is a state with an identity, and each state remembers what the blocks seen in it meant and which state they led
+to: a dictionary per state, a look-up per block. A miss goes through the `hpack` library, with a decoder that is filled
+with the state's own entries, so no connection keeps a decoder (RFC 7541 section 2.3.3, and 4 for eviction).
+
+The memory is bounded: a number of blocks in all, after which everything is forgotten, and a number of new blocks for
+each connection, so that one hostile plugin cannot empty it for the others by itself.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+import attrs
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from .errors import WireError, WireProblem, over_limit, shown
+
+MAX_BLOCKS: Final = 512
+MAX_BLOCK_BYTES: Final = 2048
+MAX_OPENING_SIZES: Final = 8
+"""How many lengths of openings one state of the table knows: each is a look-up for a response that is new."""
+NEW_BLOCKS_PER_CONNECTION: Final = 8
+
+_CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
+
+Entry = tuple[bytes, bytes]
+
+
+@attrs.frozen
+class ResponseBlock:
+    """A decoded response header block or trailer block, with what gRPC asks of it already looked up."""
+
+    fields: tuple[tuple[str, str], ...]
+    """Names and values in order. Bytes that are no UTF-8 are replaced."""
+    size: int
+    """The size of the list as RFC 7541 section 4.1 counts it, in bytes."""
+    http_status: int | None
+    """The value of `:status`; None in trailers."""
+    malformed: str
+    """Which rule of RFC 9113 section 8 the block breaks, or nothing."""
+    content_type: str | None
+    grpc_status: str | None
+    grpc_message: str | None
+    """As sent, percent-encoded."""
+    plain: bool
+    """True for the response headers that nearly every gRPC server sends, in which there is nothing to look for."""
+
+
+def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
+    """Read a decoded header list once (RFC 9113 sections 8.2 and 8.3)."""
+    fields = tuple((n.decode("utf-8", "replace"), v.decode("utf-8", "replace")) for n, v in raw)
+    known = dict(reversed(fields))
+    malformed, status = _check(fields)
+    kind, grpc_status = known.get("content-type"), known.get("grpc-status")
+    plain = not malformed and status == 200 and kind == "application/grpc" and grpc_status is None
+    return ResponseBlock(fields, size, status, malformed, kind, grpc_status, known.get("grpc-message"), plain)
+
+
+def _check(fields: Iterable[tuple[str, str]]) -> tuple[str, int | None]:
+    """Which rule is broken, if any, and the HTTP status, if any."""
+    status: int | None = None
+    regular = False
+    for name, value in fields:
+        if name.startswith(":"):
+            if name != ":status" or regular or status is not None:
+                return f"misplaced pseudo-header field {shown(name.encode())}", status
+            if not (len(value) == 3 and value.isascii() and value.isdigit() and value >= "100"):
+                return f":status is {shown(value.encode())}", status
+            status = int(value)
+            continue
+        regular = True
+        problem = _field_problem(name, value)
+        if problem:
+            return problem, status
+    return "", status
+
+
+def _field_problem(name: str, value: str) -> str:
+    if not name or name != name.lower() or not name.isascii() or any(c <= " " or c in ":\x7f" for c in name):
+        return f"invalid field name {shown(name.encode())}"
+    if name in _CONNECTION_FIELDS:
+        return f"connection-specific field {name}"
+    if "\0" in value or "\r" in value or "\n" in value:
+        return f"control character in the value of {name}"
+    return ""
+
+
+@attrs.define(eq=False)
+class TableState:
+    """One content of the dynamic table, and the blocks seen while it was so."""
+
+    entries: tuple[Entry, ...]
+    """Newest first."""
+    max_size: int
+    blocks: dict[bytes, tuple[ResponseBlock, "TableState"]] = attrs.field(factory=dict, init=False, repr=False)
+    openings: dict[bytes, "Opening"] = attrs.field(factory=dict, init=False, repr=False)
+    """The responses seen while the table was so, by the bytes before the message (`protocol.wire.responses`)."""
+    opening_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
+    """How long the keys of `openings` are."""
+
+    def forget(self) -> None:
+        """Forget what was seen in this state."""
+        self.blocks.clear()
+        self.openings.clear()
+        self.opening_sizes = ()
+
+
+@attrs.define(eq=False)
+class Ending:
+    """What the bytes after a message mean: its trailers."""
+
+    data: bytes
+    trailers: ResponseBlock
+    state: TableState
+    """The table after the response."""
+    list_size: int
+    """The size of the larger header list of the response, in bytes."""
+
+
+@attrs.define(eq=False)
+class Opening:
+    """What the bytes before a message mean: SETTINGS and acknowledgements of them, then plain response headers."""
+
+    data: bytes
+    size: int
+    stream_id: int
+    settings_frames: int
+    settings: tuple[bytes, ...]
+    """The payloads of the SETTINGS to apply."""
+    head: ResponseBlock
+    state: TableState
+    """The table before the trailers."""
+    endings: dict[bytes, Ending] = attrs.field(factory=dict, init=False, repr=False)
+
+
+class _Table(Protocol):
+    """What is used of `hpack.table.HeaderTable`."""
+
+    maxsize: int
+
+    @property
+    def dynamic_entries(self) -> Iterable[Entry]: ...
+
+    def add(self, name: bytes, value: bytes) -> None: ...
+
+
+class HeaderCache:
+    """The blocks that were seen, by table state; shared by the connections of a process."""
+
+    __slots__ = ("_count", "_states", "root")
+
+    def __init__(self) -> None:
+        self.root = TableState((), HeaderTable.DEFAULT_SIZE)
+        self._states: dict[tuple[tuple[Entry, ...], int], TableState] = {}
+        self._count = 0
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        """Forget every block. Connections that are under way keep their table states and go on from them."""
+        for state in self._states.values():
+            state.forget()
+        self.root.forget()
+        self._states = {(self.root.entries, self.root.max_size): self.root}
+        self._count = 0
+
+    def learn(self, state: TableState, block: bytes, found: ResponseBlock, following: TableState) -> TableState:
+        """Remember what `block` means in `state`. Returns the state to go on with: `following`, or its older equal."""
+        if len(block) > MAX_BLOCK_BYTES:
+            return following
+        if self._count >= MAX_BLOCKS:
+            self.clear()
+        state = self._states.setdefault((state.entries, state.max_size), state)
+        following = self._states.setdefault((following.entries, following.max_size), following)
+        if block not in state.blocks:
+            state.blocks[block] = (found, following)
+            self._count += 1
+        return following
+
+    def learn_response(self, state: TableState, opening: Opening, ending: Ending) -> None:
+        """Remember a response that began in `state`."""
+        if self._count >= MAX_BLOCKS:
+            self.clear()
+        if self._states.get((state.entries, state.max_size)) is not state:
+            # Forgotten meanwhile: nobody would find it there.
+            return
+        if opening.data not in state.openings:
+            sizes = state.opening_sizes
+            if opening.size not in sizes:
+                if len(sizes) >= MAX_OPENING_SIZES:
+                    return
+                state.opening_sizes = (*sizes, opening.size)
+            state.openings[opening.data] = opening
+            self._count += 1
+        endings = state.openings[opening.data].endings
+        if ending.data not in endings:
+            endings[ending.data] = ending
+            self._count += 1
+
+
+CACHE: Final = HeaderCache()
+
+
+class HeaderReader:
+    """The receiving side of HPACK for one connection."""
+
+    __slots__ = ("_cache", "_limit", "_may_learn", "state")
+
+    def __init__(self, list_limit: int, cache: HeaderCache = CACHE) -> None:
+        self._limit = list_limit
+        self._cache = cache
+        self.state = cache.root
+        self._may_learn = NEW_BLOCKS_PER_CONNECTION
+
+    def read(self, block: bytes) -> ResponseBlock:
+        """Decode the next header block of this connection.
+
+        Raises `WireError` for what is no HPACK and for a list over the limit; the connection cannot go on after that.
+        """
+        hit = self.state.blocks.get(block)
+        if hit is None:
+            return self._decode(block)
+        if hit[0].size > self._limit:
+            raise over_limit(WireProblem.HEADER_LIST_BYTES, self._limit, "a header list")
+        self.state = hit[1]
+        return hit[0]
+
+    def learn(self, state: TableState, opening: Opening, ending: Ending) -> None:
+        """Remember a whole response that began in `state`."""
+        self._cache.learn_response(state, opening, ending)
+
+    def _decode(self, block: bytes) -> ResponseBlock:
+        decoder = Decoder(self._limit)
+        table: _Table = decoder.header_table
+        table.maxsize = self.state.max_size
+        for name, value in reversed(self.state.entries):
+            table.add(name, value)
+        raw = _decode(decoder, block, self._limit)
+        found = interpret(raw, sum(len(name) + len(value) + 32 for name, value in raw))
+        following = TableState(tuple(table.dynamic_entries), table.maxsize)
+        if following.entries == self.state.entries and following.max_size == self.state.max_size:
+            following = self.state
+        if self._may_learn:
+            self._may_learn -= 1
+            following = self._cache.learn(self.state, block, found, following)
+        self.state = following
+        return found
+
+
+def _decode(decoder: Decoder, block: bytes, limit: int) -> list[Entry]:
+    try:
+        return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+    except OversizedHeaderListError:
+        raise over_limit(WireProblem.HEADER_LIST_BYTES, limit, "a header list") from None
+    except (HPACKError, IndexError, ValueError) as error:
+        # The library lets IndexError out of some truncated blocks, and its messages hold addresses of memory.
+        raise WireError(WireProblem.COMPRESSION, "the peer sent a header block that is no HPACK") from error

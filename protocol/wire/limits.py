@@ -1,0 +1,93 @@
+"""How much a peer may ask of us. Every limit has a default, and an error that names it when it is passed.
+
+Budgets of control frames are per connection and per `budget_period`: a stream that lives for hours has its keep-alive
+answered for hours, and a flood ends within one period. The parsers know no clock, so whoever drives a connection calls
+`Budgets.replenish` when a period has passed.
+"""
+
+import struct
+from typing import Final
+
+import attrs
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DEFAULT_WINDOW: Final = 65_535
+MAX_WINDOW: Final = 2**31 - 1
+
+
+def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{attribute.name} must be at least 1, not {value}")
+
+
+def _window(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
+    if not DEFAULT_WINDOW <= value <= MAX_WINDOW:
+        raise ValueError(f"{attribute.name} must be from {DEFAULT_WINDOW} to {MAX_WINDOW}, not {value}")
+
+
+@attrs.frozen
+class Limits:
+    """Limits of one client connection. Sizes are in bytes, counts in frames, `budget_period` in seconds."""
+
+    message_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
+    """The largest message that is received; a longer length prefix is refused before anything is kept (fault 50)."""
+    header_list_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
+    """The largest header list, counted as RFC 7541 section 4.1 does, and the largest block of it (faults 52, 61)."""
+    continuations: int = attrs.field(default=16, validator=_positive)
+    """CONTINUATION frames in one header block (fault 53)."""
+    pings: int = attrs.field(default=100, validator=_positive)
+    """PING frames in one period (fault 54)."""
+    settings: int = attrs.field(default=32, validator=_positive)
+    """SETTINGS frames in one period (fault 55)."""
+    empty_data: int = attrs.field(default=100, validator=_positive)
+    """DATA frames without a byte of data in one period (fault 56)."""
+    informational: int = attrs.field(default=16, validator=_positive)
+    """1xx header blocks in one period (fault 57)."""
+    window_updates: int = attrs.field(default=1000, validator=_positive)
+    """WINDOW_UPDATE frames in one period, beyond two for each DATA frame that we sent (fault 58)."""
+    priorities: int = attrs.field(default=100, validator=_positive)
+    """PRIORITY frames in one period (fault 58)."""
+    unknown_frames: int = attrs.field(default=100, validator=_positive)
+    """Frames of types that RFC 9113 does not know, in one period (fault 58)."""
+    resets: int = attrs.field(default=100, validator=_positive)
+    """GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60)."""
+    late_frames: int = attrs.field(default=4096, validator=_positive)
+    """HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled."""
+    total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    """All that a connection may receive; None where a stream may live for ever (fault 64)."""
+    stream_window: int = attrs.field(default=256 * 1024, validator=_window)
+    """Bytes of one call that may be under way or kept unread, beyond one message (fault 65)."""
+    connection_window: int = attrs.field(default=1024 * 1024, validator=_window)
+    """Bytes of all calls of a connection that may be under way."""
+    budget_period: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
+    """How often the budgets of frames are full again."""
+    budgets: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+    """The limits of frames in the order of `plugind.protocol.wire.budgets`."""
+    preamble: bytes = attrs.field(init=False, repr=False, eq=False)
+    """The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE."""
+
+    @budgets.default
+    def _list_budgets(self) -> tuple[int, ...]:
+        return (
+            self.pings,
+            self.settings,
+            self.empty_data,
+            self.informational,
+            self.window_updates,
+            self.priorities,
+            self.unknown_frames,
+            self.resets,
+            self.late_frames,
+        )
+
+    @preamble.default
+    def _make_preamble(self) -> bytes:
+        values = ((0x2, 0), (0x4, self.stream_window), (0x6, self.header_list_bytes))
+        settings = b"".join(struct.pack(">HI", key, min(max(value, 0), 2**32 - 1)) for key, value in values)
+        # Defaults come before validation, which refuses what is clamped here.
+        more = max(0, min(self.connection_window, MAX_WINDOW) - DEFAULT_WINDOW)
+        update = struct.pack(">HBBBII", 0, 4, 8, 0, 0, more) if more else b""
+        return PREFACE + struct.pack(">HBBBI", 0, len(settings), 4, 0, 0) + settings + update
+
+
+DEFAULT_LIMITS: Final = Limits()

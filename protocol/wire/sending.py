@@ -1,0 +1,217 @@
+"""What we send on an HTTP/2 connection: requests, data within the peer's windows, resets, credit (RFC 9113).
+
+We send no header field through HPACK's dynamic table: the first block of a connection sets its size to zero, which is
+within whatever limit the peer announces (RFC 7541 section 4.2), and after that a block is a constant.
+"""
+
+from typing import Final
+
+from .budgets import LATE_FRAMES, WINDOW_UPDATES, Budgets
+from .errors import ErrorCode, WireError, WireProblem
+from .frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    MAX_FRAME,
+    MAX_STREAM_ID,
+    NO_DYNAMIC_TABLE,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    WORD,
+    frame,
+)
+from .hpack_cache import ResponseBlock
+from .limits import DEFAULT_WINDOW, Limits
+
+STREAMS_BEFORE_SETTINGS: Final = 100
+"""How many calls begin before the peer said how many it takes; no server is to take fewer (section 6.5.2)."""
+
+
+class Stream:
+    """One request and its response: the state that HTTP/2 keeps of it, and the events that it gets.
+
+    Subclasses say what the events mean.
+    """
+
+    __slots__ = ("head_done", "id", "local_open", "receive_window", "remote_open", "send_window", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.send_window = 0
+        self.receive_window = 0
+        self.unacknowledged = 0
+        self.local_open = False
+        self.remote_open = False
+        self.head_done = False
+
+    def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
+        """The response headers, or the trailers, have come."""
+        raise NotImplementedError
+
+    def on_data(self, data: bytes, *, end: bool) -> None:
+        """A piece of the body has come. Say `ClientConnection.used` when it is no longer kept."""
+        raise NotImplementedError
+
+    def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
+        """A whole response has come at once: headers, one piece of the body, trailers. The stream is over."""
+        self.on_headers(head, end=False)
+        self.on_data(data, end=False)
+        self.on_headers(trailers, end=True)
+
+    def on_reset(self, code: int) -> None:
+        """The peer ended the stream with an error code, which may be NO_ERROR."""
+        raise NotImplementedError
+
+    def on_failed(self, error: WireError) -> None:
+        """The stream, or its whole connection, broke a rule or a limit, or ended."""
+        raise NotImplementedError
+
+
+class Sender:
+    """The sending half of a connection, and the streams that are open on it."""
+
+    __slots__ = (
+        "_initial_window",
+        "_next_id",
+        "budgets",
+        "failure",
+        "goaway",
+        "limits",
+        "max_frame",
+        "max_streams",
+        "outgoing",
+        "send_window",
+        "streams",
+        "touched",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.budgets = Budgets(limits)
+        self.outgoing = bytearray(limits.preamble)
+        """What must be sent; whoever sends a part of it deletes that part."""
+        self.streams: dict[int, Stream] = {}
+        self.touched: list[Stream] = []
+        """The streams that got an event or room to send; whoever looks at it clears it."""
+        self.failure: WireError | None = None
+        """Why the connection is over, if it is."""
+        self.goaway: WireError | None = None
+        """Why no new stream can be opened, once the peer said GOAWAY."""
+        self.send_window = DEFAULT_WINDOW
+        self.max_frame = MAX_FRAME
+        self.max_streams: int | None = STREAMS_BEFORE_SETTINGS
+        self._initial_window = DEFAULT_WINDOW
+        self._next_id = 1
+
+    @property
+    def can_open(self) -> bool:
+        """True while the peer takes one more stream."""
+        if self.failure or self.goaway or self._next_id > MAX_STREAM_ID:
+            return False
+        return self.max_streams is None or len(self.streams) < self.max_streams
+
+    @property
+    def refusal(self) -> WireError | None:
+        """Why no stream can ever be opened again, if so."""
+        if self._next_id > MAX_STREAM_ID:
+            return WireError(WireProblem.GOING_AWAY, "the connection has used up its stream numbers")
+        return self.failure or self.goaway
+
+    def open(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
+        """Begin a request with a header block made of `literal_field` and static entries. `can_open` must be true."""
+        number = stream.id = self._next_id
+        stream.send_window = self._initial_window
+        stream.receive_window = self.limits.stream_window
+        stream.local_open = not end
+        stream.remote_open = True
+        if number == 1:
+            block = NO_DYNAMIC_TABLE + block
+        self._next_id = number + 2
+        self.streams[number] = stream
+        flags = END_STREAM if end else 0
+        size = len(block)
+        if size <= MAX_FRAME:
+            self.outgoing += HEAD.pack(size >> 8, size & 0xFF, HEADERS, flags | END_HEADERS, number) + block
+            return
+        kind = HEADERS
+        for start in range(0, size, MAX_FRAME):
+            last = END_HEADERS if start + MAX_FRAME >= size else 0
+            self.outgoing += frame(kind, flags | last, number, block[start : start + MAX_FRAME])
+            kind, flags = CONTINUATION, 0
+
+    def request(self, stream: Stream, block: bytes, data: bytes) -> bool:
+        """Begin and end a request in one step. False, with nothing changed, if it is not that simple.
+
+        `can_open` must be true.
+        """
+        size, length = len(block) + 1, len(data)
+        window = self.send_window - length
+        if size > MAX_FRAME or length > self.max_frame or window < 0 or length > self._initial_window:
+            return False
+        number = stream.id = self._next_id
+        if number == 1:
+            block = NO_DYNAMIC_TABLE + block
+        else:
+            size -= 1
+        stream.send_window = self._initial_window - length
+        stream.receive_window = self.limits.stream_window
+        stream.remote_open = True
+        self._next_id = number + 2
+        self.streams[number] = stream
+        self.send_window = window
+        self.budgets.spent[WINDOW_UPDATES] -= 2
+        self.outgoing += b"".join(
+            (
+                HEAD.pack(size >> 8, size & 0xFF, HEADERS, END_HEADERS, number),
+                block,
+                HEAD.pack(length >> 8, length & 0xFF, DATA, END_STREAM, number),
+                data,
+            )
+        )
+        return True
+
+    def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
+        """Send as much of `data` as the windows allow, with `end` after its last byte. Returns how many bytes went."""
+        size = len(data)
+        # A frame without data needs no window, even where SETTINGS made it negative (section 6.9.2).
+        if not size or (size <= self.max_frame and size <= self.send_window and size <= stream.send_window):
+            self._send_frame(stream, data, size, end=end)
+            return size
+        sent = 0
+        while sent < size:
+            part = min(size - sent, self.max_frame, self.send_window, stream.send_window)
+            if part <= 0:
+                break
+            self._send_frame(stream, data[sent : sent + part], part, end=end and sent + part == size)
+            sent += part
+        return sent
+
+    def _send_frame(self, stream: Stream, data: bytes | memoryview, size: int, *, end: bool) -> None:
+        self.outgoing += HEAD.pack(size >> 8, size & 0xFF, DATA, END_STREAM if end else 0, stream.id)
+        self.outgoing += data
+        self.send_window -= size
+        stream.send_window -= size
+        # Whoever takes data says so, on two levels.
+        self.budgets.spent[WINDOW_UPDATES] -= 2
+        if end:
+            stream.local_open = False
+
+    def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
+        """End a stream from our side, if it is still open."""
+        if stream.local_open or stream.remote_open:
+            stream.local_open = stream.remote_open = False
+            if self.streams.pop(stream.id, None) is not None and self.failure is None:
+                self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
+                # What the peer sent before it heard of this is no fault of its own.
+                self.budgets.spent[LATE_FRAMES] = 0
+
+    def used(self, stream: Stream, size: int) -> None:
+        """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
+        stream.unacknowledged += size
+        if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
+            self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(stream.unacknowledged))
+            stream.receive_window += stream.unacknowledged
+            stream.unacknowledged = 0

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from plugind.actors.console.demo import has_settled, specs
+from plugind.protocol.messages import PluginStatus
+from plugind.protocol.plugins import BUILT_IN_TYPES
+from plugind.protocol.status import StateName
+
+
+def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None:
+    plugins = specs("/r")
+    good = {spec.type for spec in plugins if spec.hang is None and not spec.fail_get_info}
+    assert set(BUILT_IN_TYPES) < good
+    assert [spec.fail_get_info for spec in plugins if spec.fail_get_info] == [2]
+    assert [spec.hang for spec in plugins if spec.hang] == ["get-info"]
+
+
+@pytest.mark.parametrize(
+    ("state", "attempt", "settled"),
+    [
+        (StateName.REGISTERED, 1, True),
+        (StateName.PARKED, 1, True),
+        (StateName.STALE, 1, True),
+        (StateName.WAITING, 2, False),
+        (StateName.WAITING, 3, True),
+        (StateName.DIALING, 9, False),
+    ],
+)
+def test_all_has_settled_when_nothing_new_is_to_be_seen(state: StateName, attempt: int, settled: bool) -> None:
+    assert has_settled(PluginStatus("/r/a", "/r", 1, state, 0.0, attempt=attempt)) is settled

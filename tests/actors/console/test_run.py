@@ -1,0 +1,73 @@
+"""What the command line and the environment ask of a daemon, and what a service manager is told."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.console import run as daemon
+from plugind.protocol.config import DEFAULT_ROOT, Config, Root
+from plugind.protocol.errors import ConfigError
+
+
+def configured(*arguments: str, **environment: str) -> Config:
+    parser = argparse.ArgumentParser()
+    daemon.add_arguments(parser)
+    return daemon.config_from(parser.parse_args(arguments), environment)
+
+
+def test_without_a_word_the_root_is_the_kubelets() -> None:
+    """Behaviour 1."""
+    assert configured().roots == (Root(DEFAULT_ROOT),)
+
+
+def test_roots_of_the_environment_stand_in_for_those_of_the_command_line() -> None:
+    assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
+    assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
+
+
+def test_a_root_may_be_named_twice_and_is_watched_once() -> None:
+    assert configured("--root", "/c", "--root", "/d", "--root", "/c").roots == (Root("/c"), Root("/d"))
+
+
+def test_deprecated_roots_come_beside_the_others() -> None:
+    """Behaviour 16."""
+    assert configured("--deprecated-root", "/old").roots == (Root(DEFAULT_ROOT), Root("/old", deprecated=True))
+
+
+def test_a_relative_root_is_taken_from_where_the_daemon_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
+
+
+def test_an_empty_root_is_bad_configuration() -> None:
+    with pytest.raises(ConfigError, match="name a directory with --root"):
+        configured("--root", "")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e9"])
+def test_a_rescan_that_never_comes_or_always_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        configured(f"--rescan={text}")
+    assert error.value.code == 2
+    assert "is not a number of seconds" in capsys.readouterr().err
+
+
+def test_a_service_manager_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "notify.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+        daemon.tell_service_manager("READY=1")
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_a_service_manager_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fault 95."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody.sock"))
+    daemon.tell_service_manager("READY=1")
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    daemon.tell_service_manager("READY=1")

@@ -1,0 +1,352 @@
+"""The server half of HTTP over streams in memory, so that slow clients cost virtual time; and the listener for real."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import h11
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from plugind.actors.io import http_server as http
+from plugind.actors.io import unix_socket as unix_listener
+from plugind.actors.io.http_client import UnreachableError, ask
+from plugind.actors.io.http_server import HttpLimits, Request, Response, Send, json_response
+from plugind.protocol.errors import ConfigError
+
+LIMITS = HttpLimits()
+
+
+async def echo(request: Request) -> Response:
+    return json_response(200, [request.method, request.path, dict(request.query), request.body.decode()])
+
+
+async def served(
+    sent: bytes, *, handler: http.Handler = echo, limits: HttpLimits = LIMITS, refusal: Response | None = None
+) -> tuple[int, bytes]:
+    """Send bytes to a connection that is served, and return its answer; status 0 where none came."""
+    client, server = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await http.serve_connection(server, handler, limits, refusal=refusal)
+
+        nursery.start_soon(serve)
+        await client.send_all(sent)
+        return await answer(client, "HEAD" if sent.startswith(b"HEAD") else "GET")
+
+
+async def answer(client: trio.abc.ReceiveStream, method: str = "GET") -> tuple[int, bytes]:
+    whole = b""
+    while piece := await client.receive_some():
+        whole += piece
+    if not whole:
+        return 0, b""
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method=method, target="/", headers=[("Host", "x")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(whole)
+    connection.receive_data(b"")
+    head = connection.next_event()
+    assert isinstance(head, h11.Response)
+    body = b""
+    while isinstance(event := connection.next_event(), h11.Data):
+        body += event.data
+    return head.status_code, body
+
+
+async def test_a_request_is_answered_and_the_connection_closed() -> None:
+    sent = b"POST /a%20b?x=1&y=%2F HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+    assert await served(sent) == (200, b'["POST", "/a%20b", {"x": "1", "y": "/"}, "hi"]\n')
+
+
+async def test_an_old_client_gets_its_answer_until_the_end_of_the_connection() -> None:
+    async def pieces(request: Request) -> Response:
+        async def write(send: Send) -> None:
+            await send(b"one ")
+            await send(b"two")
+
+        return Response(200, "text/plain", write=write)
+
+    assert await served(b"GET / HTTP/1.0\r\n\r\n", handler=pieces) == (200, b"one two")
+
+
+async def test_head_gets_no_body() -> None:
+    assert await served(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n") == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 100_000, 431),
+        (b"GET /" + b"x" * 100_000, 431),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4294967296\r\n\r\n" + b"x" * 70_000, 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 70_000, 400),
+        (b"GET //[ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /?" + b"a=1&" * 100 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    ],
+)
+async def test_abuse_is_refused_and_ends_that_connection_alone(sent: bytes, status: int) -> None:
+    """Fault 93."""
+    assert (await served(sent))[0] == status
+
+
+async def test_a_client_that_leaves_before_it_asked_is_nobody(nursery: trio.Nursery) -> None:
+    client, server = memory_stream_pair()
+    await client.aclose()
+    await http.serve_connection(server, echo, LIMITS)
+    client, server = memory_stream_pair()
+    await client.send_all(b"GET / HT")
+    await client.aclose()
+    await http.serve_connection(server, echo, LIMITS)
+
+
+async def test_a_byte_a_second_does_not_stretch_the_deadline(autojump_clock: MockClock) -> None:
+    """Fault 93: slowloris."""
+    client, server = memory_stream_pair()
+    result: list[tuple[float, int]] = []
+    async with trio.open_nursery() as nursery:
+
+        async def trickle() -> None:
+            while True:
+                await client.send_all(b"G")
+                await trio.sleep(1)
+
+        async def collect() -> None:
+            status, _ = await answer(client)
+            result.append((trio.current_time(), status))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(trickle)
+        nursery.start_soon(collect)
+        await http.serve_connection(server, echo, LIMITS)
+        await trio.sleep_forever()
+    assert result == [(10.0, 408)]
+
+
+async def test_a_client_that_takes_nothing_is_left(autojump_clock: MockClock) -> None:
+    """Fault 93."""
+    client, server = trio.testing.lockstep_stream_pair()
+
+    async def endless(request: Request) -> Response:
+        async def write(send: Send) -> None:
+            while True:
+                await send(b"x" * 1000)
+
+        return Response(200, "text/plain", write=write, endless=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_all, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await http.serve_connection(server, endless, LIMITS)
+    assert trio.current_time() == LIMITS.piece
+
+
+async def test_an_endless_answer_ends_when_the_client_leaves(autojump_clock: MockClock) -> None:
+    client, server = memory_stream_pair()
+    ended = False
+
+    async def endless(request: Request) -> Response:
+        async def write(send: Send) -> None:
+            nonlocal ended
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended = True
+
+        return Response(200, "text/plain", write=write, endless=True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(http.serve_connection, server, endless, LIMITS)
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(3600)
+        assert not ended, "an hour without a change is no reason to end"
+        await client.aclose()
+        with trio.fail_after(1):
+            while not ended:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(0.1)
+
+
+async def test_a_handler_that_hangs_is_answered_for(autojump_clock: MockClock) -> None:
+    async def hang(request: Request) -> Response:
+        await trio.sleep_forever()
+        raise AssertionError("not reached")
+
+    status, _ = await served(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", handler=hang)
+    assert (status, trio.current_time()) == (503, LIMITS.response)
+
+
+async def test_an_error_of_ours_is_not_hidden() -> None:
+    async def bug(request: Request) -> Response:
+        raise KeyError("ours")
+
+    client, server = memory_stream_pair()
+    await client.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    with pytest.raises(KeyError):
+        await http.serve_connection(server, bug, LIMITS)
+
+
+# --- the listener, for real -------------------------------------------------------------------------------------------
+
+
+async def test_the_socket_is_for_its_owner_alone_and_is_removed(tmp_path: Path) -> None:
+    """Fault 93: mode 0600, in a directory of mode 0700."""
+    path = tmp_path / "made" / "status.sock"
+    listener = unix_listener.listen(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert os.listdir(path.parent) == ["status.sock"], "nothing half made is left"
+    listener.close()
+    assert os.listdir(path.parent) == []
+
+
+async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "status.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    first = unix_listener.listen(str(path))
+    with pytest.raises(
+        ConfigError, match=r"another process answers at .*status\.sock; stop it, or give this one another"
+    ):
+        unix_listener.listen(str(path))
+    assert path.is_socket()
+    first.close()
+
+
+async def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(ConfigError, match="is no socket"):
+        unix_listener.listen(str(path))
+    assert path.read_text() == "data"
+    with pytest.raises(ConfigError, match="cannot make the status socket"):
+        unix_listener.listen(str(path / "below"))
+
+
+async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "status.sock"
+    first = unix_listener.listen(str(path))
+    path.unlink()
+    second = unix_listener.listen(str(path))
+    first.close()
+    assert path.is_socket()
+    second.close()
+    assert not path.exists()
+
+
+async def test_a_directory_too_deep_for_a_socket_address_serves_all_the_same(tmp_path: Path) -> None:
+    """Fault 23: 107 bytes."""
+    path = tmp_path / ("d" * 100) / ("e" * 100) / "status.sock"
+    listener = unix_listener.listen(str(path))
+    async with running(listener) as stop:
+        with trio.fail_after(10):
+            async with ask(str(path), "GET", "/x") as reply:
+                assert (reply.status, await reply.body()) == (200, b'["GET", "/x", {}, ""]\n')
+        stop()
+
+
+@asynccontextmanager
+async def running(
+    listener: unix_listener.UnixListener,
+    limits: HttpLimits = LIMITS,
+    *,
+    allowed: frozenset[int] = frozenset({0, os.geteuid()}),
+    handler: http.Handler = echo,
+) -> AsyncIterator[Callable[[], None]]:
+    """A server on ``listener`` for the block; the value stops it at once."""
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await http.serve(listener, handler, limits, allowed=allowed)
+
+        nursery.start_soon(serve)
+        try:
+            yield nursery.cancel_scope.cancel
+        finally:
+            listener.close()
+
+
+async def test_other_users_are_refused(tmp_path: Path) -> None:
+    """Fault 93: peer credentials. The mode keeps them out already; this holds where the mode was changed."""
+    listener = unix_listener.listen(str(tmp_path / "s"))
+    async with running(listener, allowed=frozenset({os.geteuid() + 1})) as stop:
+        with trio.fail_after(10):
+            async with ask(str(tmp_path / "s"), "GET", "/") as reply:
+                assert reply.status == 403
+        stop()
+
+
+async def test_connections_over_the_limit_are_told_so_and_those_within_go_on(tmp_path: Path) -> None:
+    """Fault 93."""
+    path = str(tmp_path / "s")
+    listener = unix_listener.listen(path)
+    async with running(listener, attrs.evolve(LIMITS, connections=2)) as stop:
+        with trio.fail_after(10):
+            idle = [await trio.open_unix_socket(path) for _ in range(2)]
+            async with ask(path, "GET", "/") as reply:
+                assert reply.status == 503
+            for stream in idle:
+                await stream.aclose()
+            while True:
+                async with ask(path, "GET", "/") as reply:
+                    if reply.status == 200:
+                        break
+                await trio.lowlevel.checkpoint()
+        stop()
+
+
+async def test_a_closed_listener_ends_the_server_once_all_are_answered(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    listener = unix_listener.listen(path)
+    slow = trio.Event()
+
+    async def wait(request: Request) -> Response:
+        slow.set()
+        await trio.sleep(0.05)
+        return json_response(200, "late")
+
+    with trio.fail_after(10):
+        async with running(listener, handler=wait), ask(path, "GET", "/") as reply:
+            listener.close()
+            assert await reply.body() == b'"late"\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("nothing", "No such file"),
+        ("stale", "Connection refused"),
+        ("garbage", "not HTTP"),
+        ("leaves", "not HTTP|the daemon left"),
+    ],
+)
+async def test_a_client_says_why_nobody_answers(tmp_path: Path, nursery: trio.Nursery, kind: str, reason: str) -> None:
+    path = str(tmp_path / "s")
+    with trio.socket.socket(socket.AF_UNIX) as server, trio.fail_after(10):
+        if kind != "nothing":
+            await server.bind(path)
+
+        async def misbehave() -> None:
+            connection, _ = await server.accept()
+            with connection:
+                if kind == "garbage":
+                    await connection.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+        if kind in ("garbage", "leaves"):
+            server.listen()
+            nursery.start_soon(misbehave)
+        with pytest.raises(UnreachableError) as caught:
+            async with ask(path, "GET", "/"):
+                pass
+    assert re.search(reason, caught.value.reason)

@@ -1,0 +1,510 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.io.http_server import Request, Response
+from plugind.actors.status import actor as status
+from plugind.actors.status.api import PIECE, Api, Memory, StatusConfig
+from plugind.protocol.logs import Field, Level
+from plugind.protocol.messages import (
+    ActorRestarted,
+    HandlersChanged,
+    Lagged,
+    PluginChanged,
+    PluginStatus,
+    ReconcilerMessage,
+    RetryAnswered,
+    RetryAsked,
+    RoleChanged,
+    RootReported,
+    Snapshot,
+    SnapshotAsked,
+    StateChanged,
+    StatusMessage,
+    Subscribed,
+    Unsubscribed,
+    ViewMessage,
+    Watching,
+)
+from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.status import StateName
+
+ROOT = "/r"
+
+
+def changed(name: str, state: StateName, time: float = 0.0, generation: int = 1) -> StateChanged:
+    return StateChanged(f"/r/{name}.sock", ROOT, generation, state, time)
+
+
+def info(name: str) -> PluginInfo:
+    return PluginInfo("CSIPlugin", name, f"/r/{name}.sock", ("1.0.0",))
+
+
+@attrs.define
+class Heard:
+    """A logger that remembers."""
+
+    level: Level = Level.DEBUG
+    events: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
+
+    def enabled(self, level: Level) -> bool:
+        return level >= self.level
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        if self.enabled(level):
+            self.events.append((level, message, fields))
+
+
+@attrs.define
+class Bench:
+    """A status actor with its inbox, without a socket; its routes are asked directly."""
+
+    inbox: trio.MemorySendChannel[StatusMessage]
+    reconciler: trio.MemoryReceiveChannel[ReconcilerMessage]
+    memory: Memory
+    log: Heard
+    api: Api
+
+    async def take(self, *messages: StatusMessage) -> None:
+        for message in messages:
+            await self.inbox.send(message)
+        await wait_all_tasks_blocked()
+
+    async def snapshot(self) -> Snapshot:
+        reply, answer = trio.open_memory_channel[Snapshot](1)
+        await self.inbox.send(SnapshotAsked(reply))
+        return await answer.receive()
+
+    async def subscribe(self, size: int = 100) -> trio.MemoryReceiveChannel[ViewMessage]:
+        subscriber, stream = trio.open_memory_channel[ViewMessage](size)
+        await self.take(Subscribed(subscriber))
+        return stream
+
+    async def get(self, path: str, **query: str) -> Response:
+        return await self.api(Request("GET", path, query, b""))
+
+    async def json(self, path: str, **query: str) -> object:
+        return json.loads(await body_of(await self.get(path, **query)))
+
+
+async def body_of(response: Response) -> bytes:
+    whole = bytearray(response.body)
+
+    async def send(piece: bytes) -> None:
+        whole.extend(piece)
+
+    if response.write is not None:
+        await response.write(send)
+    return bytes(whole)
+
+
+@asynccontextmanager
+async def bench(config: StatusConfig | None = None, level: Level = Level.DEBUG) -> AsyncIterator[Bench]:
+    config = config or StatusConfig(roots=(ROOT,), wall=lambda: trio.current_time() + 1000.0)
+    to_status, inbox = trio.open_memory_channel[StatusMessage](1000)
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
+    memory, log = Memory(), Heard(level)
+    async with trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            await status.run(config, inbox=inbox, reconciler=to_reconciler, log=log, memory=memory)
+
+        nursery.start_soon(run)
+        with to_reconciler, asked:
+            yield Bench(to_status, asked, memory, log, Api(config, memory, to_reconciler))
+        to_status.close()
+
+
+def drained(stream: trio.MemoryReceiveChannel[ViewMessage]) -> list[ViewMessage]:
+    messages: list[ViewMessage] = []
+    while True:
+        try:
+            messages.append(stream.receive_nowait())
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return messages
+
+
+# --- the view, told to other actors -----------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_is_the_whole_view_with_its_histories(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        report = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        await node.take(
+            report,
+            HandlersChanged(("CSIPlugin",)),
+            changed("a", StateName.DIALING),
+            changed("a", StateName.WAITING, 1.0),
+            changed("b", StateName.STALE),
+        )
+        snapshot = await node.snapshot()
+    assert (snapshot.roots, snapshot.handlers) == ((report,), ("CSIPlugin",))
+    assert [(p.socket, p.state, len(p.history)) for p in snapshot.plugins] == [
+        ("/r/a.sock", StateName.WAITING, 2),
+        ("/r/b.sock", StateName.STALE, 1),
+    ]
+
+
+async def test_a_subscriber_gets_what_is_and_then_each_change_once(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        await node.take(changed("a", StateName.DIALING))
+        stream = await node.subscribe()
+        await node.take(
+            changed("a", StateName.REGISTERED, 2.0),
+            RoleChanged("/r/a.sock", 1, active=False),
+            RoleChanged("/r/a.sock", 1, active=False),
+            changed("a", StateName.GONE, 3.0),
+            changed("a", StateName.GONE, 3.0),
+        )
+        messages = drained(stream)
+    first = messages.pop(0)
+    assert isinstance(first, Snapshot)
+    assert first.plugins == (PluginStatus("/r/a.sock", ROOT, 1, StateName.DIALING, 0.0),)
+    registered = PluginStatus("/r/a.sock", ROOT, 1, StateName.REGISTERED, 2.0, active=True)
+    assert messages == [
+        PluginChanged(2.0, registered),
+        PluginChanged(0.0, attrs.evolve(registered, active=False)),
+        PluginChanged(3.0, PluginStatus("/r/a.sock", ROOT, 1, StateName.GONE, 3.0)),
+    ]
+
+
+async def test_a_subscriber_that_lags_is_dropped_and_told_so_last(autojump_clock: MockClock) -> None:
+    """Fault 86: never a silent loss, and nobody waits for it."""
+    async with bench() as node:
+        slow, quick = await node.subscribe(size=3), await node.subscribe()
+        for number in range(10):
+            await node.take(changed(f"p{number}", StateName.DIALING))
+        assert len(drained(quick)) == 11
+        assert [type(message) for message in drained(slow)] == [Snapshot, PluginChanged, PluginChanged]
+        await node.take(changed("late", StateName.DIALING))
+        await node.take(changed("later", StateName.DIALING))
+        assert drained(slow) == [Lagged()]
+        assert len(drained(quick)) == 2
+
+
+async def test_a_subscriber_that_left_is_forgotten(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        gone = await node.subscribe()
+        subscriber, stream = trio.open_memory_channel[ViewMessage](10)
+        await node.take(Subscribed(subscriber), Unsubscribed(subscriber))
+        gone.close()
+        await node.take(changed("a", StateName.DIALING))
+        assert node.memory.subscribers == []
+        assert [type(message) for message in drained(stream)] == [Snapshot]
+
+
+async def test_a_snapshot_of_many_lets_others_have_their_turn(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        for number in range(1000):
+            await node.inbox.send(changed(f"p{number}", StateName.WAITING))
+        await wait_all_tasks_blocked()
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            snapshot = await node.snapshot()
+            nursery.cancel_scope.cancel()
+        assert len(snapshot.plugins) == 1000
+        assert turns >= 7
+
+
+# --- what is logged ---------------------------------------------------------------------------------------------------
+
+
+async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_clock: MockClock) -> None:
+    """Kubernetes issue 94827: no noise."""
+
+    def waiting(time: float, reason: str, attempt: int) -> StateChanged:
+        return attrs.evolve(changed("a", StateName.WAITING, time), reason=reason, attempt=attempt, next_try=time + 0.5)
+
+    async with bench(level=Level.INFO) as node:
+        await node.take(
+            changed("a", StateName.DIALING),
+            waiting(1.0, "no answer", 1),
+            changed("a", StateName.DIALING, 2.0),
+            waiting(3.0, "no answer", 2),
+            changed("a", StateName.DIALING, 4.0),
+            waiting(5.0, "refused", 3),
+            attrs.evolve(changed("a", StateName.REGISTERED, 6.0), info=info("a"), registered_in=6.0, attempt=4),
+            changed("a", StateName.LEAVING, 7.0),
+            attrs.evolve(changed("a", StateName.GONE, 7.0), reason="the socket was removed"),
+        )
+    told = [(message, fields["reason"], fields["attempt"], fields["name"]) for _, message, fields in node.log.events]
+    assert told == [
+        ("plugin waiting", "no answer", 1, None),
+        ("plugin waiting", "refused", 3, None),
+        ("plugin registered", None, 4, "a"),
+        ("plugin gone", "the socket was removed", None, "a"),
+    ]
+
+
+async def test_trouble_with_a_root_and_crashes_are_warnings(autojump_clock: MockClock) -> None:
+    async with bench(level=Level.INFO) as node:
+        well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        await node.take(
+            well,
+            attrs.evolve(well, scans=2),
+            attrs.evolve(well, watching=Watching.POLLING, reason="no watches left"),
+            ActorRestarted("registration /r/a.sock", "Traceback (most recent call last):\n  …\nKeyError: 1\n"),
+        )
+    assert [
+        (level, message, fields.get("reason") or fields.get("error")) for level, message, fields in node.log.events
+    ] == [
+        (Level.INFO, "root is watched", None),
+        (Level.WARNING, "root is not watched by events", "no watches left"),
+        (Level.WARNING, "actor crashed and was restarted", "KeyError: 1"),
+    ]
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_ten_thousand_plugins_are_listed_in_pieces(autojump_clock: MockClock) -> None:
+    """A listing never blocks the loop for more than one piece of it."""
+    async with bench() as node:
+        for number in range(10_000):
+            node.memory.view.apply(changed(f"p{number:05}", StateName.WAITING))
+        response = await node.get("/plugins")
+        pieces: list[bytes] = []
+
+        async def send(piece: bytes) -> None:
+            pieces.append(piece)
+            # What changes meanwhile does not change this listing.
+            node.memory.view.apply(changed(f"p{9999 - len(pieces):05}", StateName.GONE))
+
+        assert response.write is not None
+        await response.write(send)
+    assert len(pieces) == 10_000 // PIECE + 1
+    listed = json.loads(b"".join(pieces))
+    assert [plugin["socket"] for plugin in listed] == [f"/r/p{number:05}.sock" for number in range(10_000)]
+
+
+async def test_a_listing_can_be_narrowed_and_an_empty_one_is_a_list(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        assert await node.json("/plugins") == []
+        for name in ("a", "b"):
+            node.memory.view.apply(attrs.evolve(changed(name, StateName.REGISTERED), info=info(name)))
+        node.memory.view.apply(changed("nameless", StateName.WAITING))
+        for query, count in (({}, 3), ({"name": "a"}, 1), ({"type": "CSIPlugin"}, 2), ({"type": "Odd"}, 0)):
+            listed = await node.json("/plugins", **query)
+            assert isinstance(listed, list)
+            assert len(listed) == count
+
+
+@pytest.mark.parametrize("target", ["a", "%2Fr%2Fa.sock", "/r/a.sock"])
+async def test_one_plugin_is_described_by_name_and_by_path(target: str, autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        node.memory.view.apply(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        described = await node.json(f"/plugins/{target}")
+    assert isinstance(described, list)
+    (plugin,) = described
+    assert plugin["name"] == "a"
+    assert plugin["history"] == [{"ago": 0.0, "state": "registered", "reason": None, "attempt": 0}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/plugins/none", 404),
+        ("GET", "/plugins/", 404),
+        ("GET", "/metrics/x", 404),
+        ("DELETE", "/plugins", 405),
+        ("POST", "/watch", 405),
+        ("GET", "/retry", 405),
+        ("POST", "/retry", 400),
+    ],
+)
+async def test_wrong_questions_get_an_error_in_json(
+    method: str, path: str, code: int, autojump_clock: MockClock
+) -> None:
+    async with bench() as node:
+        response = await node.api(Request(method, path, {}, b""))
+    assert response.status == code
+    assert isinstance(json.loads(response.body)["error"], str)
+
+
+async def test_watching_tells_what_is_and_then_every_change_with_its_time(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        response = await node.get("/watch")
+        assert response.endless
+        assert response.write is not None
+        lines: list[dict[str, object]] = []
+
+        async def send(piece: bytes) -> None:
+            lines.extend(json.loads(line) for line in piece.splitlines())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(response.write, send)
+            await trio.sleep(5)
+            await node.take(changed("a", StateName.LEAVING, 4.0), changed("a", StateName.GONE, 5.0))
+            node.api.end_watches()
+        assert node.memory.subscribers == []
+    assert [(line["time"], line["name"], line["state"], line["since"]) for line in lines] == [
+        (1000.0, "a", "registered", 0.0),
+        (1004.0, "a", "leaving", 0.0),
+        (1005.0, "a", "gone", 0.0),
+    ]
+
+
+async def test_who_watches_too_slowly_is_told_so_and_ends(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        response = await node.get("/watch")
+        assert response.write is not None
+        pieces: list[bytes] = []
+        release = trio.Event()
+
+        async def send(piece: bytes) -> None:
+            await release.wait()
+            pieces.append(piece)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(response.write, send)
+            await wait_all_tasks_blocked()
+            for number in range(6000):
+                await node.inbox.send(changed(f"p{number}", StateName.DIALING))
+            await wait_all_tasks_blocked()
+            release.set()
+            await wait_all_tasks_blocked()
+            await node.take(changed("one more", StateName.DIALING))
+    assert json.loads(pieces[-1].splitlines()[-1]) == {"error": "too slow: changes were lost; watch again"}
+
+
+async def test_a_retry_is_asked_of_the_reconciler_by_path(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        node.memory.view.apply(attrs.evolve(changed("a", StateName.WAITING), info=info("a")))
+        answers: list[Response] = []
+
+        async def ask(target: str) -> None:
+            answers.append(await node.api(Request("POST", "/retry", {}, json.dumps({"target": target}).encode())))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "a")
+            message = await node.reconciler.receive()
+            assert isinstance(message, RetryAsked)
+            assert message.target == "/r/a.sock"
+            message.reply.send_nowait(RetryAnswered((message.target,)))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "unknown")
+            message = await node.reconciler.receive()
+            assert isinstance(message, RetryAsked)
+            message.reply.send_nowait(RetryAnswered(()))
+    assert [(answer.status, json.loads(answer.body)) for answer in answers] == [
+        (200, {"sockets": ["/r/a.sock"]}),
+        (404, {"error": "no plugin has the name, and no socket the path, unknown"}),
+    ]
+
+
+async def test_a_retry_does_not_wait_for_a_reconciler_that_is_busy(autojump_clock: MockClock) -> None:
+    """Fault 86."""
+    async with bench() as node:
+        asked = Request("POST", "/retry", {}, b'{"target": "a"}')
+        answers: list[int] = []
+
+        async def ask() -> None:
+            answers.append((await node.api(asked)).status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+        # Two wait in the inbox until their deadline, the third finds it full.
+        assert answers == [503, 503, 503]
+        assert trio.current_time() == StatusConfig().retry
+
+
+async def test_health_tells_of_roots_and_actors(autojump_clock: MockClock) -> None:
+    async def health(node: Bench) -> tuple[int, str, str, str | None]:
+        response = await node.get("/healthz")
+        told = json.loads(response.body)
+        return response.status, told["status"], told["roots"][0]["status"], told["roots"][0]["reason"]
+
+    async with bench() as node:
+        assert await health(node) == (200, "starting", "starting", "not scanned yet")
+        well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+        await node.take(well)
+        assert await health(node) == (200, "ok", "ok", None)
+        await node.take(attrs.evolve(well, watching=Watching.POLLING, reason="no watches left"))
+        assert await health(node) == (200, "degraded", "degraded", "no watches left"), "fault 17"
+        await node.take(attrs.evolve(well, watching=Watching.UNAVAILABLE, reason="Permission denied"))
+        assert await health(node) == (503, "failed", "failed", "Permission denied"), "behaviour 2"
+        await node.take(well)
+        await trio.sleep(61)
+        assert await health(node) == (200, "degraded", "degraded", "not scanned for 61 s"), "k3s 14418"
+        await node.take(attrs.evolve(well, time=61.0), ActorRestarted("watcher /r", "KeyError: 1"))
+        assert await health(node) == (200, "degraded", "ok", None), "fault 85"
+        await trio.sleep(301)
+        await node.take(attrs.evolve(well, time=362.0))
+        assert await health(node) == (200, "ok", "ok", None)
+
+
+async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump_clock: MockClock) -> None:
+    """Behaviour 40; Kubernetes issue 128043."""
+    config = StatusConfig(roots=(ROOT, "/s"), expected=("a",))
+
+    async def ready(node: Bench) -> tuple[int, list[str]]:
+        response = await node.get("/readyz")
+        told = json.loads(response.body)
+        assert told["ready"] is (response.status == 200)
+        return response.status, told["awaiting"]
+
+    async with bench(config) as node:
+        assert await ready(node) == (503, ["the first scan of /r", "the first scan of /s", "the plugin a"])
+        await node.take(
+            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
+            RootReported("/s", Watching.UNAVAILABLE, 0.0, reason="Permission denied"),
+        )
+        assert await ready(node) == (503, ["the first scan of /s (Permission denied)", "the plugin a"])
+        await node.take(
+            RootReported("/s", Watching.POLLING, 0.0, ready=True),
+            attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
+        )
+        assert await ready(node) == (200, [])
+
+
+async def test_metrics_are_shown_with_one_series_for_each_path_and_world(autojump_clock: MockClock) -> None:
+    """TestMetricCollection: one count per state; behaviour 39."""
+    async with bench() as node:
+        for number in range(120):
+            node.memory.view.apply(changed(f"p{number:03}", StateName.REGISTERED))
+        node.memory.view.apply(attrs.evolve(changed('odd"\n\udcff', StateName.WAITING), attempt=1))
+        text = (await body_of(await node.get("/metrics"))).decode()
+    series = [line for line in text.splitlines() if line.startswith("plugin_manager_total_plugins{")]
+    assert len(series) == len(set(series)) == 241
+    assert 'plugin_manager_total_plugins{socket_path="/r/p007.sock",state="actual_state_of_world"} 1.0' in series
+    assert 'plugin_manager_total_plugins{socket_path="/r/p007.sock",state="desired_state_of_world"} 1.0' in series
+    assert series[-1] == (
+        'plugin_manager_total_plugins{socket_path="/r/odd\\"\\n\\\\xff.sock",state="desired_state_of_world"} 1.0'
+    )
+    assert text.count("# HELP plugin_manager_total_plugins Number of plugins in Plugin Manager\n") == 1
+    assert "# TYPE plugind_operations_total counter\n" in text
+    assert 'plugind_operations_total{operation="notify",outcome="timed-out",plugin_type="DRAPlugin"} 0.0\n' in text
+    assert 'plugind_plugins{plugin_type="unknown",state="registered"} 120.0\n' in text
+    assert 'plugind_registration_seconds_bucket{le="+Inf"} 0.0\n' in text
+    assert "plugind_path_metrics_suppressed 0.0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "suppressed"), [(StatusConfig(path_metrics=False), "0.0"), (StatusConfig(max_path_metrics=5), "1.0")]
+)
+async def test_too_many_paths_have_no_series(config: StatusConfig, suppressed: str, autojump_clock: MockClock) -> None:
+    """Fault 92."""
+    async with bench(config) as node:
+        for number in range(6):
+            node.memory.view.apply(changed(f"p{number}", StateName.REGISTERED))
+        text = (await body_of(await node.get("/metrics"))).decode()
+    assert "plugin_manager_total_plugins" not in text.replace("for plugin_manager_total_plugins to", "")
+    assert f"plugind_path_metrics_suppressed {suppressed}\n" in text

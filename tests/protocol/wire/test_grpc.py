@@ -1,0 +1,207 @@
+"""The rules of gRPC that need no socket: fields, messages, flow control of what nobody takes, limits."""
+
+import pytest
+from grpclib.const import Status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugind.protocol.wire.errors import WireError, WireProblem
+from plugind.protocol.wire.frames import literal_field
+from plugind.protocol.wire.grpc import Call, decode_message, frame_message, request_head, timeout_field
+from plugind.protocol.wire.http2 import ClientConnection
+from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.metadata import decode_binary, decode_metadata
+from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
+
+HEAD = request_head("/a.B/C", "localhost")
+
+
+def begun(*, unary: bool = True, limits: Limits | None = None) -> tuple[ClientConnection, Call]:
+    connection = ClientConnection(limits or Limits())
+    call = Call(connection, unary=unary)
+    connection.open(call, HEAD, end=True)
+    connection.receive(HELLO + headers(1))
+    connection.outgoing.clear()
+    return connection, call
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (0.0000001, b"1u"),
+        (0.001, b"1000u"),
+        (1.5, b"1500000u"),
+        (99.999999, b"99999999u"),
+        (100.0, b"100000m"),
+        (100_000.0, b"100000S"),
+        (1e9, b"16666667M"),
+        (1e13, b"99999999H"),
+    ],
+)
+def test_a_deadline_is_written_in_at_most_eight_digits_and_never_too_short(seconds: float, written: bytes) -> None:
+    assert timeout_field(seconds) == literal_field(b"grpc-timeout", written)
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [("plain", "plain"), ("%E2%9C%93", "✓"), ("100%", "100%"), ("%zz", "%zz"), ("%ff", "\ufffd"), ("a%0Ab", "a\nb")],
+)
+def test_a_message_is_percent_decoded_and_what_is_none_stays(sent: str, meant: str) -> None:
+    assert decode_message(sent) == meant
+
+
+def test_a_huge_error_text_is_cut() -> None:
+    """Fault 94."""
+    assert decode_message("x" * 10_000) == "x" * 4096 + "…"
+
+
+def test_metadata_leaves_out_what_is_grpcs_own_and_what_is_no_base64() -> None:
+    fields = [
+        (":status", "200"),
+        ("content-type", "application/grpc"),
+        ("grpc-status", "0"),
+        ("x", "y"),
+        ("b-bin", "AAE"),
+        ("b-bin", "AAE=,/w"),
+        ("bad-bin", "!"),
+        ("bad-bin", "A"),
+    ]
+    assert decode_metadata(fields) == [("x", "y"), ("b-bin", b"\0\1"), ("b-bin", b"\0\1"), ("b-bin", b"\xff")]
+
+
+@given(st.binary(max_size=50))
+def test_binary_metadata_survives_without_padding(value: bytes) -> None:
+    import base64
+
+    assert decode_binary(base64.b64encode(value).rstrip(b"=").decode()) == value
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(max_size=40), max_size=8), st.data())
+def test_messages_may_be_cut_anywhere_by_data_frames(messages: list[bytes], draw: st.DataObject) -> None:
+    connection, call = begun(unary=False)
+    body = b"".join(map(frame_message, messages))
+    while body:
+        size = draw.draw(st.integers(1, len(body)))
+        connection.receive(data(1, body[:size]))
+        body = body[size:]
+    connection.receive(trailers(1))
+    assert list(call.messages or ()) == messages
+    assert call.outcome is not None
+    assert call.outcome.status is Status.OK
+
+
+def test_messages_that_nobody_takes_are_held_at_the_peer() -> None:
+    """Fault 65: beyond the window nothing is credited, and a peer that sends on all the same breaks flow control."""
+    limits = Limits(stream_window=65_535, connection_window=65_535)
+    connection, call = begun(unary=False, limits=limits)
+    one = data(1, message(b"x" * 10_000))
+    sent = 0
+    while call.outcome is None:
+        connection.receive(one)
+        sent += 10_005
+    assert sent <= 3 * 65_535
+    assert call.outcome.status is Status.INTERNAL
+    assert call.outcome.message == "more data than the stream's window"
+
+
+def test_taking_messages_lets_the_peer_send_on_for_ever() -> None:
+    """Flow control of a stream that lives for hours: a peer that keeps to its windows is never stopped for good."""
+    limits = Limits(stream_window=65_535, connection_window=65_535)
+    connection, call = begun(unary=False, limits=limits)
+    windows = {0: 65_535, 1: 65_535}
+    taken = 0
+    for round_ in range(400):
+        while min(windows.values()) >= 9_005:
+            connection.receive(data(1, message(b"x" * 9_000)))
+            windows[0] -= 9_005
+            windows[1] -= 9_005
+        while call.messages and (round_ % 2 or taken % 7):
+            call.take()
+            taken += 1
+        if call.messages:
+            call.take()
+            taken += 1
+        update = bytes(connection.outgoing)
+        connection.outgoing.clear()
+        for at in range(0, len(update), 13):
+            assert update[at : at + 5] == b"\0\0\4\x08\0"
+            windows[int.from_bytes(update[at + 5 : at + 9], "big")] += int.from_bytes(update[at + 9 : at + 13], "big")
+    assert call.outcome is None
+    assert taken > 1000
+    assert all(window <= 65_535 for window in windows.values())
+
+
+def test_a_message_larger_than_every_window_arrives() -> None:
+    """The bytes of an unfinished message are credited as they come."""
+    limits = Limits(stream_window=65_535, connection_window=65_535)
+    connection, call = begun(limits=limits)
+    body = message(b"x" * 1_000_000)
+    for at in range(0, len(body), 16_000):
+        connection.receive(data(1, body[at : at + 16_000]))
+    assert call.messages is not None
+    assert [len(got) for got in call.messages] == [1_000_000]
+    assert call.outcome is None
+
+
+def test_a_message_at_the_limit_is_taken_and_one_above_is_not() -> None:
+    """Fault 50."""
+    for size, status in ((1000, None), (1001, Status.RESOURCE_EXHAUSTED)):
+        connection, call = begun(limits=Limits(message_bytes=1000))
+        connection.receive(data(1, message(b"x" * size)))
+        assert (call.outcome and call.outcome.status) == status
+
+
+def test_each_period_fills_the_budgets_of_frames() -> None:
+    """Fault 54, the other side: keep-alive over days is no flood."""
+    connection = ClientConnection(Limits(pings=2))
+    ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
+    connection.receive(HELLO)
+    for _ in range(1000):
+        connection.receive(ping * 2)
+        connection.budgets.replenish()
+        connection.outgoing.clear()
+    assert connection.failure is None
+    connection.receive(ping * 3)
+    assert isinstance(connection.failure, WireError)
+    assert connection.failure.problem is WireProblem.PINGS
+
+
+def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
+    """Fault 65: within every budget, and yet what waits to be sent would grow for days."""
+    connection = ClientConnection()
+    connection.receive(HELLO)
+    rounds = 0
+    while connection.failure is None:
+        connection.receive(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8))
+        connection.budgets.replenish()
+        rounds += 1
+    assert rounds <= 1001
+    assert connection.failure.message.startswith("acknowledgements that the peer does not read over the limit")
+
+
+def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
+    """A server may answer each DATA frame with two of them, however large the upload."""
+    connection = ClientConnection(Limits(window_updates=5))
+    call = Call(connection, unary=True)
+    connection.open(call, HEAD)
+    connection.receive(HELLO)
+    body = memoryview(frame_message(b"x" * 2_000_000))
+    while body:
+        sent = connection.send(call, body, end=True)
+        body = body[sent:]
+        for _ in range(-(-sent // 16_384)):
+            for stream in (b"\0\0\0\0", b"\0\0\0\1"):
+                connection.receive(b"\0\0\4\x08\0" + stream + (16_384).to_bytes(4, "big"))
+    assert connection.failure is None
+
+
+@pytest.mark.parametrize("name", ["message_bytes", "pings", "total_bytes", "stream_window", "connection_window"])
+def test_a_limit_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Limits(**{name: 0})
+
+
+def test_a_period_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="budget_period"):
+        Limits(budget_period=0)

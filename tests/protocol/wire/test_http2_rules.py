@@ -1,0 +1,708 @@
+"""The rules of RFC 9113 that a server may break, each in the bytes that break it, and what the peer is told then."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from grpclib.const import Status
+
+from plugind.protocol.wire.budgets import (
+    EMPTY_DATA,
+    INFORMATIONAL,
+    LATE_FRAMES,
+    RESETS,
+    UNKNOWN_FRAMES,
+    WINDOW_UPDATES,
+)
+from plugind.protocol.wire.errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+from plugind.protocol.wire.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    MAX_STREAM_ID,
+    PADDED,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    SETTINGS_ACK,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    frame,
+)
+from plugind.protocol.wire.grpc import Call, request_head
+from plugind.protocol.wire.hpack_cache import HeaderCache
+from plugind.protocol.wire.http2 import ClientConnection
+from plugind.protocol.wire.limits import MAX_WINDOW, PREFACE, Limits
+from plugind.protocol.wire.sending import STREAMS_BEFORE_SETTINGS
+from plugind.tests.tools.wire_streams import Recorder
+from plugind.tests.wire.hostile import (
+    HELLO,
+    RESPONSE,
+    answer,
+    continued,
+    data,
+    fields,
+    headers,
+    message,
+    trailers,
+)
+
+HEAD = request_head("/a.B/C", "localhost")
+WORD = struct.Struct(">I")
+
+
+def begun(
+    limits: Limits | None = None, *, greeting: bytes = HELLO, ended: bool = True
+) -> tuple[ClientConnection, Call]:
+    connection = ClientConnection(limits or Limits(), HeaderCache())
+    call = Call(connection, unary=True)
+    connection.open(call, HEAD, end=ended)
+    connection.receive(greeting)
+    connection.outgoing.clear()
+    return connection, call
+
+
+def settings(*pairs: tuple[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
+
+
+def goaway(code: ErrorCode) -> bytes:
+    return frame(GOAWAY, 0, 0, bytes(4) + WORD.pack(code))
+
+
+def update(stream: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, WORD.pack(more))
+
+
+P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONTROL, WireProblem.COMPRESSION
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "words"),
+    [
+        (frame(SETTINGS, 0, 1), P, "SETTINGS on a stream"),
+        (frame(SETTINGS, 0, 0, bytes(5)), F, "SETTINGS of a wrong size"),
+        (frame(SETTINGS, ACK, 0, bytes(6)), F, "SETTINGS of a wrong size"),
+        (settings((2, 1)), P, "a server may not announce SETTINGS_ENABLE_PUSH"),
+        (settings((4, 2**31)), W, "SETTINGS_INITIAL_WINDOW_SIZE of 2147483648"),
+        (settings((5, 16_383)), P, "SETTINGS_MAX_FRAME_SIZE of 16383"),
+        (settings((5, 2**24)), P, "SETTINGS_MAX_FRAME_SIZE of 16777216"),
+        (frame(PING, 0, 1, bytes(8)), P, "malformed PING"),
+        (frame(PING, 0, 0, bytes(7)), F, "malformed PING"),
+        (frame(PING, 0, 0, bytes(9)), F, "malformed PING"),
+        (frame(GOAWAY, 0, 1, bytes(8)), P, "malformed GOAWAY"),
+        (frame(GOAWAY, 0, 0, bytes(7)), F, "malformed GOAWAY"),
+        (frame(PRIORITY, 0, 0, bytes(5)), P, "malformed PRIORITY"),
+        (frame(PRIORITY, 0, 1, bytes(4)), F, "malformed PRIORITY"),
+        (frame(RST_STREAM, 0, 1, bytes(3)), F, "RST_STREAM of a wrong size"),
+        (frame(RST_STREAM, 0, 0, bytes(4)), P, "RST_STREAM on stream 0, which was never opened"),
+        (frame(RST_STREAM, 0, 2, bytes(4)), P, "RST_STREAM on stream 2, which was never opened"),
+        (frame(RST_STREAM, 0, 3, bytes(4)), P, "RST_STREAM on stream 3, which was never opened"),
+        (frame(WINDOW_UPDATE, 0, 0, bytes(3)), F, "WINDOW_UPDATE of a wrong size"),
+        (frame(WINDOW_UPDATE, 0, 3, bytes(4)), P, "WINDOW_UPDATE on stream 3, which was never opened"),
+        (update(0, 0), P, "WINDOW_UPDATE by nothing"),
+        (update(0, MAX_WINDOW), W, "the connection's window beyond 2^31-1"),
+        (frame(PUSH_PROMISE, END_HEADERS, 1, WORD.pack(2) + RESPONSE), P, "PUSH_PROMISE, though push is disabled"),
+        (frame(CONTINUATION, END_HEADERS, 1, RESPONSE), P, "CONTINUATION without HEADERS before it"),
+        (data(2, b"x"), P, "DATA on stream 2, which was never opened"),
+        (headers(5), P, "HEADERS on stream 5, which was never opened"),
+        (frame(DATA, PADDED, 1), P, "DATA with more padding than frame"),
+        (frame(DATA, PADDED, 1, b"\x02ab"), None, ""),
+        (frame(DATA, PADDED, 1, b"\x03ab"), P, "DATA with more padding than frame"),
+        (frame(HEADERS, END_HEADERS | PADDED, 1, b"\x01"), P, "HEADERS with more padding than frame"),
+        (frame(HEADERS, END_HEADERS | WITH_PRIORITY, 1, bytes(4)), F, "HEADERS too short for their priority fields"),
+        (frame(HEADERS, 0, 1, RESPONSE) + HELLO, P, "a header block was interrupted by another frame"),
+        (
+            frame(HEADERS, 0, 1, RESPONSE) + frame(CONTINUATION, END_HEADERS, 3),
+            P,
+            "a header block was interrupted by another frame",
+        ),
+        (frame(0xFA, 0, 0, bytes(16_385))[:9], F, "a frame of 16385 bytes, over the 16384 announced"),
+        (frame(0xFA, 0, 0, bytes(16_384)), None, ""),
+        (headers(1, b"\xff" * 7), C, "the peer sent a header block that is no HPACK"),
+        (headers(1, b"\x80"), C, "the peer sent a header block that is no HPACK"),
+    ],
+)  # fmt: skip
+def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: WireProblem | None, words: str) -> None:
+    """Faults 55 to 66: each in one frame or two, and the peer is told the code."""
+    connection, call = begun()
+    connection.receive(said)
+    if problem is None:
+        assert connection.failure is None
+        return
+    assert connection.failure is not None
+    assert (connection.failure.problem, connection.failure.message) == (problem, words)
+    assert call.outcome is not None
+    assert call.outcome.cause is connection.failure
+    assert bytes(connection.outgoing).endswith(goaway(connection.failure.code))
+    assert connection.buffered == 0
+    before = bytes(connection.outgoing)
+    connection.receive(answer(1))
+    connection.receive_end()
+    assert bytes(connection.outgoing) == before
+    assert connection.failure.message == words
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (headers(1, fields(("x", "y"))), "no :status"),
+        (headers(1, fields((":status", "99"))), ":status is 99"),
+        (headers(1) + headers(1, end=True), ":status in trailers"),
+        (headers(1) + headers(1, fields(("grpc-status", "0"))), "trailers that do not end the stream"),
+        (headers(1, fields((":status", "200"), ("Upper", "y"))), "invalid field name Upper"),
+    ],
+)
+def test_malformed_headers_end_their_call_alone(said: bytes, words: str) -> None:
+    """RFC 9113 section 8.1.1: a stream error, and what comes late is still decoded."""
+    connection, call = begun()
+    connection.receive(said)
+    assert call.outcome is not None
+    assert call.outcome.message == f"malformed response headers: {words}"
+    assert call.outcome.status is Status.INTERNAL
+    assert connection.failure is None
+    assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, WORD.pack(ErrorCode.PROTOCOL_ERROR))
+    assert call in connection.touched
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "code"),
+    [
+        (data(1, b"x"), "DATA before the response headers", ErrorCode.PROTOCOL_ERROR),
+        (
+            headers(1, fields((":status", "103")), end=True),
+            "an informational response ended the stream",
+            ErrorCode.PROTOCOL_ERROR,
+        ),
+        (update(1, 0), "WINDOW_UPDATE by nothing", ErrorCode.PROTOCOL_ERROR),
+        (update(1, MAX_WINDOW), "a stream's window beyond 2^31-1", ErrorCode.FLOW_CONTROL_ERROR),
+    ],
+)
+def test_a_rule_of_one_stream_ends_that_stream_alone(said: bytes, words: str, code: ErrorCode) -> None:
+    """RFC 9113 section 5.4.2."""
+    connection, call = begun()
+    other = Call(connection, unary=True)
+    connection.open(other, HEAD, end=True)
+    connection.outgoing.clear()
+    connection.receive(said)
+    assert call.outcome is not None
+    assert call.outcome.message == words
+    assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, WORD.pack(code))
+    assert (connection.failure, other.outcome) == (None, None)
+    assert set(connection.streams) == {3}
+    assert connection.touched == [call]
+
+
+@pytest.mark.parametrize(
+    ("limits", "one", "allowed", "words"),
+    [
+        (Limits(pings=3), frame(PING, 0, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
+        (Limits(pings=3), frame(PING, ACK, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
+        # The greeting was one.
+        (Limits(settings=3), settings(), 2, "SETTINGS frames over the limit of 3 (limit settings)"),
+        (Limits(settings=3), SETTINGS_ACK, 2, "SETTINGS frames over the limit of 3 (limit settings)"),
+        (Limits(empty_data=3), data(1, b""), 3, "empty DATA frames over the limit of 3 (limit empty_data)"),
+        (
+            Limits(empty_data=3),
+            frame(DATA, PADDED, 1, b"\x01\0"),
+            3,
+            "empty DATA frames over the limit of 3 (limit empty_data)",
+        ),
+        (
+            Limits(window_updates=3),
+            update(0, 1),
+            3,
+            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+        ),
+        (
+            Limits(window_updates=3),
+            update(1, 1),
+            3,
+            "WINDOW_UPDATE frames over the limit of 3 (limit window_updates)",
+        ),
+        (
+            Limits(priorities=3),
+            frame(PRIORITY, 0, 1, bytes(5)),
+            3,
+            "PRIORITY frames over the limit of 3 (limit priorities)",
+        ),
+        (
+            Limits(unknown_frames=3),
+            frame(0xFA, 0, 7, b"?"),
+            3,
+            "frames of unknown types over the limit of 3 (limit unknown_frames)",
+        ),
+        (
+            Limits(resets=3),
+            frame(GOAWAY, 0, 0, WORD.pack(MAX_STREAM_ID) + bytes(4)),
+            3,
+            "GOAWAY frames and late RST_STREAM frames over the limit of 3 (limit resets)",
+        ),
+    ],
+)
+def test_a_flood_of_frames_ends_at_its_budget(limits: Limits, one: bytes, allowed: int, words: str) -> None:
+    """Faults 54 to 60."""
+    connection, _ = begun(limits)
+    connection.receive(headers(1))
+    for _ in range(allowed):
+        connection.receive(one)
+        connection.outgoing.clear()
+        assert connection.failure is None
+    connection.receive(one)
+    assert connection.failure is not None
+    assert connection.failure.message == words
+    assert connection.failure.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize(
+    ("limits", "one", "kind", "words"),
+    [
+        (Limits(resets=3), frame(RST_STREAM, 0, 1, bytes(4)), RESETS, "limit resets"),
+        (Limits(late_frames=3), data(1, b"x"), LATE_FRAMES, "limit late_frames"),
+        (Limits(late_frames=3), headers(1), LATE_FRAMES, "limit late_frames"),
+    ],
+)
+def test_what_comes_for_a_call_that_is_over_costs_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
+    """Fault 60; what the peer sent before it heard of the end is no fault of its own."""
+    connection, call = begun(limits)
+    connection.reset(call)
+    for spent in range(1, 4):
+        connection.receive(one)
+        assert (connection.failure, connection.budgets.spent[kind]) == (None, spent)
+    connection.receive(one)
+    assert connection.failure is not None
+    assert words in connection.failure.message
+
+
+def test_a_call_that_we_reset_makes_late_frames_free_again() -> None:
+    connection, call = begun(Limits(late_frames=3))
+    other = Call(connection, unary=True)
+    connection.open(other, HEAD, end=True)
+    connection.reset(call)
+    for _ in range(3):
+        connection.receive(data(1, b"x"))
+    connection.reset(other)
+    assert connection.budgets.spent[LATE_FRAMES] == 0
+
+
+def test_interim_responses_are_passed_over_up_to_their_budget() -> None:
+    """Fault 57."""
+    early = headers(1, fields((":status", "103"), ("link", "</a>")))
+    connection, call = begun(Limits(informational=2))
+    connection.receive(early * 2 + headers(1) + data(1, message(b"x")) + trailers(1))
+    assert call.outcome is not None
+    assert call.outcome.status is Status.OK
+    connection, _ = begun(Limits(informational=2))
+    connection.receive(early * 3)
+    assert connection.failure is not None
+    assert connection.failure.message == "1xx responses over the limit of 2 (limit informational)"
+    assert connection.budgets.spent[INFORMATIONAL] == 3
+
+
+def test_a_block_may_come_in_as_many_frames_as_the_limit_and_no_more() -> None:
+    """Fault 53."""
+    parts = [RESPONSE[:2], *(bytes((byte,)) for byte in RESPONSE[2:5]), RESPONSE[5:]]
+    connection, call = begun(Limits(continuations=4))
+    connection.receive(continued(1, parts))
+    assert (connection.failure, call.has_head()) == (None, True)
+    connection, _ = begun(Limits(continuations=3))
+    connection.receive(continued(1, parts))
+    assert connection.failure is not None
+    assert connection.failure.message == "CONTINUATION frames of one block over the limit of 3 (limit continuations)"
+
+
+def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_says_so() -> None:
+    connection, call = begun()
+    ok = fields(("grpc-status", "0"))
+    connection.receive(headers(1) + data(1, message(b"x")))
+    connection.receive(frame(HEADERS, END_STREAM, 1, ok[:3]))
+    assert connection.buffered == 3
+    connection.receive(frame(CONTINUATION, END_HEADERS, 1, ok[3:]))
+    assert call.outcome is not None
+    assert call.outcome.status is Status.OK
+    assert connection.buffered == 0
+
+
+def test_the_pieces_of_a_block_are_held_to_the_limit_of_the_list() -> None:
+    """Fault 52: also where they are never decoded; at the limit they are."""
+    block = fields((":status", "200"), ("content-type", "application/grpc"), ("x", "v" * 100))
+    # As RFC 7541 section 4.1 counts it: 32 bytes beside each name and value.
+    connection, call = begun(Limits(header_list_bytes=235))
+    connection.receive(continued(1, [block[:20], block[20:]]))
+    assert (connection.failure, call.has_head()) == (None, True)
+    for limit, words in ((len(block), "a header list"), (len(block) - 1, "a header block")):
+        connection, _ = begun(Limits(header_list_bytes=limit))
+        connection.receive(continued(1, [block[:20], block[20:]]))
+        assert connection.failure is not None
+        assert connection.failure.message == f"{words} over the limit of {limit} (limit header_list_bytes)"
+
+
+def test_priority_and_padding_of_headers_mean_nothing() -> None:
+    connection, call = begun()
+    connection.receive(
+        frame(HEADERS, END_HEADERS | PADDED | WITH_PRIORITY, 1, b"\x03" + bytes(5) + RESPONSE + bytes(3))
+    )
+    assert connection.failure is None
+    assert call.head is not None
+    assert call.head.content_type == "application/grpc"
+
+
+def test_all_that_is_received_is_held_to_its_limit() -> None:
+    """Fault 64: to the byte."""
+    said = HELLO + answer(1)
+    for total, failed in ((len(said), False), (len(said) - 1, True)):
+        connection, _ = begun(Limits(total_bytes=total), greeting=said[:20])
+        connection.receive(said[20:])
+        assert (connection.failure is not None) == failed
+        assert connection.failure is None or "limit total_bytes" in connection.failure.message
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does"),
+        (b"\x15\x03\x01\0\2\2\x46\0\0", "the peer speaks TLS, not plain HTTP/2"),
+        (b"\x16\x03\x01\0\2\2\x46\0\0", "the peer speaks TLS, not plain HTTP/2"),
+        (b"SSH-2.0-x", 'the peer does not speak HTTP/2: it began with "SSH-2.0-x"'),
+        (SETTINGS_ACK, 'the peer does not speak HTTP/2: it began with "\\x00\\x00\\x00\\x04\\x01\\x00\\x00\\x00\\x00"'),
+        (
+            frame(PING, 0, 0, bytes(8)),
+            'the peer does not speak HTTP/2: it began with "\\x00\\x00\\x08\\x06\\x00\\x00\\x00\\x00\\x00"',
+        ),
+        (
+            b"\xff\xff\xff\x04\0\0\0\0\0",
+            'the peer does not speak HTTP/2: it began with "\ufffd\ufffd\ufffd\\x04\\x00\\x00\\x00\\x00\\x00"',
+        ),
+    ],
+)
+def test_who_begins_with_anything_but_settings_speaks_something_else(start: bytes, words: str) -> None:
+    """Fault 66."""
+    connection, call = begun(greeting=start)
+    assert connection.failure is not None
+    assert (connection.failure.problem, connection.failure.message) == (WireProblem.NOT_HTTP2, words)
+    assert call.outcome is not None
+    assert call.outcome.status is Status.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"", "the peer closed the connection without a byte"),
+        (b"HTTP/1.", 'the peer closed the connection after "HTTP/1."'),
+        (HELLO, "the peer closed the connection"),
+        (HELLO + headers(1)[:12], "the peer closed the connection"),
+        (
+            HELLO + frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0xB) + b"too\nmuch"),
+            "the peer closed the connection: the peer is going away (ENHANCE_YOUR_CALM: too\\x0amuch)",
+        ),
+        (
+            HELLO + frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0)),
+            "the peer closed the connection: the peer is going away (NO_ERROR)",
+        ),
+    ],
+)
+def test_a_connection_that_ends_says_after_what(said: bytes, words: str) -> None:
+    """Faults 33, 34, 37 and 66."""
+    connection, call = begun(greeting=said)
+    connection.receive_end()
+    assert connection.failure is not None
+    assert (connection.failure.problem, connection.failure.message) == (WireProblem.CLOSED, words)
+    assert call.outcome is not None
+    assert call.outcome.status is Status.UNAVAILABLE
+
+
+def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
+    """RFC 9113 section 6.8: and no new call begins."""
+    connection, first = begun()
+    second = Call(connection, unary=True)
+    connection.open(second, HEAD, end=True)
+    connection.outgoing.clear()
+    connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1 | 1 << 31) + WORD.pack(0)))
+    assert first.outcome is None
+    assert second.outcome is not None
+    assert second.outcome.message == "the peer is going away (NO_ERROR)"
+    assert second.outcome.status is Status.UNAVAILABLE
+    assert (second.local_open, second.remote_open) == (False, False)
+    assert connection.touched == [second]
+    assert not connection.can_open
+    assert connection.refusal is connection.goaway
+    assert connection.goaway is not None
+    assert not connection.outgoing
+    assert set(connection.streams) == {1}
+    connection.receive(answer(1))
+    assert first.outcome is not None
+    assert first.outcome.status is Status.OK
+
+
+@pytest.mark.parametrize(("said", "words"), [(b"", ""), (b"x", ": x"), (b"bye", ": bye")])
+def test_goaway_may_say_why(said: bytes, words: str) -> None:
+    connection, _ = begun()
+    connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0) + said))
+    assert connection.goaway is not None
+    assert connection.goaway.message == f"the peer is going away (NO_ERROR{words})"
+
+
+def test_windows_may_be_as_large_as_they_can_be() -> None:
+    """RFC 9113 section 6.9.1: to the byte, of the connection, of a stream, and of one that opens next."""
+    connection, call = begun(ended=False)
+    connection.receive(update(0, MAX_WINDOW - 65_535) + update(1, MAX_WINDOW - 65_535))
+    assert (connection.failure, call.outcome) == (None, None)
+    assert (connection.send_window, call.send_window) == (MAX_WINDOW, MAX_WINDOW)
+    connection, call = begun(ended=False)
+    connection.receive(settings((4, MAX_WINDOW)))
+    assert (connection.failure, call.send_window) == (None, MAX_WINDOW)
+    connection.receive(settings((4, 0)) + update(1, 1))
+    connection.receive(settings((4, MAX_WINDOW)))
+    assert connection.failure is not None
+    assert connection.failure.message == "a stream's window beyond 2^31-1"
+    assert connection.failure.problem is WireProblem.FLOW_CONTROL
+
+
+def test_a_stream_takes_no_more_data_than_its_window() -> None:
+    """Fault 65."""
+    limits = Limits(stream_window=65_535, connection_window=1 << 20)
+    connection, call = begun(limits)
+    # A message that is held: nothing is credited.
+    connection.receive(headers(1))
+    call.receive_window = 10
+    connection.receive(data(1, bytes(5) + bytes(5)))
+    assert call.outcome is None or call.outcome.message != "more data than the stream's window"
+    connection, call = begun(limits)
+    connection.receive(headers(1))
+    call.receive_window = 9
+    connection.receive(data(1, bytes(10)))
+    assert call.outcome is not None
+    assert call.outcome.message == "more data than the stream's window"
+    assert connection.failure is None
+
+
+def test_the_connection_is_credited_whatever_its_streams_do() -> None:
+    """At half of its window, and by all that is missing: also for a call that is over."""
+    for window, credited in ((65_535, 32_768), (65_536, 36_864)):
+        connection, call = begun(Limits(connection_window=window))
+        connection.reset(call)
+        connection.outgoing.clear()
+        got = 0
+        while not connection.outgoing:
+            connection.receive(data(1, bytes(4096)))
+            got += 4096
+        assert got == credited, "at less than half"
+        assert bytes(connection.outgoing) == update(0, got)
+        connection.outgoing.clear()
+        connection.receive(data(1, bytes(4096)) * 7)
+        assert not connection.outgoing
+
+
+def test_a_server_that_answers_before_it_has_read_all_is_told_that_nobody_will_send_the_rest() -> None:
+    """RFC 9113 section 8.1, with trailers, or without."""
+    for said in (headers(1) + data(1, message(b"x")) + trailers(1), headers(1) + data(1, message(b"x"), end=True)):
+        connection, call = begun(ended=False)
+        connection.receive(said)
+        assert call.outcome is not None
+        assert (call.local_open, call.remote_open) == (False, False)
+        assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, WORD.pack(ErrorCode.CANCEL))
+        assert not connection.streams
+
+
+def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> None:
+    connection, _ = begun()
+    connection.receive(frame(PING, 0, 0, b"12345678") + frame(PING, ACK, 0, b"abcdefgh"))
+    assert bytes(connection.outgoing) == frame(PING, ACK, 0, b"12345678")
+
+
+def test_settings_are_answered_and_heeded() -> None:
+    """RFC 9113 section 6.5: windows of open streams change too, and the size of frames is held within reason."""
+    connection, call = begun(ended=False)
+    assert connection.can_open
+    connection.receive(settings((1, 0), (3, 1), (4, 100), (5, 1 << 20), (6, 1), (0xFF00, 1)))
+    assert bytes(connection.outgoing) == SETTINGS_ACK
+    assert (connection.max_streams, connection.max_frame, call.send_window) == (1, 65_536, 100)
+    assert not connection.can_open
+    assert connection.refusal is None
+    assert call in connection.touched
+    call.send_window = 0
+    connection.receive(settings((4, 50)))
+    assert call.send_window == -50
+    connection.receive(settings((3, 2)))
+    assert connection.can_open
+    other = Call(connection, unary=True)
+    connection.open(other, HEAD)
+    assert other.send_window == 50
+    connection.receive(SETTINGS_ACK)
+    assert not connection.can_open
+
+
+def test_before_the_settings_of_the_peer_a_hundred_calls_begin() -> None:
+    connection = ClientConnection(Limits(), HeaderCache())
+    while connection.can_open:
+        connection.open(Call(connection, unary=True), HEAD, end=True)
+    assert len(connection.streams) == STREAMS_BEFORE_SETTINGS == 100
+    connection.receive(HELLO)
+    assert connection.can_open
+
+
+def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
+    connection, _ = begun()
+    connection._next_id = MAX_STREAM_ID
+    assert connection.can_open
+    connection.open(Call(connection, unary=True), HEAD, end=True)
+    assert not connection.can_open
+    assert connection.refusal is not None
+    assert connection.refusal.message == "the connection has used up its stream numbers"
+
+
+def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
+    """A stream's own update wakes that stream; the connection's, all of them, if there was no room."""
+    connection, call = begun(ended=False)
+    connection.receive(update(0, 10))
+    assert connection.touched == []
+    connection.send_window = 1
+    connection.receive(update(0, 10))
+    assert connection.touched == []
+    connection.send_window = 0
+    connection.receive(update(0, 10))
+    assert connection.touched == [call]
+    assert connection.send_window == 10
+    connection.touched.clear()
+    connection.receive(update(1, 7))
+    assert connection.touched == [call]
+    assert call.send_window == 65_535 + 7
+    connection.receive(answer(1))
+    connection.receive(update(1, 7))
+    assert connection.failure is None, "an update for a call that is over"
+    assert connection.budgets.spent[WINDOW_UPDATES] == 5
+
+
+def test_whoever_got_something_is_touched() -> None:
+    connection, call = begun()
+    for said in (headers(1), data(1, message(b"x")), trailers(1)):
+        connection.touched.clear()
+        connection.receive(said)
+        assert connection.touched == [call]
+    connection, call = begun()
+    connection.receive(answer(1))
+    assert call in connection.touched
+    connection, call = begun()
+    connection.receive(frame(RST_STREAM, 0, 1, bytes(4)))
+    assert connection.touched == [call]
+    connection, call = begun()
+    connection.fail(WireError(WireProblem.CLOSED, "gone"))
+    assert connection.touched == [call]
+
+
+def test_a_frame_in_pieces_is_kept_up_to_its_end() -> None:
+    """Fault 65."""
+    connection, call = begun()
+    said = headers(1)
+    for count in range(1, len(said)):
+        connection.receive(said[count - 1 : count])
+        assert connection.buffered == count
+    connection.receive(said[-1:])
+    assert connection.buffered == 0
+    assert call.has_head()
+    connection.receive(frame(HEADERS, END_STREAM, 1, b"ab") + b"\0\0")
+    assert connection.buffered == 4
+
+
+def test_empty_data_that_ends_a_stream_costs_nothing() -> None:
+    connection, _ = begun()
+    connection.receive(headers(1) + data(1, b"", end=True))
+    assert connection.budgets.spent[EMPTY_DATA] == 0
+    connection.receive(frame(0xFA, 0, 0))
+    assert connection.budgets.spent[UNKNOWN_FRAMES] == 1
+    assert connection.budgets.counted == 2, "the greeting and this"
+
+
+def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> None:
+    """RFC 7541 section 4.2, RFC 9113 section 6.10."""
+    connection = ClientConnection(Limits(), HeaderCache())
+    assert bytes(connection.outgoing).startswith(PREFACE)
+    connection.outgoing.clear()
+    connection.open(Call(connection, unary=True), b"\x83", end=True)
+    connection.open(Call(connection, unary=True), b"\x83")
+    assert bytes(connection.outgoing) == (
+        frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x20\x83") + frame(HEADERS, END_HEADERS, 3, b"\x83")
+    )
+    connection.outgoing.clear()
+    large = bytes(16_384 * 2)
+    connection.open(Call(connection, unary=True), large + b"\x83", end=True)
+    assert bytes(connection.outgoing) == (
+        frame(HEADERS, END_STREAM, 5, large[:16_384])
+        + frame(CONTINUATION, 0, 5, large[16_384:])
+        + frame(CONTINUATION, END_HEADERS, 5, b"\x83")
+    )
+    connection.outgoing.clear()
+    connection.open(Call(connection, unary=True), large, end=True)
+    assert bytes(connection.outgoing).endswith(frame(CONTINUATION, END_HEADERS, 7, large[:16_384]))
+
+
+def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
+    for body in (b"", b"x" * 100, b"x" * 16_384):
+        one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
+        for number in range(2):
+            first, second = Call(one, unary=True), Call(two, unary=True)
+            assert one.request(first, HEAD, body)
+            two.open(second, HEAD)
+            assert two.send(second, body, end=True) == len(body)
+            assert bytes(one.outgoing) == bytes(two.outgoing)
+            for name in ("id", "send_window", "receive_window", "local_open", "remote_open", "head_done"):
+                assert getattr(first, name) == getattr(second, name), (name, number)
+            assert one.send_window == two.send_window
+            assert one.budgets.spent == two.budgets.spent
+            assert list(one.streams) == list(two.streams)
+
+
+@pytest.mark.parametrize(
+    "hinder",
+    [
+        pytest.param((4, 4), id="the window of a stream"),
+        pytest.param((5, 16_384), id="the size of a frame"),
+        pytest.param((0, 0), id="the window of the connection"),
+    ],
+)
+def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[int, int]) -> None:
+    connection, _ = begun()
+    body = b"12345"
+    connection.receive(settings(hinder))
+    connection.outgoing.clear()
+    if not hinder[0]:
+        connection.send_window = 4
+    if hinder[0] == 5:
+        body = bytes(16_385)
+    call = Call(connection, unary=True)
+    assert not connection.request(call, HEAD, body)
+    assert (bytes(connection.outgoing), call.id, list(connection.streams)) == (b"", 0, [1])
+    assert not connection.request(call, bytes(16_384), b"")
+
+
+def test_a_known_response_tells_its_stream_the_same_as_its_frames() -> None:
+    """Headers, data, trailers and the end, to a stream that takes them one by one."""
+    cache, told = HeaderCache(), []
+    for _ in range(2):
+        connection = ClientConnection(Limits(), cache)
+        stream = Recorder(connection)
+        assert (stream.id, stream.local_open, stream.remote_open, stream.head_done) == (0, False, False, False)
+        connection.open(stream, HEAD, end=True)
+        connection.receive(HELLO + answer(1, b"x"))
+        told.append(stream.events)
+    assert [kind for kind, _ in told[0]] == ["headers", "data", "headers", "end"]
+    assert told[0] == told[1]
+
+
+def test_words_for_codes_limits_and_bytes() -> None:
+    """Fault 94."""
+    assert (code_name(0), code_name(13), code_name(14), code_name(-1)) == (
+        "NO_ERROR", "HTTP_1_1_REQUIRED", "error code 0xe", "error code -0x1",
+    )  # fmt: skip
+    assert shown(b"a\n\x1b\xff") == "a\\x0a\\x1b\ufffd"
+    assert shown(b"x" * 200) == "x" * 200
+    assert shown(b"x" * 201) == "x" * 200 + "…"
+    error = over_limit(WireProblem.PINGS, 7, "things")
+    assert (str(error), error.problem.is_limit) == ("things over the limit of 7 (limit pings)", True)

@@ -1,0 +1,215 @@
+"""Responses found again by their bytes mean what they mean when they are taken frame by frame."""
+
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugind.protocol.wire.frames import frame
+from plugind.protocol.wire.grpc import Call
+from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_OPENING_SIZES, HeaderCache, Opening
+from plugind.protocol.wire.http2 import ClientConnection
+from plugind.protocol.wire.limits import Limits
+from plugind.tests.tools.fuzz_wire import mutate
+from plugind.tests.tools.wire_streams import HEAD, plain_response
+from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
+
+LIMITS = (
+    Limits(),
+    Limits(),
+    Limits(message_bytes=4),
+    Limits(settings=1),
+    Limits(header_list_bytes=60),
+    Limits(connection_window=65_535),
+    Limits(total_bytes=200),
+)
+
+
+class Slow(ClientConnection):
+    """A connection that takes every frame by itself."""
+
+    def _take_known(self, data: bytes) -> bool:
+        del data
+        return False
+
+
+class Counting(ClientConnection):
+    """A connection that counts the responses which it took in one step."""
+
+    hits = 0
+
+    def _take_response(self, opening: Opening, data: bytes) -> bool:
+        known = super()._take_response(opening, data)
+        self.hits += known
+        return known
+
+
+def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[Call]:
+    calls = [Call(connection, unary=unary) for _ in range(3)]
+    for call in calls:
+        connection.open(call, HEAD, end=ended)
+    return calls
+
+
+def state_of(connection: ClientConnection, calls: list[Call]) -> list[object]:
+    """All that later bytes, or a caller, could tell apart."""
+    table = connection._headers.state
+    failure = connection.failure
+    seen: list[object] = [
+        connection.settled,
+        connection.max_streams,
+        connection.max_frame,
+        connection.send_window,
+        connection._receive_window,
+        bytes(connection.outgoing),
+        connection.budgets.counted,
+        connection.budgets.spent if failure is None else None,
+        sorted(connection.streams),
+        (table.entries, table.max_size),
+        failure and (failure.problem, failure.message),
+        set(connection.touched) and [call.id for call in calls if call in connection.touched],
+    ]
+    for call in calls:
+        outcome = call.outcome and (call.outcome.status, call.outcome.message)
+        flags = call.local_open, call.remote_open, call.head_done
+        heads = [block and block.fields for block in (call.head, call.trailers)]
+        window = call.send_window if call.local_open else None
+        seen += [outcome, flags, heads, list(call.messages or ()), call._queued, call._held, window]
+    return seen
+
+
+def conversation(chance: random.Random) -> Iterator[bytes]:
+    """The responses to some requests, the most of them plain, and now and then one that is not."""
+    for number in range(3):
+        response = plain_response(chance, 2 * number + 1, greeting=number == 0)
+        yield mutate(response, chance) if chance.random() < 0.15 else response
+
+
+def compare(seed: int) -> int:
+    """Many connections that share a memory, each beside one that has none. Returns how much was known."""
+    chance = random.Random(seed)
+    cache = HeaderCache()
+    hits = 0
+    for _ in range(25):
+        limits, unary, ended = chance.choice(LIMITS), chance.random() < 0.7, chance.random() < 0.9
+        fast, slow = Counting(limits, cache), Slow(limits, HeaderCache())
+        fast_calls = begin(fast, unary=unary, ended=ended)
+        slow_calls = begin(slow, unary=unary, ended=ended)
+        for part in conversation(chance):
+            fast.receive(part)
+            slow.receive(part)
+            assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+        hits += fast.hits
+    return hits
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_known_response_does_what_its_frames_do(seed: int) -> None:
+    compare(seed)
+
+
+def test_known_responses_are_among_those_compared() -> None:
+    assert sum(compare(seed) for seed in range(10)) > 40
+
+
+OK = headers(1) + data(1, message(b"x")) + trailers(1)
+
+
+def learnt(response: bytes = HELLO + OK) -> HeaderCache:
+    cache = HeaderCache()
+    for expected in (0, 1):
+        connection = Counting(cache=cache)
+        begin(connection, unary=True, ended=True)
+        connection.receive(response)
+        assert connection.hits == expected
+    return cache
+
+
+def test_a_response_is_known_with_any_message() -> None:
+    connection = Counting(cache=learnt())
+    call = begin(connection, unary=True, ended=True)[0]
+    connection.receive(HELLO + headers(1) + data(1, message(b"another")) + trailers(1))
+    assert (connection.hits, list(call.messages or ())) == (1, [b"another"])
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(OK, id="without the SETTINGS that must come first"),
+        pytest.param(HELLO + headers(1) + data(1, message(b"x"))[:-1], id="cut in the message"),
+        pytest.param(HELLO + OK[:-1], id="cut in the trailers"),
+        pytest.param(HELLO + OK + b"\0", id="with more after it"),
+        pytest.param(HELLO + headers(1) + data(3, message(b"x")) + trailers(1), id="with a message of another call"),
+        pytest.param(HELLO + headers(1) + data(1, message(b"x"), end=True) + trailers(1), id="ended before trailers"),
+        pytest.param(HELLO + headers(1) + data(1, b"\1\0\0\0\1x") + trailers(1), id="compressed"),
+        pytest.param(HELLO + headers(1) + data(1, b"\0\0\0\0\2x") + trailers(1), id="half a message"),
+        pytest.param(HELLO + headers(1) + data(1, b"\0\0\0\0\0x") + trailers(1), id="more than a message"),
+        pytest.param(HELLO + headers(1) + data(1, message(b"x" * 16_380)) + trailers(1), id="a frame too large"),
+        pytest.param(HELLO + headers(1) + frame(2, 0, 1, b"\0\0\0\0\5xxxxx") + trailers(1), id="no DATA frame"),
+    ],
+)
+def test_what_only_begins_like_a_known_response_goes_the_long_way(response: bytes) -> None:
+    """Faults 65 to 70."""
+    fast, slow = Counting(cache=learnt()), Slow(cache=HeaderCache())
+    fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+    fast.receive(response)
+    slow.receive(response)
+    assert fast.hits == 0
+    assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+
+
+def test_a_known_response_to_no_call_counts_as_late() -> None:
+    """Fault 60: what comes for a call that is over is still paid for."""
+    connection = Counting(cache=learnt())
+    call = begin(connection, unary=True, ended=True)[0]
+    connection.reset(call)
+    connection.receive(HELLO + OK)
+    assert connection.hits == 0
+    assert connection.budgets.counted == 1 + 3
+
+
+def test_settings_in_known_responses_are_paid_for() -> None:
+    """Fault 55."""
+    cache = learnt()
+    connection = Counting(Limits(settings=1), cache)
+    begin(connection, unary=True, ended=True)
+    connection.receive(HELLO)
+    connection.receive(HELLO + OK)
+    assert connection.hits == 0
+    assert connection.failure is not None
+    assert connection.failure.message == "SETTINGS frames over the limit of 1 (limit settings)"
+
+
+def test_the_memory_of_responses_is_bounded() -> None:
+    """Fault 65: plugins that greet in ever new ways fill no memory and cost no more than a few look-ups."""
+    cache = HeaderCache()
+    for number in range(1500):
+        connection = ClientConnection(cache=cache)
+        begin(connection, unary=True, ended=True)
+        unknown = struct.pack(">HI", 0xFF00, number) * (number % 9)
+        connection.receive(frame(4, 0, 0, unknown) + OK)
+        assert connection.failure is None
+        assert len(cache) <= MAX_BLOCKS + 1
+        assert len(cache.root.opening_sizes) <= MAX_OPENING_SIZES
+        assert len(cache.root.openings) <= MAX_BLOCKS
+
+
+def test_known_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
+    """At less than half of the window, which here is after three responses."""
+    cache = HeaderCache()
+    parts = [HELLO, *(headers(n) + data(n, message(b"x" * 13_000)) + trailers(n) for n in (1, 3, 5))]
+    small = [HELLO, *(headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5))]
+    hits = 0
+    for said in (small, small, small, parts):
+        fast, slow = Counting(LIMITS[5], cache), Slow(LIMITS[5], HeaderCache())
+        fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
+        for part in said:
+            fast.receive(part)
+            slow.receive(part)
+            assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
+        hits = fast.hits
+    assert hits == 2, "the first two; the third goes the long way, since it asks for credit"

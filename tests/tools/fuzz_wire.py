@@ -1,0 +1,156 @@
+"""Fuzz the client half of the wire: `python -m tests.tools.fuzz_wire --seconds N [--seed S]`.
+
+Each round makes one valid server's byte stream with h2, gives it to our client in random pieces and compares the events
+with what h2's client reads, then does the same with mutants of it, through the whole of a gRPC call: they may end only
+in a typed error or in the events of some valid stream, with a bounded buffer, whatever the pieces. Prints figures, and
+exits 1 with the seed that shows a violation.
+"""
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from plugind.protocol.wire.grpc import Call
+from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, HeaderCache
+from plugind.protocol.wire.http2 import ClientConnection
+from plugind.protocol.wire.limits import Limits
+from plugind.tests.tools.wire_streams import HEAD, Generated, generate, listen, plain_response
+
+LIMITS: Final = Limits(message_bytes=64 * 1024)
+MUTANTS: Final = 12
+MAX_BUFFER: Final = 16_384 + 9 + LIMITS.header_list_bytes
+"""One unfinished frame and one unfinished header block."""
+
+_SIZES: Final = ((1,), (1, 2, 9), (1, 9, 100, 5000), (100_000,), (17,))
+
+
+class ViolationError(Exception):
+    """Our client did what it must not do; the message says what."""
+
+
+def pieces(chance: random.Random) -> Iterator[int]:
+    """Random sizes without end."""
+    sizes = chance.choice(_SIZES)
+    return (chance.choice(sizes) for _ in itertools.count())
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """A stream with a few things wrong with it."""
+    mutant = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at = chance.randrange(len(mutant)) if mutant else 0
+        match chance.randrange(7):
+            case 0:
+                mutant[at : at + 1] = bytes((chance.randrange(256),))
+            case 1 if mutant:
+                mutant[at] ^= 1 << chance.randrange(8)
+            case 2:
+                del mutant[at : at + chance.randint(1, 20)]
+            case 3:
+                mutant[at:at] = chance.randbytes(chance.randint(1, 20))
+            case 4:
+                mutant[at:at] = mutant[at : at + chance.randint(1, 200)]
+            case 5:
+                del mutant[at:]
+            case _:
+                mutant[at:at] = _odd_frame(chance)
+    return bytes(mutant)
+
+
+def _odd_frame(chance: random.Random) -> bytes:
+    """A well-formed head with anything in it."""
+    size = chance.choice((0, 0, 1, 4, 5, 6, 8, 9))
+    kind, flags = chance.randrange(11), chance.choice((0, 1, 4, 5, 8, 0x20, 0xFF))
+    stream = chance.choice((0, 1, 2, 3, 2**31 - 1))
+    return bytes((0, 0, size, kind, flags)) + stream.to_bytes(4, "big") + chance.randbytes(size)
+
+
+def check_valid(generated: Generated, chance: random.Random, cache: HeaderCache) -> None:
+    """A valid stream means to us what it means to h2, however it is cut."""
+    heard = listen(generated.data, pieces(chance), generated.requests, LIMITS, cache)
+    if heard.failure is not None:
+        raise ViolationError(f"a valid stream failed: {heard.failure}")
+    if heard.events != generated.expected:
+        raise ViolationError(f"h2 reads {generated.expected}, we read {heard.events}")
+    if len(cache) > MAX_BLOCKS:
+        raise ViolationError(f"{len(cache)} header blocks are remembered")
+
+
+def check_mutant(data: bytes, requests: int, chance: random.Random, cache: HeaderCache) -> str:
+    """A mutant ends in typed errors alone, the same ones however it is cut. Returns how it ended."""
+    first = _converse(data, requests, pieces(chance), cache)
+    second = _converse(data, requests, itertools.repeat(len(data) + 1), cache)
+    if first != second:
+        raise ViolationError(f"cut one way {first}, cut another way {second}")
+    return first[0]
+
+
+def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCache) -> tuple[str, list[object]]:
+    """How a connection with some calls ends, and how each of them does."""
+    connection = ClientConnection(LIMITS, cache)
+    calls = [Call(connection, unary=number % 2 == 0) for number in range(requests)]
+    for call in calls:
+        connection.open(call, HEAD, end=True)
+    position = 0
+    while position < len(data):
+        size = next(cuts)
+        connection.receive(data[position : position + size])
+        position += size
+        connection.touched.clear()
+        if connection.buffered > MAX_BUFFER:
+            raise ViolationError(f"{connection.buffered} bytes are buffered")
+    failure = connection.failure
+    connection.receive_end()
+    ends: list[object] = []
+    for call in calls:
+        if call.outcome is None:
+            raise ViolationError("a call has no outcome though its connection is over")
+        ends.append((call.outcome.status, call.outcome.message, list(call.messages or ())))
+    return ("went on" if failure is None else failure.problem.name), ends
+
+
+def run(seed: int, cache: HeaderCache, ends: Counter[str]) -> None:
+    """One round: one valid stream and its mutants. Raises what went wrong."""
+    chance = random.Random(seed)
+    generated = generate(seed, LIMITS)
+    check_valid(generated, chance, cache)
+    for _ in range(MUTANTS):
+        ends[check_mutant(mutate(generated.data, chance), generated.requests, chance, cache)] += 1
+    # Whole responses in one piece, which are found again by their bytes, and what only looks like them.
+    plain = plain_response(chance, 1, greeting=True)
+    for response in (plain, mutate(plain, chance), mutate(plain, chance)):
+        ends[check_mutant(response, 1, chance, cache)] += 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.fuzz_wire", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long (default 10)")
+    parser.add_argument("--seed", type=int, help="begin with this round instead of a random one")
+    options = parser.parse_args(arguments)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**32)
+    cache, ends = HeaderCache(), Counter[str]()
+    began, rounds = time.monotonic(), 0
+    while time.monotonic() - began < options.seconds:
+        try:
+            run(seed + rounds, cache, ends)
+        except Exception as error:  # noqa: BLE001 - whatever escapes is the finding
+            print(f"violation: {type(error).__name__}: {str(error)[:2000]}", file=sys.stderr)
+            print(f"again: python -m tests.tools.fuzz_wire --seconds 1 --seed {seed + rounds}", file=sys.stderr)
+            return 1
+        rounds += 1
+    elapsed = time.monotonic() - began
+    print(f"seed {seed}: {rounds} valid streams as h2 reads them ({rounds / elapsed:.1f} a second)")
+    print(f"{ends.total()} mutants, each cut in two ways, ended in typed errors alone:")
+    for name, count in ends.most_common():
+        print(f"  {name.lower().replace('_', ' '):<20} {count}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

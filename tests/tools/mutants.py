@@ -1,0 +1,257 @@
+"""Check our own tests: `python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]`.
+
+Each mutant of a module is one small change of it (see `tests.tools.mutations`). The tests of the module run against
+each, in a process of its own, on a private copy of the last commit. A mutant is killed when a test fails, and timed out
+when the tests do not end; what survives is printed with its place: a test is missing there, or the change means
+nothing. Without --module, all of `PLAN` is gone through. Exits 1 when the tests fail without any change.
+
+Mutants are forks of one process that has imported the libraries but nothing of plugind, which saves the most of their
+time. The copy comes before the checkout on the path of imports; a first mutant that cannot be imported proves so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import io
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import attrs
+import hypothesis
+import pytest
+
+from plugind.tests.tools.mutations import Mutation, mutations
+
+_PRELOADED: Final = (
+    "attrs", "google.protobuf.descriptor_pb2", "grpclib.client", "grpclib.server", "h11", "h2.connection", "hpack",
+    "hypothesis.stateful", "hypothesis.strategies", "prometheus_client", "rich.table", "trio", "trio.testing",
+)  # fmt: skip
+_MEMORY: Final = 3 << 30
+"""Bytes of address space of one mutant: some loops grow a list."""
+
+_PROTOCOL: Final = "tests/protocol/test_"
+_ACTORS: Final = "tests/actors/test_"
+# The quick ones first, since one test that fails is enough.
+_WIRE: Final = tuple(
+    _PROTOCOL + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "text*.py", "responses.py", "http2*.py")
+)
+PLAN: Final[dict[str, tuple[str, ...]]] = {
+    "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/outcomes.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/transitions.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
+    "protocol/claims.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
+    "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),
+    "protocol/plugins.py": (_PROTOCOL + "plugins*.py",),
+    "protocol/discovery.py": (_PROTOCOL + "discovery*.py",),
+    "protocol/watches.py": (_PROTOCOL + "discovery*.py", _ACTORS + "watcher.py"),
+    "protocol/view.py": (_PROTOCOL + "view*.py", _PROTOCOL + "status*.py"),
+    "protocol/metrics.py": (_PROTOCOL + "metrics*.py", _PROTOCOL + "view*.py"),
+    "protocol/status.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
+    "protocol/wire/hpack_cache.py": _WIRE,
+    "protocol/wire/grpc.py": _WIRE,
+    "protocol/wire/http2.py": _WIRE,
+    "protocol/wire/control.py": _WIRE,
+    "protocol/wire/sending.py": _WIRE,
+    "protocol/wire/frames.py": _WIRE,
+    "protocol/wire/responses.py": (_PROTOCOL + "responses.py",),
+    "protocol/wire/metadata.py": (_PROTOCOL + "grpc*.py", _PROTOCOL + "text*.py"),
+    "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
+    "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
+    "protocol/config.py": (_PROTOCOL + "config*.py",),
+    "actors/dial_slots.py": (_ACTORS + "places*.py",),
+    "actors/registration.py": (_ACTORS + "registration*.py",),
+    "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
+    "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
+    "actors/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
+    "actors/mailbox.py": (_ACTORS + "mailbox.py",),
+    "actors/io/roots.py": ("tests/actors/io/test_roots.py",),
+}
+
+
+@attrs.frozen
+class Bench:
+    """A private copy of the project, and what runs in it."""
+
+    root: Path
+    links: Path
+    """The folder in which the copy is named `plugind`."""
+
+    def run(self, tests: list[str], seconds: float) -> str:
+        """Run the tests in a fork; return `passed`, `failed` or `timed out`."""
+        pid = os.fork()
+        if not pid:
+            self._be_the_child(tests)
+        ends = time.monotonic() + seconds
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() > ends:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return "timed out"
+            time.sleep(0.01)
+        return "failed" if ended[1] else "passed"
+
+    def _be_the_child(self, tests: list[str]) -> None:
+        code = 70
+        try:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            for name in [name for name in sys.modules if name.split(".")[0] in ("plugind", "benchmarks")]:
+                del sys.modules[name]
+            sys.path[:] = [str(self.links), *(path for path in sys.path if path)]
+            sys.path_importer_cache.clear()
+            os.environ["PYTHONPATH"] = str(self.links)
+            os.chdir(self.root)
+            log = os.open(self.links / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+            for descriptor in (1, 2):
+                os.dup2(log, descriptor)
+            options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+            code = int(pytest.main([*options, *tests]))
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+
+@attrs.define
+class Tally:
+    """What became of the mutants of one module."""
+
+    module: str
+    mutants: int
+    outcomes: Counter[str] = attrs.Factory(Counter)
+    survivors: list[str] = attrs.Factory(list)
+
+
+class BaselineError(Exception):
+    """The tests cannot judge: they fail without a change, or do not see one."""
+
+
+def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, again: frozenset[str]) -> Tally:
+    """Run the tests of ``module`` against its mutants, of which a sample is drawn where there are more than ``limit``.
+
+    Where ``again`` is not empty, only those that it tells of, wherever their lines are by now.
+
+    Raises:
+      BaselineError: if the tests fail as it is, or pass when the module cannot even be imported.
+    """
+    path = bench.root / module
+    original = path.read_text()
+    tree = ast.parse(original)
+    every = [one for one in mutations(tree) if not again or _without_line(_told(module, one)) in again]
+    chosen = sorted(random.Random(seed).sample(every, min(limit, len(every))), key=lambda mutation: mutation.line)
+    tally = Tally(module, len(every))
+    seconds = _baseline(bench, path, tests)
+    for number, mutation in enumerate(chosen, start=1):
+        path.write_text(mutation.source(tree))
+        outcome = bench.run(tests, seconds)
+        tally.outcomes[outcome] += 1
+        if outcome == "passed":
+            tally.survivors.append(_told(module, mutation))
+            print(tally.survivors[-1], flush=True)
+        if sys.stderr.isatty():
+            print(f"\r{module} {number}/{len(chosen)}", end="\r", file=sys.stderr, flush=True)
+    path.write_text(original)
+    return tally
+
+
+def _baseline(bench: Bench, path: Path, tests: list[str]) -> float:
+    """Return the seconds that a mutant gets; leave no compiled form of the module behind, which could hide a change."""
+    sys.dont_write_bytecode = False
+    original = path.read_text()
+    began = time.monotonic()
+    if bench.run(tests, 300) != "passed":
+        raise BaselineError(f"{path.name}: its tests fail:\n{(bench.links / 'log').read_text()[-3000:]}")
+    seconds = time.monotonic() - began
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
+    path.write_text("raise RuntimeError('a mutant that cannot be imported')\n")
+    if bench.run(tests, 300) == "passed":
+        raise BaselineError(f"{path.name}: its tests do not import it")
+    path.write_text(original)
+    return max(8.0, 4 * seconds)
+
+
+def _told(module: str, mutation: Mutation) -> str:
+    return f"{module}:{mutation.line}: `{mutation.before}` → `{mutation.after}`"
+
+
+def _without_line(told: str) -> str:
+    """What was printed of a survivor, but for its place in the module."""
+    module, _, rest = told.partition(":")
+    return f"{module}: {rest.partition(':')[2].strip()}"
+
+
+def _copied(folder: Path, revision: str) -> Bench:
+    root, links = folder / "copy", folder / "links"
+    root.mkdir()
+    links.mkdir()
+    (links / "plugind").symlink_to(root)
+    done = subprocess.run(["git", "archive", revision], check=True, stdout=subprocess.PIPE)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(root, filter="data")
+    return Bench(root, links)
+
+
+def _expanded(root: Path, patterns: tuple[str, ...]) -> list[str]:
+    return [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
+
+
+def _table(tallies: list[Tally]) -> str:
+    lines = ["| module | mutants | run | killed | timed out | survived |", "|---|---|---|---|---|---|"]
+    for tally in tallies:
+        outcomes = tally.outcomes
+        lines.append(
+            f"| {tally.module} | {tally.mutants} | {outcomes.total()} | {outcomes['failed']} "
+            f"| {outcomes['timed out']} | {outcomes['passed']} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Go through the modules that were asked for; return the status to exit with."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--module", action="append", help="a path from the root of the checkout; may be repeated")
+    parser.add_argument("--tests", nargs="+", help="paths or patterns; by default those of the plan")
+    parser.add_argument("--limit", type=int, default=60, help="the most mutants of one module (default: 60)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--revision", default="HEAD", help="the commit to check (default: HEAD)")
+    parser.add_argument("--again", type=Path, help="a file of what was printed: only what survived there is run")
+    asked = parser.parse_args()
+    again = frozenset(map(_without_line, asked.again.read_text().splitlines()) if asked.again else ())
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    # A failing property is not shrunk: that it fails is enough.
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile("mutants", phases=phases, database=None, deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("mutants")
+    tallies: list[Tally] = []
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="mutants") as folder:
+        bench = _copied(Path(folder), asked.revision)
+        for module in asked.module or PLAN:
+            tests = _expanded(bench.root, tuple(asked.tests or PLAN[module]))
+            try:
+                tallies.append(check(bench, module, tests, asked.limit, asked.seed, again))
+            except BaselineError as error:
+                print(error, file=sys.stderr)
+                failed = True
+    print(_table(tallies))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

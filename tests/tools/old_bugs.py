@@ -1,0 +1,150 @@
+"""Bugs that plugind had, put back: each takes out what mended it.
+
+``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` sees whether it still
+would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import trio
+
+from plugind.actors import registration, supervision, watcher
+from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.scanner import Looker, words
+from plugind.protocol import messages as m
+from plugind.protocol import states
+from plugind.protocol.discovery import Discovery
+from plugind.protocol.world import World
+from plugind.supervisor import Supervisor
+
+
+@contextmanager
+def look_for_ever() -> Iterator[None]:
+    """What events said of a root that cannot be looked at asks for the next look at once (seed 5)."""
+    find_root = watcher._Watcher._find_root
+
+    async def restless(self: watcher._Watcher) -> bool:
+        found = await find_root(self)
+        if self._root_marks:
+            self._looker.watches.put_back({self._root: self._take_root_marks()})
+        return found
+
+    with patch.object(watcher._Watcher, "_find_root", restless):
+        yield
+
+
+@contextmanager
+def show_what_vanished_meanwhile() -> Iterator[None]:
+    """What vanishes while the reconciler is started anew is shown for ever (seed 10)."""
+
+    async def remember(self: Supervisor) -> None:
+        pass
+
+    with patch.object(Supervisor, "_forget_what_was_shown", remember):
+        yield
+
+
+@contextmanager
+def crash_while_cancelled() -> Iterator[None]:
+    """A child with a nursery that crashes while it is cancelled takes its supervisor with it (seed 14)."""
+    with patch.object(supervision, "BaseExceptionGroup", _NeverCaught, create=True):
+        yield
+
+
+class _AnyGroup(type):
+    """Its classes catch nothing, since ``except`` does not ask them, and all groups are instances of them."""
+
+    def __instancecheck__(cls, error: object) -> bool:
+        return isinstance(error, BaseExceptionGroup)
+
+
+class _NeverCaught(BaseException, metaclass=_AnyGroup):
+    pass
+
+
+@contextmanager
+def lose_what_waits_in_lanes() -> Iterator[None]:
+    """A handler actor that crashed forgets what it was asked and had not begun (seed 136)."""
+    with patch.object(handler_actor._Pool, "resume", lambda self: self._lanes.clear()):
+        yield
+
+
+@contextmanager
+def give_a_deregistration_up() -> Iterator[None]:
+    """A registration waits for its deregistration no longer than twice the deadline of a call (seed 448)."""
+    begin = registration._Registration._begin
+
+    async def impatient(self: registration._Registration, command: states.WaitingCommand, state: states.State) -> None:
+        await begin(self, command, state)
+        if isinstance(command, states.AskDeregister):
+            self._deadline = self._began + 2 * self._config.timeouts.handler
+
+    with patch.object(registration._Registration, "_begin", impatient):
+        yield
+
+
+@contextmanager
+def leave_a_validation_behind() -> Iterator[None]:
+    """A Validate that was superseded goes on, and holds its name as long as it hangs (seed 448)."""
+    with patch.object(registration._Registration, "withdraw", lambda self: None):
+        yield
+
+
+@contextmanager
+def forget_what_could_not_be_seen() -> Iterator[None]:
+    """What events said of a name is lost when the look at it fails (seed 982)."""
+
+    def careless(self: Looker, path: str, marks: int, error: OSError) -> None:
+        self.trouble = f"cannot look at {path}: {words(error)}"
+
+    with patch.object(Looker, "_unseeable", careless):
+        yield
+
+
+@contextmanager
+def take_what_no_directory_has() -> Iterator[None]:
+    """A socket whose directory is not known is taken, and not missed when both go (seed 3195)."""
+    adopt = Discovery._adopt
+
+    def tolerant(self: Discovery, path: str, inode: int) -> None:
+        if path.rpartition("/")[0] in self._directories:
+            adopt(self, path, inode)
+
+    with patch.object(Discovery, "_is_astray", lambda self, path: False), patch.object(Discovery, "_adopt", tolerant):
+        yield
+
+
+class _Forgetful(dict[str, RegistrationInbox]):
+    def __setitem__(self, path: str, inbox: RegistrationInbox) -> None:
+        pass
+
+
+@contextmanager
+def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
+    """After a crash of the reconciler nobody waits for those whose handler hangs (seeds 1610 and 2420)."""
+    start = Supervisor._start
+
+    def forgetful(self: Supervisor, nursery: trio.Nursery) -> None:
+        self._stragglers = _Forgetful()
+        start(self, nursery)
+
+    with patch.object(Supervisor, "_start", forgetful):
+        yield
+
+
+@contextmanager
+def show_for_ever_who_crashed_when_it_was_gone() -> Iterator[None]:
+    """A registration that crashes when its socket is gone is shown for ever (seed 1191)."""
+    ended = World._ended
+
+    def silent(self: World, message: m.RegistrationEnded, now: float) -> None:
+        with patch.object(World, "_show_gone", lambda self, entry, now: None):
+            ended(self, message, now)
+
+    with patch.object(World, "_ended", silent):
+        yield

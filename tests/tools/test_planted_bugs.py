@@ -1,0 +1,33 @@
+"""A bug put in on purpose is in, as long as it is asked for, and ``simulate`` finds it.
+
+Those that plugind had are in ``tests/actors/simulation/test_fuzz.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from plugind.tests.tools import planted_bugs
+from plugind.tests.tools.planted_bugs import NEW, OLD, Planted
+
+
+@pytest.mark.parametrize("planted", NEW, ids=lambda planted: planted.name)
+def test_a_planted_bug_is_found_and_leaves_with_its_context(planted: Planted) -> None:
+    """Where this fails with the bug in, plugind moved away from under it: ``plugind.tests.tools.planted_bugs``."""
+    assert planted.with_it().violations
+    assert planted.without_it().violations == ()
+
+
+def test_the_command_finds_what_it_is_asked_for_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planted_bugs.main(["register_without_validating", "--events", "20"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("register_without_validating: seed ")
+    assert line.endswith(" was not validated")
+
+    assert planted_bugs.main(["reuse_a_backoff", "--events", "0", "--most", "1"]) == 1
+    assert capsys.readouterr().out == "reuse_a_backoff: not found in 1 seeds\n"
+
+
+def test_each_bug_has_one_name() -> None:
+    names = [planted.name for planted in NEW + OLD]
+    assert len(set(names)) == len(names)
