@@ -118,7 +118,7 @@ class _Display:
     once: bool
     _plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
 
-    async def follow(self, node: Node, expected: int) -> bool:
+    async def follow(self, node: Supervisor, expected: int) -> bool:
         """Show changes until all has settled, if ``once``; return whether it has."""
         with trio.move_on_after(SETTLE) if self.once else trio.CancelScope():
             async with node.changes() as changes:
