@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from .actors import reconciler, registration, watcher
-from .actors.conversation import ConversationConfig, Dialler
+from .actors.conversation import ConversationConfig, Dialer
 from .actors.dial_slots import Places
 from .actors.handlers import actor as handler_actor
 from .actors.handlers.actor import Handler, policy_of
@@ -54,7 +54,7 @@ STATUS_GRACE = 2.0
 class Ports:
     """The outside, handed in: the real one by default, a simulated one in tests."""
 
-    dial: Dialler = dial
+    dial: Dialer = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
 
 

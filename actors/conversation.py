@@ -1,7 +1,7 @@
 """One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
 
 Each call returns the event that its outcome is for the lifecycle; the words of a failure are the reference's
-(behaviours 27, 28 and 33). Deadlines are the caller's, but for the dialler's own.
+(behaviours 27, 28 and 33). Deadlines are the caller's, but for the dialer's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRIES = {
 }
 
 
-class Dialler(Protocol):
+class Dialer(Protocol):
     """The port to the plugins: ``plugind.actors.io.grpc_client.dial`` for real, a simulated network in tests."""
 
     async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
@@ -50,14 +50,14 @@ class Dialler(Protocol):
 class ConversationConfig:
     """What all conversations of a node have in common."""
 
-    dial: Dialler
+    dial: Dialer
     places: Places
     timeouts: Timeouts
     limits: InfoLimits
 
 
 class Conversation:
-    """The connection to the plugin at one path, dialled as often as need be; one at a time."""
+    """The connection to the plugin at one path, dialed as often as need be; one at a time."""
 
     __slots__ = ("_channel", "_config", "_path", "_place", "_stub", "peer")
 
@@ -67,7 +67,7 @@ class Conversation:
         self._channel: Channel | None = None
         self._stub: RegistrationStub | None = None
         self._place: Place | None = None
-        #: Who listened when last dialled.
+        #: Who listened when last dialed.
         self.peer: Peer | None = None
 
     async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:

@@ -257,7 +257,7 @@ class _Registration:
         timeouts = self._config.timeouts
         match command:
             case states.Dial():
-                self._deadline = math.inf  # The dialler keeps its own, and says what it waited for.
+                self._deadline = math.inf  # The dialer keeps its own, and says what it waited for.
             case states.AskInfo():
                 self._deadline = self._began + timeouts.get_info
             case states.Notify():

@@ -350,7 +350,7 @@ class StateChanged:
     #: Seconds from the appearance of the socket to this change, when it became registered.
     registered_in: float | None = None
     deprecated: bool = False
-    #: User id of the process that listens, by SO_PEERCRED, once dialled.
+    #: User id of the process that listens, by SO_PEERCRED, once dialed.
     uid: int | None = None
     pid: int | None = None
     #: The operation whose end this change is.

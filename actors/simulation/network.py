@@ -1,7 +1,7 @@
-"""Unix sockets in memory: the dialling port of a simulated node.
+"""Unix sockets in memory: the dialing port of a simulated node.
 
 A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory`, not to a path, as in
-the kernel: a renamed socket can still be dialled, and one that was unlinked and made again is another. Connections are
+the kernel: a renamed socket can still be dialed, and one that was unlinked and made again is another. Connections are
 those of ``plugind.actors.simulation.streams``. Errors and waits are those of ``plugind.actors.io.grpc_client.dial``.
 """
 

@@ -23,7 +23,7 @@ def _error(number: int) -> OSError:
 
 
 class ClientEnd:
-    """The end of who dialled: see :class:`plugind.actors.io.grpc_client.transport.Transport`."""
+    """The end of who dialed: see :class:`plugind.actors.io.grpc_client.transport.Transport`."""
 
     buffers = False
 

@@ -134,7 +134,7 @@ async def test_no_more_conversations_than_have_a_place_begin_at_once(autojump_cl
         assert len(node.network.dials) == 80
 
 
-# --- dialling ---------------------------------------------------------------------------------------------------------
+# --- dialing ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_plugin_between_bind_and_listen_is_awaited_without_a_counted_failure(
@@ -456,10 +456,10 @@ async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(aut
         assert handler.asked() == ["validate", "register", "deregister"]
 
 
-async def test_a_connection_lost_while_register_is_slow_is_dialled_again_for_the_notify(
+async def test_a_connection_lost_while_register_is_slow_is_dialed_again_for_the_notify(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 36: dialled again at once; nothing is asked or registered twice."""
+    """Fault 36: dialed again at once; nothing is asked or registered twice."""
     handler = FakeHandler().script("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())

@@ -38,7 +38,7 @@ async def test_a_full_backlog_is_waited_for_within_the_deadline_of_the_dial(
         assert 12.0 <= node.now <= 12.05
 
 
-async def test_a_socket_that_may_not_be_dialled_is_shown_and_backed_off(
+async def test_a_socket_that_may_not_be_dialed_is_shown_and_backed_off(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 29."""
@@ -98,7 +98,7 @@ async def test_a_plugin_that_dies_during_get_info_has_nothing_registered(
         assert node.timeline("a.sock")[3:] == registered_at(0.75)
 
 
-async def test_a_connection_that_is_reset_during_get_info_is_dialled_anew(
+async def test_a_connection_that_is_reset_during_get_info_is_dialed_anew(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 60: only that attempt fails."""

@@ -34,7 +34,7 @@ from plugind.tests.protocol.playbook import (
 # --- the way of a plugin that does all well ---------------------------------------------------------------------------
 
 
-def test_a_good_plugin_is_dialled_asked_validated_registered_and_notified() -> None:
+def test_a_good_plugin_is_dialed_asked_validated_registered_and_notified() -> None:
     """The order of the reference: dial, GetInfo, handler by type, validate, register, notify."""
     assert play(*TO_REGISTERED) == script(
         """
@@ -93,7 +93,7 @@ def test_a_socket_that_nobody_listens_on_is_stale_and_looked_at_again() -> None:
     )
 
 
-def test_a_socket_that_can_never_be_dialled_is_parked_until_it_changes() -> None:
+def test_a_socket_that_can_never_be_dialed_is_parked_until_it_changes() -> None:
     """Fault 31: a datagram socket, say."""
     assert then(
         after(), Failed("datagrams", Retry.NEVER), TOUCHED, Failed("datagrams", Retry.NEVER), vanished()
@@ -140,7 +140,7 @@ def test_a_plugin_whose_info_is_rejected_is_told_and_tried_again() -> None:
     )
 
 
-def test_an_orphan_is_told_parked_and_dialled_at_once_when_its_handler_is_added() -> None:
+def test_an_orphan_is_told_parked_and_dialed_at_once_when_its_handler_is_added() -> None:
     """Behaviour 29, fault 74. What is not meant for it does not wake it."""
     assert then(
         after(*TO_CLAIM), NO_HANDLER, Notified(), m.HandlerAvailable("U"), m.NameFreed(), m.HandlerAvailable("T")
@@ -344,7 +344,7 @@ def test_a_socket_that_goes_ends_every_state_that_owes_nothing(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", OWING)
-def test_a_newer_socket_is_dialled_once_the_older_plugin_is_deregistered(name: str) -> None:
+def test_a_newer_socket_is_dialed_once_the_older_plugin_is_deregistered(name: str) -> None:
     """Behaviours 19, 20, 24 and 34: unregister before register, in one go."""
     assert then(after(*OWING[name]), appeared(2), HandlerAccepted()) == script(
         """

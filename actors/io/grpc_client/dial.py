@@ -1,4 +1,4 @@
-"""Connections to unix sockets: dialled by hand, because the ready-made ways are slow or wrong.
+"""Connections to unix sockets: dialed by hand, because the ready-made ways are slow or wrong.
 
 A unix socket connects at once or not at all, so the common case is three system calls and no wait.
 `trio.open_unix_socket` hands out an unconnected stream when the backlog is full (fault 30).

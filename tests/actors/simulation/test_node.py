@@ -149,7 +149,7 @@ async def test_the_life_of_a_plugin_is_in_the_hands_of_the_script(autojump_clock
             node.plug("one/two/a.sock", csi())
 
 
-async def test_a_renamed_socket_can_be_dialled_and_a_new_one_at_its_old_path_is_another(
+async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_another(
     autojump_clock: MockClock,
 ) -> None:
     """A listener belongs to an inode, as in the kernel."""
@@ -170,7 +170,7 @@ async def test_a_renamed_socket_can_be_dialled_and_a_new_one_at_its_old_path_is_
         (None, DialFailure.REFUSED, 1.0),
     ],
 )
-async def test_dialling_fails_as_it_does_for_real(
+async def test_dialing_fails_as_it_does_for_real(
     autojump_clock: MockClock, accepting: Accepting | None, kind: DialFailure, after: float
 ) -> None:
     """The same kinds of error after the same waits as ``plugind.actors.io.grpc_client.dial``; faults 28, 29 and 30."""

@@ -143,7 +143,7 @@ async def test_a_socket_that_goes_while_it_refuses_is_gone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["n" * 60 + ".sock", "n" * 250 + ".sock"])
-async def test_a_path_over_107_bytes_is_dialled(tmp_path: Path, name: str) -> None:
+async def test_a_path_over_107_bytes_is_dialed(tmp_path: Path, name: str) -> None:
     """Fault 23: through a descriptor of its directory, or of the socket where its name alone is too long."""
     directory = tmp_path / ("d" * 100)
     directory.mkdir()
