@@ -1,1 +1,70 @@
-"""plugind discovers plugin sockets on a node and registers each with the consumer of its type."""
+"""plugind discovers plugin sockets on a node and registers each with the consumer of its type.
+
+The names in ``__all__`` and the module ``plugind.testing`` are the public interface; docs/api.md describes them and
+says what is promised about them. Each name is imported when it is first used, so that a program which only needs a
+configuration does not load Trio. Modules inside of the package import each other, never this one.
+"""
+
+import typing as _typing
+
+if _typing.TYPE_CHECKING:
+    from .actors.handlers.actor import Handler
+    from .actors.supervision import GaveUpError
+    from .protocol.backoff import Backoff
+    from .protocol.config import Config, Root, Timeouts
+    from .protocol.errors import ConfigError, PluginError
+    from .protocol.plugins import InstancePolicy, Plugin
+    from .protocol.version import __version__
+    from .protocol.wire.limits import Limits
+    from .supervisor import LaggedError, NodeEndedError, Ports, Supervisor
+
+__all__ = [
+    "Backoff",
+    "Config",
+    "ConfigError",
+    "GaveUpError",
+    "Handler",
+    "InstancePolicy",
+    "LaggedError",
+    "Limits",
+    "NodeEndedError",
+    "Plugin",
+    "PluginError",
+    "Ports",
+    "Root",
+    "Supervisor",
+    "Timeouts",
+    "__version__",
+]
+
+# A type checker that saw __getattr__ would accept every misspelt name.
+if not _typing.TYPE_CHECKING:
+    _HOMES = {
+        "Backoff": ".protocol.backoff",
+        "Config": ".protocol.config",
+        "ConfigError": ".protocol.errors",
+        "GaveUpError": ".actors.supervision",
+        "Handler": ".actors.handlers.actor",
+        "InstancePolicy": ".protocol.plugins",
+        "LaggedError": ".supervisor",
+        "Limits": ".protocol.wire.limits",
+        "NodeEndedError": ".supervisor",
+        "Plugin": ".protocol.plugins",
+        "PluginError": ".protocol.errors",
+        "Ports": ".supervisor",
+        "Root": ".protocol.config",
+        "Supervisor": ".supervisor",
+        "Timeouts": ".protocol.config",
+        "__version__": ".protocol.version",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_HOMES[name], __name__), name)
+        return value
+
+    def __dir__():
+        return sorted(__all__)

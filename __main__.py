@@ -1,4 +1,4 @@
-"""``python -m plugind``: the command ``plugind``."""
+"""``python -m plugind`` is the command ``plugind``."""
 
 import sys
 

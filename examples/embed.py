@@ -12,10 +12,7 @@ import sys
 
 import trio
 
-from plugind.protocol.config import Config, Root
-from plugind.protocol.errors import ValidationError
-from plugind.protocol.plugins import Plugin
-from plugind.supervisor import Supervisor
+from plugind import Config, Plugin, PluginError, Root, Supervisor
 
 
 class ColourHandler:
@@ -24,7 +21,7 @@ class ColourHandler:
     async def validate(self, plugin: Plugin) -> None:
         """Raise if the plugin is not acceptable; the plugin is told the text."""
         if not plugin.name.endswith(".example.com"):
-            raise ValidationError(f"{plugin.name} is not a colour of ours")
+            raise PluginError(f"{plugin.name} is not a colour of ours")
 
     async def register(self, plugin: Plugin) -> None:
         """Take the plugin into service."""

@@ -19,16 +19,13 @@ from typing import TYPE_CHECKING, cast
 
 import trio
 
+from plugind import Config, InstancePolicy, Plugin, PluginError, Root, Supervisor
 from plugind.actors.io.grpc_client.dial import dial
-from plugind.protocol.config import Config, Root
-from plugind.protocol.errors import PluginError, ValidationError
 from plugind.protocol.messages import Snapshot
-from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub as ExampleStubV1Beta1
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest as ExampleRequestV1Beta1
 from plugind.protocol.proto.example_v1beta2_grpc import ExampleStub as ExampleStubV1Beta2
 from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as ExampleRequestV1Beta2
-from plugind.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import grpclib.client
@@ -51,7 +48,7 @@ class ExampleHandler:
     async def validate(self, plugin: Plugin) -> None:
         """Refuse what cannot be spoken with. The text of the error is what the plugin is told."""
         if plugin.found_in_deprecated_dir and not self.permit_deprecated_dir:
-            raise ValidationError(f"{plugin.socket} lies in a deprecated directory: move it")
+            raise PluginError(f"{plugin.socket} lies in a deprecated directory: move it")
         newest_common_version(plugin)
 
     async def register(self, plugin: Plugin) -> None:
@@ -72,7 +69,7 @@ def newest_common_version(plugin: Plugin) -> str:
     for version in KNOWN_VERSIONS:
         if version in plugin.versions:
             return version
-    raise ValidationError(f"none of {', '.join(KNOWN_VERSIONS)} is among the versions {', '.join(plugin.versions)}")
+    raise PluginError(f"none of {', '.join(KNOWN_VERSIONS)} is among the versions {', '.join(plugin.versions)}")
 
 
 async def call_example(endpoint: str, version: str) -> str:

@@ -1,0 +1,130 @@
+"""``import plugind``: the public names, what they load, and what a type checker makes of them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import plugind
+
+REPOSITORY = Path(__file__).parents[2]
+PUBLIC = [
+    "Backoff",
+    "Config",
+    "ConfigError",
+    "GaveUpError",
+    "Handler",
+    "InstancePolicy",
+    "LaggedError",
+    "Limits",
+    "NodeEndedError",
+    "Plugin",
+    "PluginError",
+    "Ports",
+    "Root",
+    "Supervisor",
+    "Timeouts",
+    "__version__",
+]
+VALUES = [
+    "Backoff",
+    "Config",
+    "ConfigError",
+    "InstancePolicy",
+    "Limits",
+    "Plugin",
+    "PluginError",
+    "Root",
+    "Timeouts",
+    "__version__",
+]
+
+
+def run_python(code: str) -> str:
+    """Run ``code`` in a fresh interpreter and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_face_is_exactly_the_public_names() -> None:
+    assert dir(plugind) == plugind.__all__ == PUBLIC
+
+
+def test_importing_plugind_binds_nothing_public_and_loads_no_other_module_of_it() -> None:
+    code = (
+        "import plugind, sys\n"
+        "print([name for name in vars(plugind) if not name.startswith('_')])\n"
+        "print([name for name in sys.modules if name.startswith('plugind.') or name in ('trio', 'attrs', 'google')])"
+    )
+    assert run_python(code) == "[]\n[]\n"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
+    value = getattr(plugind, name)
+    assert value is not None
+    if name != "__version__":
+        assert value is getattr(importlib.import_module(value.__module__), name)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_imported_without_trio(name: str) -> None:
+    heavy = ("trio", "grpclib", "asyncio")
+    code = f"import sys\nfrom plugind import {name}\nprint([name for name in {heavy} if name in sys.modules])"
+    assert run_python(code) == "[]\n"
+
+
+def test_a_star_import_gives_the_public_names() -> None:
+    code = "before = set(globals())\nfrom plugind import *\nprint(sorted(set(globals()) - before - {'before'}))"
+    assert run_python(code) == f"{PUBLIC}\n"
+
+
+def test_a_misspelt_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'plugind' has no attribute 'Supervisr'"):
+        plugind.Supervisr  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_mypy_rejects_a_misspelt_import_and_knows_the_types_of_the_others(tmp_path: Path) -> None:
+    source = tmp_path / "program.py"
+    source.write_text("from plugind import Config, Supervisr\n\nreveal_type(Config().rescan)\n")
+    command = [sys.executable, "-m", "mypy", "--config-file", str(REPOSITORY / "pyproject.toml"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY)
+    assert 'Module "plugind" has no attribute "Supervisr"' in done.stdout, done.stdout + done.stderr
+    assert 'Revealed type is "float"' in done.stdout, done.stdout
+
+
+def test_the_version_of_the_metadata_is_that_of_the_source() -> None:
+    assert version("plugind") == plugind.__version__
+
+
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(path.read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def package_modules() -> list[Path]:
+    """Every module of the package, as a path relative to the repository."""
+    inside = [
+        *(REPOSITORY / "actors").rglob("*.py"),
+        *(REPOSITORY / "protocol").rglob("*.py"),
+        *REPOSITORY.glob("*.py"),
+    ]
+    return sorted(path.relative_to(REPOSITORY) for path in inside if not path.name.endswith("_grpc.py"))
+
+
+@pytest.mark.parametrize("path", package_modules(), ids=str)
+def test_imports_inside_of_the_package_are_relative_and_never_of_its_root(path: Path) -> None:
+    for node in imports(REPOSITORY / path):
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.split(".")[0] == "plugind" for alias in node.names), ast.unparse(node)
+        elif node.level == 0:
+            assert (node.module or "").split(".")[0] != "plugind", ast.unparse(node)
+        elif node.level == len(path.parts) and node.module is None:
+            assert not {alias.name for alias in node.names} & set(PUBLIC), ast.unparse(node)
