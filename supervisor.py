@@ -40,7 +40,7 @@ from .protocol import world
 from .protocol.config import Config, Root, check_roots
 from .protocol.errors import ConfigError
 from .protocol.logs import SILENT, Logger
-from .protocol.status import StateName
+from .protocol.status import PluginStatus, StateName
 
 #: Messages that may wait for the reconciler and for the status actor before their writers have to.
 INBOX_SIZE = 4096
@@ -472,7 +472,7 @@ class Supervisor:
             with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
                 await report(self._to_status, m.Unsubscribed(subscriber))
 
-    async def wait_for(self, name: str, *, type: str | None = None) -> m.PluginStatus:  # noqa: A002 - the field's word
+    async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
 
         It waits as long as it takes; put it under ``trio.fail_after`` for a deadline.

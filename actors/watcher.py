@@ -14,7 +14,8 @@ import attrs
 import trio
 
 from ..protocol.discovery import Discovery, Kind
-from ..protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage, Watching
+from ..protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage
+from ..protocol.status import Watching
 from .io.directory import Directory
 from .scanner import Looker, words
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from .plugins import InstancePolicy, Plugin, PluginInfo
-from .status import Finished, Outcome, StateName
+from .status import Finished, Outcome, PluginStatus, StateName
 from .values import value
 
 M = TypeVar("M", contravariant=True)
@@ -263,22 +263,20 @@ class HandlerAnswered:
     error: str = ""
 
 
-RegistrationMessage = (
+#: Messages on which the lifecycle itself decides; they are events of ``plugind.protocol.lifecycle``.
+LifecycleMessage = (
     SocketAppeared
     | SocketVanished
     | SocketTouched
-    | Admitted
-    | NoHandler
-    | ClaimRefused
+    | Admission
     | HandlerAvailable
     | HandlerWithdrawn
     | NameFreed
     | TryNow
-    | HandlerAnswered
     | StopAsked
     | StopForced
-    | ReportAsked
 )
+RegistrationMessage = LifecycleMessage | HandlerAnswered | ReportAsked
 
 # --- to a handler -----------------------------------------------------------------------------------------------------
 
@@ -369,16 +367,6 @@ class RoleChanged:
     active: bool
 
 
-class Watching:
-    """How a root is watched, in the words that health reports."""
-
-    EVENTS = "events"
-    #: inotify is not to be had; the periodic rescan alone works: degraded, and said so (fault 17).
-    POLLING = "polling"
-    #: The root cannot be read; it is tried again with backoff (behaviour 2).
-    UNAVAILABLE = "unavailable"
-
-
 @value
 class RootReported:
     """How a watcher fares, sent on each change and after each scan; counters grow for the life of that watcher."""
@@ -448,42 +436,6 @@ StatusMessage = (
 )
 
 # --- from the status actor to those who asked -------------------------------------------------------------------------
-
-
-@value
-class HistoryEntry:
-    """One change of state in a plugin's bounded history."""
-
-    time: float
-    state: StateName
-    reason: str | None
-    attempt: int
-
-
-@value
-class PluginStatus:
-    """All that is known of one socket; times are ``trio.current_time()`` in seconds."""
-
-    socket: str
-    root: str
-    generation: int
-    state: StateName
-    since: float
-    reason: str | None = None
-    attempt: int = 0
-    next_try: float | None = None
-    type: str | None = None
-    name: str | None = None
-    endpoint: str | None = None
-    versions: tuple[str, ...] | None = None
-    registered_in: float | None = None
-    #: None where the type does not tell active from standby, or it is not registered.
-    active: bool | None = None
-    #: Words of warning, for a socket in a deprecated directory say.
-    warnings: tuple[str, ...] = ()
-    uid: int | None = None
-    pid: int | None = None
-    history: tuple[HistoryEntry, ...] = ()
 
 
 @value

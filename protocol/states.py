@@ -9,20 +9,7 @@ import enum
 from typing import assert_never
 
 from . import status
-from .messages import (
-    Admitted,
-    ClaimRefused,
-    HandlerAvailable,
-    HandlerWithdrawn,
-    NameFreed,
-    NoHandler,
-    SocketAppeared,
-    SocketTouched,
-    SocketVanished,
-    StopAsked,
-    StopForced,
-    TryNow,
-)
+from .messages import LifecycleMessage
 from .plugins import PluginInfo
 from .status import StateName
 from .values import value
@@ -273,21 +260,7 @@ class TimerElapsed:
 
 
 Outcome = Dialed | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
-Message = (
-    SocketAppeared
-    | SocketVanished
-    | SocketTouched
-    | Admitted
-    | NoHandler
-    | ClaimRefused
-    | HandlerAvailable
-    | HandlerWithdrawn
-    | NameFreed
-    | TryNow
-    | StopAsked
-    | StopForced
-)
-Event = Outcome | Message
+Event = Outcome | LifecycleMessage
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 

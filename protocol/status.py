@@ -1,17 +1,14 @@
-"""What people are shown of a plugin: snapshot values and their JSON form."""
+"""The values that describe a plugin's registration to people and programs: state, operation, outcome, status.
+
+The JSON forms are in ``plugind.protocol.status_json``. The messages are made of these values, so this module imports no
+message.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from .text import encodable
 from .values import value
-
-if TYPE_CHECKING:
-    # The messages are made of this module's names.
-    from .messages import PluginStatus
 
 
 class StateName(enum.StrEnum):
@@ -64,55 +61,47 @@ class Finished:
     seconds: float
 
 
-Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
-"""A value that JSON can hold."""
+class Watching:
+    """How a root is watched, in the words that health reports."""
+
+    EVENTS = "events"
+    #: inotify is not to be had; the periodic rescan alone works: degraded, and said so (fault 17).
+    POLLING = "polling"
+    #: The root cannot be read; it is tried again with backoff (behaviour 2).
+    UNAVAILABLE = "unavailable"
 
 
-def _text(text: str | None) -> str | None:
-    return None if text is None else encodable(text)
+@value
+class HistoryEntry:
+    """One change of state in a plugin's bounded history."""
+
+    time: float
+    state: StateName
+    reason: str | None
+    attempt: int
 
 
-def _seconds(seconds: float | None) -> float | None:
-    """To the microsecond: more digits are noise."""
-    return None if seconds is None else round(seconds, 6)
+@value
+class PluginStatus:
+    """All that is known of one socket; times are ``trio.current_time()`` in seconds."""
 
-
-def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return what programs are told of one socket; times become seconds before or after ``now``."""
-    return {
-        "socket": encodable(plugin.socket),
-        "root": encodable(plugin.root),
-        "type": _text(plugin.type),
-        "name": _text(plugin.name),
-        "endpoint": _text(plugin.endpoint),
-        "versions": None if plugin.versions is None else [encodable(version) for version in plugin.versions],
-        "state": plugin.state.value,
-        "reason": _text(plugin.reason),
-        "attempt": plugin.attempt,
-        "next_try_in": None if plugin.next_try is None else _seconds(max(0.0, plugin.next_try - now)),
-        "generation": plugin.generation,
-        "since": _seconds(max(0.0, now - plugin.since)),
-        "registered_in": _seconds(plugin.registered_in),
-        "active": plugin.active,
-        "warnings": list(plugin.warnings),
-        "uid": plugin.uid,
-        "pid": plugin.pid,
-    }
-
-
-def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
-    """Return a plugin's history, the oldest entry first; ``ago`` is in seconds."""
-    return [
-        {
-            "ago": _seconds(max(0.0, now - entry.time)),
-            "state": entry.state.value,
-            "reason": _text(entry.reason),
-            "attempt": entry.attempt,
-        }
-        for entry in plugin.history
-    ]
-
-
-def described_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return all that is known of one socket, its history too."""
-    return plugin_to_json(plugin, now) | {"history": history_to_json(plugin, now)}
+    socket: str
+    root: str
+    generation: int
+    state: StateName
+    since: float
+    reason: str | None = None
+    attempt: int = 0
+    next_try: float | None = None
+    type: str | None = None
+    name: str | None = None
+    endpoint: str | None = None
+    versions: tuple[str, ...] | None = None
+    registered_in: float | None = None
+    #: None where the type does not tell active from standby, or it is not registered.
+    active: bool | None = None
+    #: Words of warning, for a socket in a deprecated directory say.
+    warnings: tuple[str, ...] = ()
+    uid: int | None = None
+    pid: int | None = None
+    history: tuple[HistoryEntry, ...] = ()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from .messages import HistoryEntry, PluginStatus, RootReported, StateChanged
+from .messages import RootReported, StateChanged
 from .plugins import PluginInfo
-from .status import StateName
+from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
 
 #: Changes of state that are kept of one socket.

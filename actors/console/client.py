@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from ...protocol.status import Json
+from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..io.http_client import UnreachableError, ask
 

@@ -21,9 +21,10 @@ import trio
 from trio_util import periodic
 
 from ...protocol.config import Config, Root
-from ...protocol.messages import PluginChanged, PluginStatus, Snapshot
+from ...protocol.messages import PluginChanged, Snapshot
 from ...protocol.plugins import CSI, DEVICE, DRA
-from ...protocol.status import StateName, plugin_to_json
+from ...protocol.status import PluginStatus, StateName
+from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table as console_table
 from .client import Plugin, run

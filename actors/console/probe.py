@@ -36,7 +36,7 @@ from ...protocol.plugins import (
 )
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
-from ...protocol.status import Json
+from ...protocol.status_json import Json
 from ...protocol.text import cut, encodable, escaped
 from ...protocol.wire.errors import DialError, DialFailure
 from ..io.grpc_client.channel import Channel

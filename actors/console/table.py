@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...protocol.status import Json
+from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from .client import Plugin
 

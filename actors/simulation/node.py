@@ -49,7 +49,7 @@ import trio.testing
 from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
-from ...protocol.status import StateName
+from ...protocol.status import PluginStatus, StateName
 from ...protocol.wire.errors import Peer
 from ...supervisor import Ports, Supervisor
 from ..handlers.actor import Handler
@@ -126,7 +126,7 @@ class SimulatedNode:
         self.network = MemoryNetwork(self.directory)
         self._handlers = dict(handlers or {})
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
-        self._statuses: dict[str, m.PluginStatus] = {}
+        self._statuses: dict[str, PluginStatus] = {}
         self._changed = trio.Event()
         self._to_start: list[Callable[[], Awaitable[None]]] = []
         self._pids = iter(range(1000, 1_000_000))
@@ -352,7 +352,7 @@ class SimulatedNode:
         """Return the same as :meth:`timeline` with reasons, attempts, generations and next tries."""
         return tuple(self._histories.get(self.path(socket), ()))
 
-    def status(self, socket: str) -> m.PluginStatus | None:
+    def status(self, socket: str) -> PluginStatus | None:
         """Return what is known of ``socket`` now, without its history; None if it is not there."""
         return self._statuses.get(self.path(socket))
 
@@ -365,7 +365,7 @@ class SimulatedNode:
         """Return all that the daemon knows; see :meth:`plugind.supervisor.Supervisor.snapshot`."""
         return await self.supervisor.snapshot()
 
-    async def wait_for(self, name: str, *, type: str | None = None) -> m.PluginStatus:  # noqa: A002 - the field's word
+    async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return once a plugin of that ``name`` is registered; see :meth:`plugind.supervisor.Supervisor.wait_for`."""
         return await self.supervisor.wait_for(name, type=type)
 

@@ -29,9 +29,8 @@ from ...protocol.messages import (
     Subscribed,
     Unsubscribed,
     ViewMessage,
-    Watching,
 )
-from ...protocol.status import Outcome, StateName
+from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
 from ..io import unix_socket as unix_listener

@@ -16,16 +16,15 @@ from ...protocol.messages import (
     Address,
     Lagged,
     PluginChanged,
-    PluginStatus,
     ReconcilerMessage,
     RetryAnswered,
     RetryAsked,
     RootReported,
     ViewMessage,
-    Watching,
 )
 from ...protocol.metrics import Metrics
-from ...protocol.status import Json, StateName, described_to_json, plugin_to_json
+from ...protocol.status import PluginStatus, StateName, Watching
+from ...protocol.status_json import Json, described_to_json, plugin_to_json
 from ...protocol.text import encodable
 from ...protocol.view import Row, View
 from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem

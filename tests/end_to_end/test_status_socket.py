@@ -27,10 +27,9 @@ from plugind.protocol.messages import (
     RootReported,
     StateChanged,
     StatusMessage,
-    Watching,
 )
 from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.status import StateName, Watching
 
 DEADLINE = 20.0
 

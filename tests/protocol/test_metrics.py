@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import attrs
 
-from plugind.protocol.messages import RootReported, StateChanged, Watching
+from plugind.protocol.messages import RootReported, StateChanged
 from plugind.protocol.metrics import BUCKETS, MAX_TYPES, Histogram, Metrics, RootCounters, worlds
 from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
-from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.view import View
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from plugind.protocol.messages import HistoryEntry, PluginStatus
-from plugind.protocol.status import Operation, Outcome, StateName, described_to_json, plugin_to_json
+from plugind.protocol.status import HistoryEntry, Operation, Outcome, PluginStatus, StateName
+from plugind.protocol.status_json import described_to_json, plugin_to_json
 
 
 def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:

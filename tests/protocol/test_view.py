@@ -3,9 +3,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from plugind.protocol.messages import HistoryEntry, PluginStatus, StateChanged
+from plugind.protocol.messages import StateChanged
 from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
 from plugind.protocol.view import DEPRECATED, View
 
 INFO = PluginInfo("CSIPlugin", "csi.example.com", "/r/a.sock", ("1.0.0",))

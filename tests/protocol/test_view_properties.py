@@ -9,7 +9,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.messages import HistoryEntry, PluginStatus, RootReported, StateChanged, Watching
+from plugind.protocol.messages import RootReported, StateChanged
 from plugind.protocol.metrics import (
     ACTUAL,
     ACTUAL_STATE,
@@ -23,7 +23,8 @@ from plugind.protocol.metrics import (
     worlds,
 )
 from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
-from plugind.protocol.status import Finished, Operation, Outcome, StateName, described_to_json
+from plugind.protocol.status import Finished, HistoryEntry, Operation, Outcome, PluginStatus, StateName, Watching
+from plugind.protocol.status_json import described_to_json
 from plugind.protocol.text import encodable, escaped
 from plugind.protocol.view import DEPRECATED, View
 from plugind.tests.protocol.thorough import examples

@@ -13,9 +13,8 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
-from ....protocol.messages import PluginStatus
 from ....protocol.plugins import InstancePolicy, Plugin
-from ....protocol.status import StateName
+from ....protocol.status import PluginStatus, StateName
 from ..handlers import Ask
 from .trace import Trace
 

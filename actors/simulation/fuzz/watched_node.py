@@ -16,7 +16,7 @@ from ....protocol import messages as m
 from ....protocol.config import Config, Timeouts
 from ....protocol.discovery import Found
 from ....protocol.plugins import InstancePolicy, Plugin
-from ....protocol.status import StateName
+from ....protocol.status import PluginStatus, StateName
 from ...io.directory import Chunk
 from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
@@ -213,7 +213,7 @@ class WatchedNode(SimulatedNode):
         self._seen.shown(status)
         super()._note(change)
 
-    def _is_owed_notice(self, status: m.PluginStatus) -> bool:
+    def _is_owed_notice(self, status: PluginStatus) -> bool:
         """Whether the plugin was registered and is still to be told so, as far as is shown: that lags the handler."""
         path, before = status.socket, self._statuses.get(status.socket)
         if before is None or before.generation != status.generation:
@@ -227,7 +227,7 @@ class WatchedNode(SimulatedNode):
                 self._owed_notices.discard(path)
         return path in self._owed_notices
 
-    def shown(self, state: StateName) -> dict[str, m.PluginStatus]:
+    def shown(self, state: StateName) -> dict[str, PluginStatus]:
         """What is shown in ``state`` now, by path."""
         return {path: status for path, status in self._statuses.items() if status.state is state}
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from plugind.actors.console.demo import has_settled, specs
-from plugind.protocol.messages import PluginStatus
 from plugind.protocol.plugins import BUILT_IN_TYPES
-from plugind.protocol.status import StateName
+from plugind.protocol.status import PluginStatus, StateName
 
 
 def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None:

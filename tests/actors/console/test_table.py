@@ -8,8 +8,8 @@ from rich.console import Console
 
 from plugind.actors.console import table as console_table
 from plugind.actors.console.client import Plugin
-from plugind.protocol.messages import HistoryEntry, PluginStatus
-from plugind.protocol.status import StateName, described_to_json, plugin_to_json
+from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
+from plugind.protocol.status_json import described_to_json, plugin_to_json
 
 GOOD = PluginStatus(
     "/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, None, 1, None, "CSIPlugin", "csi.example.com", "/r/a.sock",

@@ -18,7 +18,6 @@ from plugind.protocol.messages import (
     HandlersChanged,
     Lagged,
     PluginChanged,
-    PluginStatus,
     ReconcilerMessage,
     RetryAnswered,
     RetryAsked,
@@ -31,10 +30,9 @@ from plugind.protocol.messages import (
     Subscribed,
     Unsubscribed,
     ViewMessage,
-    Watching,
 )
 from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.status import PluginStatus, StateName, Watching
 
 ROOT = "/r"
 

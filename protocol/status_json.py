@@ -1,0 +1,61 @@
+"""The JSON forms of a plugin's status, as the status socket and the commands print them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .status import PluginStatus
+from .text import encodable
+
+Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
+"""A value that JSON can hold."""
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else encodable(text)
+
+
+def _seconds(seconds: float | None) -> float | None:
+    """To the microsecond: more digits are noise."""
+    return None if seconds is None else round(seconds, 6)
+
+
+def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
+    """Return what programs are told of one socket; times become seconds before or after ``now``."""
+    return {
+        "socket": encodable(plugin.socket),
+        "root": encodable(plugin.root),
+        "type": _text(plugin.type),
+        "name": _text(plugin.name),
+        "endpoint": _text(plugin.endpoint),
+        "versions": None if plugin.versions is None else [encodable(version) for version in plugin.versions],
+        "state": plugin.state.value,
+        "reason": _text(plugin.reason),
+        "attempt": plugin.attempt,
+        "next_try_in": None if plugin.next_try is None else _seconds(max(0.0, plugin.next_try - now)),
+        "generation": plugin.generation,
+        "since": _seconds(max(0.0, now - plugin.since)),
+        "registered_in": _seconds(plugin.registered_in),
+        "active": plugin.active,
+        "warnings": list(plugin.warnings),
+        "uid": plugin.uid,
+        "pid": plugin.pid,
+    }
+
+
+def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
+    """Return a plugin's history, the oldest entry first; ``ago`` is in seconds."""
+    return [
+        {
+            "ago": _seconds(max(0.0, now - entry.time)),
+            "state": entry.state.value,
+            "reason": _text(entry.reason),
+            "attempt": entry.attempt,
+        }
+        for entry in plugin.history
+    ]
+
+
+def described_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
+    """Return all that is known of one socket, its history too."""
+    return plugin_to_json(plugin, now) | {"history": history_to_json(plugin, now)}
