@@ -20,7 +20,7 @@ from ...protocol.wire.errors import Peer
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import retry
 from .directory import MemoryDirectory
-from .streams import ClientEnd, Connection, ServerEnd, connection
+from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
 
 class Accepting(enum.Enum):
@@ -55,12 +55,12 @@ class Listener:
     #: The process that serves: cancelled when it dies.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     #: Those that are open now, in the order they came.
-    connections: list[Connection] = attrs.Factory(list)
-    _arrivals: trio.MemorySendChannel[Connection] = attrs.field(init=False)
-    _waiting: trio.MemoryReceiveChannel[Connection] = attrs.field(init=False)
+    connections: list[MemoryConnection] = attrs.Factory(list)
+    _arrivals: trio.MemorySendChannel[MemoryConnection] = attrs.field(init=False)
+    _waiting: trio.MemoryReceiveChannel[MemoryConnection] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._arrivals, self._waiting = trio.open_memory_channel[Connection](1024)
+        self._arrivals, self._waiting = trio.open_memory_channel[MemoryConnection](1024)
 
     async def run(self) -> None:
         """Serve those who connect until the process dies."""
@@ -69,7 +69,7 @@ class Listener:
                 async for accepted in self._waiting:
                     nursery.start_soon(self._serve_one, accepted)
 
-    async def _serve_one(self, accepted: Connection) -> None:
+    async def _serve_one(self, accepted: MemoryConnection) -> None:
         try:
             await self.serve(accepted.server)
         finally:
@@ -77,9 +77,9 @@ class Listener:
             if accepted in self.connections:
                 self.connections.remove(accepted)
 
-    def connect(self) -> Connection:
+    def connect(self) -> MemoryConnection:
         """A client got in."""
-        made = connection()
+        made = memory_connection()
         made.server.seconds_per_byte = self.seconds_per_byte
         self.accepted += 1
         self.connections.append(made)

@@ -171,7 +171,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
 
 
 @attrs.frozen(eq=False)
-class Connection:
+class MemoryConnection:
     """Both ends of one connection."""
 
     client: ClientEnd
@@ -183,7 +183,7 @@ class Connection:
         self.server.reset()
 
 
-def connection() -> Connection:
+def memory_connection() -> MemoryConnection:
     """Return a new connection."""
     to_client, to_server = trio.testing.MemorySendStream(), trio.testing.MemoryReceiveStream()
-    return Connection(ClientEnd(to_client, to_server), ServerEnd(to_client, to_server))
+    return MemoryConnection(ClientEnd(to_client, to_server), ServerEnd(to_client, to_server))

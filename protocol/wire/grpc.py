@@ -54,7 +54,7 @@ _STATUSES: Final = {str(status.value): status for status in Status}
 
 
 @attrs.frozen
-class Outcome:
+class CallOutcome:
     """How a call ended. `cause` is there where the status is ours and not the plugin's."""
 
     status: Status
@@ -62,7 +62,7 @@ class Outcome:
     cause: WireError | None = None
 
 
-SUCCESS: Final = Outcome(Status.OK)
+SUCCESS: Final = CallOutcome(Status.OK)
 
 _heads: dict[tuple[str, str], bytes] = {}
 
@@ -106,7 +106,7 @@ def frame_message(message: bytes) -> bytes:
     return _PREFIX.pack(0, len(message)) + message
 
 
-class Call(Stream):
+class ClientCall(Stream):
     """One call as its caller sees it: headers, messages, trailers, outcome."""
 
     __slots__ = ("_connection", "_held", "_partial", "_queued", "head", "messages", "outcome", "trailers", "unary")
@@ -118,7 +118,7 @@ class Call(Stream):
         """True where the response is exactly one message."""
         self.head: ResponseBlock | None = None
         self.trailers: ResponseBlock | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: CallOutcome | None = None
         self.messages: deque[bytes] | None = None
         """Messages received and not taken; None until there was one."""
         self._partial: bytearray | None = None
@@ -157,7 +157,7 @@ class Call(Stream):
             self._held = 0
         return message
 
-    def cancel(self, outcome: Outcome) -> None:
+    def cancel(self, outcome: CallOutcome) -> None:
         """Give the call up from our side."""
         self._decide(outcome)
 
@@ -201,7 +201,7 @@ class Call(Stream):
             self._connection.used(self, size)
         if end:
             missing = WireError(WireProblem.PROTOCOL, "the response ended without trailers")
-            self._decide(self._end_problem(None) or Outcome(Status.UNKNOWN, missing.message, missing))
+            self._decide(self._end_problem(None) or CallOutcome(Status.UNKNOWN, missing.message, missing))
 
     def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
         """A whole response with plain headers and one message."""
@@ -214,8 +214,9 @@ class Call(Stream):
     def on_reset(self, code: int) -> None:
         """The peer gave the call up."""
         error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")
-        known = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
-        self._decide(Outcome(_RESET_STATUS.get(ErrorCode(code), known) if code <= 0xD else known, error.message, error))
+        fallback = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
+        status = _RESET_STATUS.get(ErrorCode(code), fallback) if code <= 0xD else fallback
+        self._decide(CallOutcome(status, error.message, error))
 
     def on_failed(self, error: WireError) -> None:
         """The call or its connection broke."""
@@ -259,7 +260,7 @@ class Call(Stream):
         limit = self._connection.limits.message_bytes
         if size > limit:
             error = over_limit(WireProblem.MESSAGE_BYTES, limit, f"a message of {size} bytes")
-            self._decide(Outcome(Status.RESOURCE_EXHAUSTED, error.message, error))
+            self._decide(CallOutcome(Status.RESOURCE_EXHAUSTED, error.message, error))
             return None
         return size
 
@@ -268,21 +269,21 @@ class Call(Stream):
     def _violate(self, what: str) -> None:
         """End the call for a rule of gRPC that the plugin broke (faults 68, 70)."""
         error = WireError(WireProblem.PROTOCOL, f"the peer sent {what}")
-        self._decide(Outcome(Status.INTERNAL, error.message, error))
+        self._decide(CallOutcome(Status.INTERNAL, error.message, error))
 
-    def _end_problem(self, trailers: ResponseBlock | None) -> Outcome | None:
+    def _end_problem(self, trailers: ResponseBlock | None) -> CallOutcome | None:
         """What is wrong with the messages at the end of the response, where the plugin itself does not say an error."""
         if trailers is not None and trailers.grpc_status != "0":
             return None
         if self._partial is not None:
             error = WireError(WireProblem.PROTOCOL, "the response ended in the middle of a message")
-            return Outcome(Status.INTERNAL, error.message, error)
+            return CallOutcome(Status.INTERNAL, error.message, error)
         if self.unary and self.messages is None and trailers is not None:
             error = WireError(WireProblem.PROTOCOL, "the response has no message")
-            return Outcome(Status.INTERNAL, error.message, error)
+            return CallOutcome(Status.INTERNAL, error.message, error)
         return None
 
-    def _decide(self, outcome: Outcome) -> None:
+    def _decide(self, outcome: CallOutcome) -> None:
         if self.outcome is None:
             self.outcome = outcome
             self._partial = None
@@ -290,20 +291,20 @@ class Call(Stream):
                 self._connection.reset(self)
 
 
-def failure_outcome(error: WireError) -> Outcome:
+def failure_outcome(error: WireError) -> CallOutcome:
     """The status for a broken connection, rule or limit."""
     if error.problem in (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.NOT_HTTP2):
-        return Outcome(Status.UNAVAILABLE, error.message, error)
-    return Outcome(Status.RESOURCE_EXHAUSTED if error.problem.is_limit else Status.INTERNAL, error.message, error)
+        return CallOutcome(Status.UNAVAILABLE, error.message, error)
+    return CallOutcome(Status.RESOURCE_EXHAUSTED if error.problem.is_limit else Status.INTERNAL, error.message, error)
 
 
-def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> Outcome | None:
+def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome | None:
     """What is wrong with response headers, before any message (fault 67)."""
     if block.http_status != 200:
         if trailers_only and block.grpc_status is not None:
             return None
         error = WireError(WireProblem.PROTOCOL, f"the peer answered with HTTP status {block.http_status}")
-        return Outcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
+        return CallOutcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
     kind = block.content_type
     # Of "application/grpc" and its variants, only protobuf is what the generated code reads.
     if kind in ("application/grpc", "application/grpc+proto") or (kind and kind.startswith("application/grpc;")):
@@ -312,25 +313,25 @@ def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> Outcome | Non
         return None
     said = "no content-type" if kind is None else f"content-type {shown(kind.encode())}"
     error = WireError(WireProblem.PROTOCOL, f"the peer answered with {said}, not application/grpc")
-    return Outcome(Status.UNKNOWN, error.message, error)
+    return CallOutcome(Status.UNKNOWN, error.message, error)
 
 
-def _status(block: ResponseBlock) -> Outcome:
+def _status(block: ResponseBlock) -> CallOutcome:
     """The status that trailers tell (fault 67)."""
     sent = block.grpc_status
     if sent == "0":
         return SUCCESS
     if sent is None:
         error = WireError(WireProblem.PROTOCOL, "the trailers have no grpc-status")
-        return Outcome(Status.UNKNOWN, error.message, error)
+        return CallOutcome(Status.UNKNOWN, error.message, error)
     message = decode_message(block.grpc_message) if block.grpc_message else ""
     status = _STATUSES.get(sent)
     if status is None:
         error = WireError(
             WireProblem.PROTOCOL, f"grpc-status is {shown(sent.encode())}{': ' if message else ''}{message}"
         )
-        return Outcome(Status.UNKNOWN, error.message, error)
-    return Outcome(status, message)
+        return CallOutcome(Status.UNKNOWN, error.message, error)
+    return CallOutcome(status, message)
 
 
 def decode_message(sent: str) -> str:
@@ -342,9 +343,9 @@ def decode_message(sent: str) -> str:
 
 __all__ = [
     "SUCCESS",
-    "Call",
+    "CallOutcome",
+    "ClientCall",
     "MetadataLike",
-    "Outcome",
     "decode_message",
     "failure_outcome",
     "frame_message",

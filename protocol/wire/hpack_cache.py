@@ -21,8 +21,8 @@ from .errors import WireError, WireProblem, over_limit, shown
 
 MAX_BLOCKS: Final = 512
 MAX_BLOCK_BYTES: Final = 2048
-MAX_OPENING_SIZES: Final = 8
-"""How many lengths of openings one state of the table knows: each is a look-up for a response that is new."""
+MAX_PREFIX_SIZES: Final = 8
+"""How many lengths of prefixes one state of the table knows: each is a look-up for a response that is new."""
 NEW_BLOCKS_PER_CONNECTION: Final = 8
 
 _CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
@@ -97,20 +97,20 @@ class TableState:
     """Newest first."""
     max_size: int
     blocks: dict[bytes, tuple[ResponseBlock, "TableState"]] = attrs.field(factory=dict, init=False, repr=False)
-    openings: dict[bytes, "Opening"] = attrs.field(factory=dict, init=False, repr=False)
+    prefixes: dict[bytes, "ResponsePrefix"] = attrs.field(factory=dict, init=False, repr=False)
     """The responses seen while the table was so, by the bytes before the message (`protocol.wire.responses`)."""
-    opening_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
-    """How long the keys of `openings` are."""
+    prefix_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
+    """How long the keys of `prefixes` are."""
 
     def forget(self) -> None:
         """Forget what was seen in this state."""
         self.blocks.clear()
-        self.openings.clear()
-        self.opening_sizes = ()
+        self.prefixes.clear()
+        self.prefix_sizes = ()
 
 
 @attrs.define(eq=False)
-class Ending:
+class ResponseSuffix:
     """What the bytes after a message mean: its trailers."""
 
     data: bytes
@@ -122,7 +122,7 @@ class Ending:
 
 
 @attrs.define(eq=False)
-class Opening:
+class ResponsePrefix:
     """What the bytes before a message mean: SETTINGS and acknowledgements of them, then plain response headers."""
 
     data: bytes
@@ -134,7 +134,7 @@ class Opening:
     head: ResponseBlock
     state: TableState
     """The table before the trailers."""
-    endings: dict[bytes, Ending] = attrs.field(factory=dict, init=False, repr=False)
+    suffixes: dict[bytes, ResponseSuffix] = attrs.field(factory=dict, init=False, repr=False)
 
 
 class _Table(Protocol):
@@ -183,24 +183,24 @@ class HeaderCache:
             self._count += 1
         return following
 
-    def learn_response(self, state: TableState, opening: Opening, ending: Ending) -> None:
+    def learn_response(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
         """Remember a response that began in `state`."""
         if self._count >= MAX_BLOCKS:
             self.clear()
         if self._states.get((state.entries, state.max_size)) is not state:
             # Forgotten meanwhile: nobody would find it there.
             return
-        if opening.data not in state.openings:
-            sizes = state.opening_sizes
-            if opening.size not in sizes:
-                if len(sizes) >= MAX_OPENING_SIZES:
+        if prefix.data not in state.prefixes:
+            sizes = state.prefix_sizes
+            if prefix.size not in sizes:
+                if len(sizes) >= MAX_PREFIX_SIZES:
                     return
-                state.opening_sizes = (*sizes, opening.size)
-            state.openings[opening.data] = opening
+                state.prefix_sizes = (*sizes, prefix.size)
+            state.prefixes[prefix.data] = prefix
             self._count += 1
-        endings = state.openings[opening.data].endings
-        if ending.data not in endings:
-            endings[ending.data] = ending
+        suffixes = state.prefixes[prefix.data].suffixes
+        if suffix.data not in suffixes:
+            suffixes[suffix.data] = suffix
             self._count += 1
 
 
@@ -231,9 +231,9 @@ class HeaderReader:
         self.state = hit[1]
         return hit[0]
 
-    def learn(self, state: TableState, opening: Opening, ending: Ending) -> None:
+    def learn(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
         """Remember a whole response that began in `state`."""
-        self._cache.learn_response(state, opening, ending)
+        self._cache.learn_response(state, prefix, suffix)
 
     def _decode(self, block: bytes) -> ResponseBlock:
         decoder = Decoder(self._limit)

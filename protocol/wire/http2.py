@@ -40,7 +40,7 @@ from .frames import (
     not_http2,
     unpadded,
 )
-from .hpack_cache import CACHE, HeaderCache, HeaderReader, Opening, ResponseBlock
+from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock, ResponsePrefix
 from .limits import DEFAULT_LIMITS, Limits
 from .responses import MAX_LEARNT_BYTES, MESSAGE_HEAD, NEW_RESPONSES_PER_CONNECTION, split_response
 from .sending import Stream
@@ -129,29 +129,29 @@ class ClientConnection(Control):
     def _take_known(self, data: bytes) -> bool:
         """Take a whole response that means what one before it meant. False, with nothing changed, if it is none."""
         state = self._headers.state
-        for size in state.opening_sizes:
-            opening = state.openings.get(data[:size])
-            if opening is not None and self._block is None and len(data) - size > MESSAGE_HEAD.size:
-                return self._take_response(opening, data)
+        for size in state.prefix_sizes:
+            prefix = state.prefixes.get(data[:size])
+            if prefix is not None and self._block is None and len(data) - size > MESSAGE_HEAD.size:
+                return self._take_response(prefix, data)
         return False
 
-    def _take_response(self, opening: Opening, data: bytes) -> bool:
+    def _take_response(self, prefix: ResponsePrefix, data: bytes) -> bool:
         """See `_take_known`. Whatever is out of the ordinary goes the long way, which does the same and explains."""
-        start = opening.size
+        start = prefix.size
         high, low, kind, flags, stream_id, compressed, length = MESSAGE_HEAD.unpack_from(data, start)
         size = high << 8 | low
         start += 9
-        ending = opening.endings.get(data[start + size :])
+        suffix = prefix.suffixes.get(data[start + size :])
         limits, stream = self.limits, self.streams.get(stream_id)
         window = self._receive_window - size
-        settings = self.budgets.spent[SETTINGS_FRAMES] + opening.settings_frames
+        settings = self.budgets.spent[SETTINGS_FRAMES] + prefix.settings_frames
         if (
-            ending is None
+            suffix is None
             or stream is None
             or kind != DATA
             or flags
             or compressed
-            or stream_id != opening.stream_id
+            or stream_id != prefix.stream_id
             or size != length + 5
             or size > MAX_FRAME
             or length > limits.message_bytes
@@ -159,29 +159,29 @@ class ClientConnection(Control):
             or stream.local_open
             or stream.head_done
             or not stream.remote_open
-            or ending.list_size > limits.header_list_bytes
+            or suffix.list_size > limits.header_list_bytes
             or settings > limits.settings
-            or not (self.settled or opening.settings_frames)
+            or not (self.settled or prefix.settings_frames)
         ):
             return False
-        if opening.settings_frames:
-            self._take_settings(opening, settings)
-        self._headers.state = ending.state
+        if prefix.settings_frames:
+            self._take_settings(prefix, settings)
+        self._headers.state = suffix.state
         self._receive_window = window
         stream.head_done, stream.remote_open = True, False
         del self.streams[stream_id]
         self.touched.append(stream)
-        stream.on_response(opening.head, data[start : start + size], ending.trailers)
+        stream.on_response(prefix.head, data[start : start + size], suffix.trailers)
         return True
 
-    def _take_settings(self, opening: Opening, spent: int) -> None:
-        """The SETTINGS that an opening begins with."""
+    def _take_settings(self, prefix: ResponsePrefix, spent: int) -> None:
+        """The SETTINGS that a prefix begins with."""
         self.budgets.spent[SETTINGS_FRAMES] = spent
-        self.budgets.counted += opening.settings_frames
+        self.budgets.counted += prefix.settings_frames
         if not self.settled:
             self.settled = True
             self.max_streams = None
-        for payload in opening.settings:
+        for payload in prefix.settings:
             self._apply_settings(payload)
 
     def _take_new(self, data: bytes) -> None:
@@ -189,10 +189,10 @@ class ClientConnection(Control):
         state, whole = self._headers.state, self._block is None
         self._take_frames(data)
         if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
-            opening, ending = split_response(state, data)
-            if opening is not None and ending is not None:
+            prefix, suffix = split_response(state, data)
+            if prefix is not None and suffix is not None:
                 self._may_learn -= 1
-                self._headers.learn(state, opening, ending)
+                self._headers.learn(state, prefix, suffix)
 
     def _take_frames(self, data: bytes) -> None:
         """Handle the whole frames of `data`, and keep the rest. At most one frame is ever kept (fault 65)."""

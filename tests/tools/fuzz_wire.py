@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from plugind.protocol.wire.grpc import Call
+from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
@@ -93,7 +93,7 @@ def check_mutant(data: bytes, requests: int, chance: random.Random, cache: Heade
 def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCache) -> tuple[str, list[object]]:
     """How a connection with some calls ends, and how each of them does."""
     connection = ClientConnection(LIMITS, cache)
-    calls = [Call(connection, unary=number % 2 == 0) for number in range(requests)]
+    calls = [ClientCall(connection, unary=number % 2 == 0) for number in range(requests)]
     for call in calls:
         connection.open(call, HEAD, end=True)
     position = 0

@@ -27,7 +27,7 @@ from plugind.protocol.wire.frames import (
 )
 from plugind.protocol.wire.limits import DEFAULT_LIMITS, Limits
 
-Peer = Callable[[trio.SocketStream], Awaitable[None]]
+Script = Callable[[trio.SocketStream], Awaitable[None]]
 
 HELLO = frame(SETTINGS, 0, 0)
 INFO = PluginInfo(type="CSIPlugin", name="a.example.com", supported_versions=["1.0.0"])
@@ -75,10 +75,10 @@ def goaway(last: int, code: int, said: bytes = b"") -> bytes:
     return frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + said)
 
 
-def says(*parts: bytes) -> Peer:
+def says(*parts: bytes) -> Script:
     """A peer that hears the request, says the parts and waits for us to close."""
 
-    async def peer(stream: trio.SocketStream) -> None:
+    async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         try:
             for part in parts:
@@ -88,20 +88,20 @@ def says(*parts: bytes) -> Peer:
         except trio.BrokenResourceError:
             return
 
-    return peer
+    return play
 
 
-def says_and_closes(*parts: bytes) -> Peer:
-    async def peer(stream: trio.SocketStream) -> None:
+def says_and_closes(*parts: bytes) -> Script:
+    async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         for part in parts:
             await stream.send_all(part)
 
-    return peer
+    return play
 
 
-def says_for_ever(first: bytes, again: bytes) -> Peer:
-    async def peer(stream: trio.SocketStream) -> None:
+def says_for_ever(first: bytes, again: bytes) -> Script:
+    async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         try:
             await stream.send_all(first)
@@ -110,12 +110,12 @@ def says_for_ever(first: bytes, again: bytes) -> Peer:
         except trio.BrokenResourceError:
             return
 
-    return peer
+    return play
 
 
 @asynccontextmanager
-async def served(path: Path, peer: Peer) -> AsyncIterator[str]:
-    """A listener whose connections `peer` handles, within ten seconds."""
+async def served(path: Path, script: Script) -> AsyncIterator[str]:
+    """A listener that plays `script` on every connection, within ten seconds."""
     with trio.fail_after(10):
         name = str(path / "peer.sock")
         listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
@@ -125,7 +125,7 @@ async def served(path: Path, peer: Peer) -> AsyncIterator[str]:
 
             async def serve(stream: trio.SocketStream) -> None:
                 async with stream:
-                    await peer(stream)
+                    await script(stream)
 
             async with trio.open_nursery() as nursery:
 
@@ -140,8 +140,8 @@ async def served(path: Path, peer: Peer) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def connected(path: Path, peer: Peer, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
-    async with served(path, peer) as name, await dial(name, timeout=5, limits=limits) as channel:
+async def connected(path: Path, script: Script, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
+    async with served(path, script) as name, await dial(name, timeout=5, limits=limits) as channel:
         yield channel
 
 
@@ -150,10 +150,10 @@ async def get_info(channel: Channel, timeout: float | None = 5) -> PluginInfo:
 
 
 async def refused(
-    path: Path, peer: Peer, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 5
+    path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 5
 ) -> tuple[str, WireProblem | None, str | None]:
-    """How GetInfo fails against the peer: status, problem and reason."""
-    async with connected(path, peer, limits) as channel:
+    """How GetInfo fails against the script: status, problem and reason."""
+    async with connected(path, script, limits) as channel:
         with pytest.raises(GRPCError) as caught:
             await get_info(channel, timeout)
     cause = caught.value.__cause__

@@ -17,7 +17,7 @@ from ....protocol.wire.errors import Peer, WireError
 from ....protocol.wire.grpc import MetadataLike
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
 from .driver import Driver
-from .stream import RecvT, SendT, Stream
+from .stream import ClientStream, RecvT, SendT
 from .transport import Transport
 
 StubT = TypeVar("StubT")
@@ -52,7 +52,7 @@ class Channel(Driver):
         timeout: float | None = None,
         deadline: Deadline | float | None = None,
         metadata: MetadataLike | None = None,
-    ) -> "Stream[SendT, RecvT]":
+    ) -> "ClientStream[SendT, RecvT]":
         """One call of the method `name`; nothing is sent yet. What generated stubs call.
 
         `timeout` is seconds from now; `deadline` is a time on Trio's clock, or grpclib's own kind; the earlier holds.
@@ -62,7 +62,7 @@ class Channel(Driver):
         if timeout is not None:
             soonest = trio.current_time() + timeout
             deadline = soonest if deadline is None else min(soonest, deadline)
-        return Stream(self, name, cardinality, request_type, reply_type, deadline, metadata)
+        return ClientStream(self, name, cardinality, request_type, reply_type, deadline, metadata)
 
     def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
         """A generated stub on this channel: `channel.stub(RegistrationStub)`. Only its annotation asks for more."""

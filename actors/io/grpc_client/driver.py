@@ -13,12 +13,12 @@ import trio
 from grpclib.const import Status
 
 from ....protocol.wire.errors import Peer, WireError, WireProblem
-from ....protocol.wire.grpc import Call, Outcome, failure_outcome
+from ....protocol.wire.grpc import CallOutcome, ClientCall, failure_outcome
 from ....protocol.wire.http2 import ClientConnection
 from ....protocol.wire.limits import Limits
 from .transport import Transport
 
-TIMED_OUT: Final = Outcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
+TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
 
 _UNTIMED_FRAMES: Final = 8
 """Control frames that a connection has for nothing: the clock is read only after more of them."""
@@ -47,7 +47,7 @@ class Driver:
         self.closed = False
         self._leading = False
         self._senders = 0
-        self._parked: dict[Call | None, list[trio.lowlevel.Task]] | None = None
+        self._parked: dict[ClientCall | None, list[trio.lowlevel.Task]] | None = None
         self._period_began: float | None = None
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Driver:
 
     # Sending.
 
-    async def open(self, call: Call, head: bytes, deadline: float | None, *, end: bool) -> None:
+    async def open(self, call: ClientCall, head: bytes, deadline: float | None, *, end: bool) -> None:
         """Begin a request, as soon as the peer takes one more. Not needed where `connection.can_open` is true."""
         connection = self.connection
         await self.until(self._may_open, call, deadline)
@@ -74,7 +74,7 @@ class Driver:
     def _may_open(self) -> bool:
         return self.connection.can_open or self.connection.refusal is not None
 
-    def request_now(self, call: Call, head: bytes, data: bytes) -> bool:
+    def request_now(self, call: ClientCall, head: bytes, data: bytes) -> bool:
         """Send a whole small request without waiting. False, with nothing done, if it is not that simple.
 
         Some of it may stay in `outgoing`.
@@ -87,7 +87,7 @@ class Driver:
             self._flush()
         return True
 
-    def send_now(self, call: Call, data: bytes, *, end: bool) -> int:
+    def send_now(self, call: ClientCall, data: bytes, *, end: bool) -> int:
         """Send what goes of a framed message without waiting. Returns how much; some of it may stay in `outgoing`."""
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
@@ -96,7 +96,7 @@ class Driver:
             self._flush()
         return sent
 
-    async def send_rest(self, call: Call, data: bytes, sent: int, deadline: float | None, *, end: bool) -> None:
+    async def send_rest(self, call: ClientCall, data: bytes, sent: int, deadline: float | None, *, end: bool) -> None:
         """Send the rest of a framed message, waiting for room in the windows and in the socket."""
         await self.flush()
         rest = memoryview(data)[sent:]
@@ -106,7 +106,7 @@ class Driver:
                 rest = rest[self.connection.send(call, rest, end=end) :]
         await self.flushed(call, deadline)
 
-    async def flushed(self, call: Call, deadline: float | None) -> None:
+    async def flushed(self, call: ClientCall, deadline: float | None) -> None:
         """Wait until the transport has taken all that there is to send."""
         await self.flush()
         if self.connection.outgoing:
@@ -165,7 +165,7 @@ class Driver:
 
     # Waiting.
 
-    async def until(self, ready: Callable[[], bool], call: Call | None, deadline: float | None) -> None:
+    async def until(self, ready: Callable[[], bool], call: ClientCall | None, deadline: float | None) -> None:
         """Return when `ready` is true, or when the deadline ended the call."""
         if ready():
             return
@@ -178,7 +178,7 @@ class Driver:
             call.cancel(TIMED_OUT)
             await self.flush()
 
-    async def wait(self, ready: Callable[[], bool], call: Call | None) -> None:
+    async def wait(self, ready: Callable[[], bool], call: ClientCall | None) -> None:
         """Return when `ready` is true: lead, or park while another leads.
 
         To lead is to send what waits to be sent and to read once, on behalf of every call.
@@ -248,7 +248,7 @@ class Driver:
             self._period_began = now
             self.connection.budgets.replenish()
 
-    async def _park(self, call: Call | None) -> None:
+    async def _park(self, call: ClientCall | None) -> None:
         """Wait until something came for the call, or this task is to lead."""
         if self._parked is None:
             self._parked = {}
@@ -273,8 +273,8 @@ class Driver:
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
-            waiters: list[Call | None] = (
-                list(self._parked) if everyone else cast("list[Call | None]", connection.touched)
+            waiters: list[ClientCall | None] = (
+                list(self._parked) if everyone else cast("list[ClientCall | None]", connection.touched)
             )
             if None in self._parked and connection.can_open and not everyone:
                 waiters = [*waiters, None]

@@ -13,9 +13,9 @@ from multidict import MultiDict
 from ....protocol.wire.errors import Peer
 from ....protocol.wire.grpc import (
     SUCCESS,
-    Call,
+    CallOutcome,
+    ClientCall,
     MetadataLike,
-    Outcome,
     frame_message,
     metadata_fields,
     request_head,
@@ -29,10 +29,10 @@ RecvT = TypeVar("RecvT", bound=Message)
 
 Metadata = MultiDict[str | bytes]
 
-_CANCELLED: Final = Outcome(Status.CANCELLED, "the call was cancelled")
+_CANCELLED: Final = CallOutcome(Status.CANCELLED, "the call was cancelled")
 
 
-class Stream(Generic[SendT, RecvT]):
+class ClientStream(Generic[SendT, RecvT]):
     """One call, with the surface of `grpclib.client.Stream`.
 
     Used as `async with method.open() as stream`. Leaving the block waits for the end of a call that ended well so far,
@@ -70,7 +70,7 @@ class Stream(Generic[SendT, RecvT]):
         self._reply_type = reply_type
         self._deadline = deadline
         self._metadata = metadata
-        self._call: Call | None = None
+        self._call: ClientCall | None = None
         self._ended = False
         self._sent = False
 
@@ -101,7 +101,7 @@ class Stream(Generic[SendT, RecvT]):
         call = await self._begin(end=end)
         await self._driver.flushed(call, self._deadline)
 
-    async def _begin(self, *, end: bool) -> Call:
+    async def _begin(self, *, end: bool) -> ClientCall:
         if self._call is not None:
             raise ProtocolError("the request was sent already")
         call = self._open(end=end)
@@ -109,13 +109,13 @@ class Stream(Generic[SendT, RecvT]):
             await self._driver.open(call, self._head(), self._deadline, end=end)
         return call
 
-    def _open(self, *, end: bool) -> Call:
+    def _open(self, *, end: bool) -> ClientCall:
         """Begin the request if the peer takes one more now; the call has no number otherwise."""
         driver = self._driver
         if driver.closed:
             raise trio.ClosedResourceError("this channel was closed")
         head = self._head()
-        call = self._call = Call(driver.connection, unary=not self._streams_in)
+        call = self._call = ClientCall(driver.connection, unary=not self._streams_in)
         self._ended = end
         if driver.connection.can_open:
             driver.connection.open(call, head, end=end)
@@ -153,7 +153,7 @@ class Stream(Generic[SendT, RecvT]):
     def _send_whole(self, data: bytes) -> bool:
         """Send the whole request in one step, if it can be; some of it may wait in the connection."""
         driver = self._driver
-        call = Call(driver.connection, unary=not self._streams_in)
+        call = ClientCall(driver.connection, unary=not self._streams_in)
         if not driver.request_now(call, self._head(), data):
             return False
         self._call = call
@@ -210,9 +210,9 @@ class Stream(Generic[SendT, RecvT]):
             _raise(outcome)
         return None
 
-    def _undecodable(self, call: Call, error: DecodeError) -> NoReturn:
+    def _undecodable(self, call: ClientCall, error: DecodeError) -> NoReturn:
         name = self._reply_type.__name__
-        outcome = Outcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
+        outcome = CallOutcome(Status.INTERNAL, f"the response is no valid {name}: {error}")
         call.cancel(outcome)
         raise GRPCError(outcome.status, outcome.message) from error
 
@@ -223,7 +223,7 @@ class Stream(Generic[SendT, RecvT]):
             raise ProtocolError("the request was not ended")
         await self._finish(call)
 
-    async def _finish(self, call: Call) -> None:
+    async def _finish(self, call: ClientCall) -> None:
         if call.outcome is None:
             while not call.has_ended():
                 await self._driver.until(call.has_ended_or_message, call, self._deadline)
@@ -234,7 +234,7 @@ class Stream(Generic[SendT, RecvT]):
         if call.outcome.status is not Status.OK:
             _raise(call.outcome)
 
-    def _started(self) -> Call:
+    def _started(self) -> ClientCall:
         if self._call is None:
             raise ProtocolError("the request was not sent")
         return self._call
@@ -253,7 +253,7 @@ class Stream(Generic[SendT, RecvT]):
             raise StopAsyncIteration
         return message
 
-    async def __aenter__(self) -> "Stream[SendT, RecvT]":
+    async def __aenter__(self) -> "ClientStream[SendT, RecvT]":
         return self
 
     async def __aexit__(
@@ -275,11 +275,11 @@ class Stream(Generic[SendT, RecvT]):
         elif error is None and outcome.status is not Status.OK and outcome is not _CANCELLED:
             _raise(outcome)
 
-    async def _give_up(self, call: Call) -> None:
+    async def _give_up(self, call: ClientCall) -> None:
         call.cancel(_CANCELLED)
         if not self._driver.closed:
             await self._driver.flush()
 
 
-def _raise(outcome: Outcome) -> NoReturn:
+def _raise(outcome: CallOutcome) -> NoReturn:
     raise GRPCError(outcome.status, outcome.message) from outcome.cause

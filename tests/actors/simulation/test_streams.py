@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from plugind.actors.simulation.fuzz import run as simulation
-from plugind.actors.simulation.streams import connection
+from plugind.actors.simulation.streams import memory_connection
 
 
 async def test_what_either_end_sends_arrives_at_the_other() -> None:
-    made = connection()
+    made = memory_connection()
     assert made.client.send(bytearray(b"ask")) == 3
     assert await made.server.receive_some() == b"ask"
     await made.server.send_all(b"answer")
@@ -21,13 +21,13 @@ async def test_what_either_end_sends_arrives_at_the_other() -> None:
 
 
 async def test_no_more_is_read_at_once_than_was_asked_for() -> None:
-    made = connection()
+    made = memory_connection()
     made.client.send(bytearray(b"abc"))
     assert [await made.server.receive_some(2), await made.server.receive_some(2)] == [b"ab", b"c"]
 
 
 async def test_a_read_that_is_cancelled_loses_nothing() -> None:
-    made = connection()
+    made = memory_connection()
     made.client.send(bytearray(b"abc"))
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -37,7 +37,7 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
 
 
 async def test_a_nudge_ends_a_wait_without_bytes(autojump_clock: trio.testing.MockClock) -> None:
-    made = connection()
+    made = memory_connection()
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
@@ -50,7 +50,7 @@ async def test_a_nudge_ends_a_wait_without_bytes(autojump_clock: trio.testing.Mo
 
 
 async def test_who_closes_ends_what_it_sends_and_refuses_what_comes() -> None:
-    made = connection()
+    made = memory_connection()
     made.client.send(bytearray(b"last words"))
     made.client.close()
     assert [await made.server.receive_some(), await made.server.receive_some()] == [b"last words", b""]
@@ -64,7 +64,7 @@ async def test_who_closes_ends_what_it_sends_and_refuses_what_comes() -> None:
 
 
 async def test_a_half_closed_server_reads_on() -> None:
-    made = connection()
+    made = memory_connection()
     await made.server.send_eof()
     assert await made.client.receive(unsent=False) == b""
     made.client.send(bytearray(b"still here"))
@@ -72,7 +72,7 @@ async def test_a_half_closed_server_reads_on() -> None:
 
 
 async def test_a_reset_loses_what_was_on_its_way_and_both_ends_learn_of_it() -> None:
-    made = connection()
+    made = memory_connection()
     made.client.send(bytearray(b"lost"))
     made.reset()
     with pytest.raises(trio.BrokenResourceError):
@@ -85,7 +85,7 @@ async def test_a_reset_loses_what_was_on_its_way_and_both_ends_learn_of_it() -> 
 
 async def test_a_slow_server_sends_byte_by_byte(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 63."""
-    made = connection()
+    made = memory_connection()
     made.server.seconds_per_byte = 0.5
     got: list[tuple[float, bytes | None]] = []
     async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import literal_field
-from plugind.protocol.wire.grpc import Call, decode_message, frame_message, request_head, timeout_field
+from plugind.protocol.wire.grpc import ClientCall, decode_message, frame_message, request_head, timeout_field
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.metadata import decode_binary, decode_metadata
@@ -16,9 +16,9 @@ from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
 HEAD = request_head("/a.B/C", "localhost")
 
 
-def begun(*, unary: bool = True, limits: Limits | None = None) -> tuple[ClientConnection, Call]:
+def begun(*, unary: bool = True, limits: Limits | None = None) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits())
-    call = Call(connection, unary=unary)
+    call = ClientCall(connection, unary=unary)
     connection.open(call, HEAD, end=True)
     connection.receive(HELLO + headers(1))
     connection.outgoing.clear()
@@ -183,7 +183,7 @@ def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
 def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
     """A server may answer each DATA frame with two of them, however large the upload."""
     connection = ClientConnection(Limits(window_updates=5))
-    call = Call(connection, unary=True)
+    call = ClientCall(connection, unary=True)
     connection.open(call, HEAD)
     connection.receive(HELLO)
     body = memoryview(frame_message(b"x" * 2_000_000))

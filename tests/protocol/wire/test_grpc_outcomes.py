@@ -11,8 +11,8 @@ from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import DATA, PADDED, RST_STREAM, frame
 from plugind.protocol.wire.grpc import (
     SUCCESS,
-    Call,
-    Outcome,
+    CallOutcome,
+    ClientCall,
     decode_message,
     failure_outcome,
     frame_message,
@@ -32,9 +32,9 @@ OK_STATUS = (":status", "200")
 
 def called(
     said: bytes, *, unary: bool = True, limits: Limits | None = None, ended: bool = True
-) -> tuple[ClientConnection, Call]:
+) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits(), HeaderCache())
-    call = Call(connection, unary=unary)
+    call = ClientCall(connection, unary=unary)
     connection.open(call, HEAD, end=ended)
     connection.receive(HELLO)
     connection.outgoing.clear()
@@ -42,7 +42,7 @@ def called(
     return connection, call
 
 
-def told(call: Call) -> tuple[Status, str] | None:
+def told(call: ClientCall) -> tuple[Status, str] | None:
     return None if call.outcome is None else (call.outcome.status, call.outcome.message)
 
 
@@ -211,7 +211,7 @@ def test_a_reset_means_what_grpc_says(code: int, status: Status, name: str) -> N
 )
 def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) -> None:
     error = WireError(problem, "why")
-    assert failure_outcome(error) == Outcome(status, "why", error)
+    assert failure_outcome(error) == CallOutcome(status, "why", error)
 
 
 def test_every_limit_exhausts_a_resource() -> None:
@@ -226,7 +226,7 @@ def test_every_limit_exhausts_a_resource() -> None:
 def test_the_first_outcome_is_the_one() -> None:
     """A call that was given up does not succeed later, and the peer is told that it is over."""
     connection, call = called(headers(1))
-    mine = Outcome(Status.CANCELLED, "given up")
+    mine = CallOutcome(Status.CANCELLED, "given up")
     call.cancel(mine)
     assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, b"\0\0\0\x08")
     connection.receive(data(1, message(b"x")) + trailers(1))
@@ -278,7 +278,7 @@ def test_a_known_response_with_a_status_of_nothing_is_no_success() -> None:
     cache = HeaderCache()
     for _ in range(3):
         connection = ClientConnection(Limits(), cache)
-        call = Call(connection, unary=True)
+        call = ClientCall(connection, unary=True)
         connection.open(call, HEAD, end=True)
         connection.receive(HELLO + ended(("grpc-status", "")))
         assert told(call) == (Status.UNKNOWN, "grpc-status is ")
@@ -412,7 +412,7 @@ def test_any_shape_of_a_response_has_one_outcome_that_its_caller_can_live_with(
 ) -> None:
     """Faults 67 to 70: all is well only with a message, where one was asked for; and what was decided stays."""
     connection, call = called(b"", unary=unary, ended=ended)
-    outcome: Outcome | None = None
+    outcome: CallOutcome | None = None
     for piece in pieces:
         connection.receive(piece)
         assert outcome is None or call.outcome is outcome

@@ -12,13 +12,13 @@ from plugind.protocol.wire.frames import literal_field
 from plugind.protocol.wire.hpack_cache import (
     MAX_BLOCK_BYTES,
     MAX_BLOCKS,
-    MAX_OPENING_SIZES,
+    MAX_PREFIX_SIZES,
     NEW_BLOCKS_PER_CONNECTION,
-    Ending,
     Entry,
     HeaderCache,
     HeaderReader,
-    Opening,
+    ResponsePrefix,
+    ResponseSuffix,
     TableState,
     interpret,
 )
@@ -214,45 +214,45 @@ def test_a_full_memory_forgets_all_and_begins_anew() -> None:
     learn_many(cache, 1, start=MAX_BLOCKS)
     assert len(cache) == 1
     assert list(cache.root.blocks) == [literal(b"n", b"%d" % MAX_BLOCKS, indexed=False)]
-    assert (state.blocks, state.openings, state.opening_sizes) == ({}, {}, ())
+    assert (state.blocks, state.prefixes, state.prefix_sizes) == ({}, {}, ())
     # Who is under way goes on from the table that it has.
     assert under_way.read(b"\xbe").fields == (("x", "y"),)
 
 
-def opening(number: int, *, size: int = 0) -> Opening:
+def prefix(number: int, *, size: int = 0) -> ResponsePrefix:
     data = (b"o%d" % number).ljust(size, b".")
-    return Opening(data, len(data), 1, 1, (), interpret([STATUS, GRPC], 0), TableState((), 4096))
+    return ResponsePrefix(data, len(data), 1, 1, (), interpret([STATUS, GRPC], 0), TableState((), 4096))
 
 
-def ending(number: int) -> Ending:
-    return Ending(b"e%d" % number, interpret([(b"grpc-status", b"0")], 0), TableState((), 4096), 0)
+def suffix(number: int) -> ResponseSuffix:
+    return ResponseSuffix(b"e%d" % number, interpret([(b"grpc-status", b"0")], 0), TableState((), 4096), 0)
 
 
 def test_responses_are_remembered_by_opening_and_ending() -> None:
     cache = HeaderCache()
     state = cache.root
-    first = opening(1)
-    cache.learn_response(state, first, ending(1))
+    first = prefix(1)
+    cache.learn_response(state, first, suffix(1))
     assert len(cache) == 2
-    cache.learn_response(state, opening(1), ending(2))
-    cache.learn_response(state, opening(1), ending(2))
+    cache.learn_response(state, prefix(1), suffix(2))
+    cache.learn_response(state, prefix(1), suffix(2))
     assert len(cache) == 3
-    assert state.openings == {b"o1": first}
-    assert set(first.endings) == {b"e1", b"e2"}
-    assert state.opening_sizes == (2,)
+    assert state.prefixes == {b"o1": first}
+    assert set(first.suffixes) == {b"e1", b"e2"}
+    assert state.prefix_sizes == (2,)
 
 
 def test_a_state_knows_openings_of_a_few_sizes() -> None:
     """Each is a look-up for every response that is new."""
     cache = HeaderCache()
-    for size in range(10, 10 + MAX_OPENING_SIZES + 3):
-        cache.learn_response(cache.root, opening(size, size=size), ending(1))
-    assert cache.root.opening_sizes == tuple(range(10, 10 + MAX_OPENING_SIZES))
-    assert len(cache.root.openings) == MAX_OPENING_SIZES
-    cache.learn_response(cache.root, opening(5, size=10), ending(1))
-    assert len(cache.root.openings) == MAX_OPENING_SIZES + 1, "one more of a size that is known"
+    for size in range(10, 10 + MAX_PREFIX_SIZES + 3):
+        cache.learn_response(cache.root, prefix(size, size=size), suffix(1))
+    assert cache.root.prefix_sizes == tuple(range(10, 10 + MAX_PREFIX_SIZES))
+    assert len(cache.root.prefixes) == MAX_PREFIX_SIZES
+    cache.learn_response(cache.root, prefix(5, size=10), suffix(1))
+    assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "one more of a size that is known"
     cache.clear()
-    assert (cache.root.openings, cache.root.opening_sizes, len(cache)) == ({}, (), 0)
+    assert (cache.root.prefixes, cache.root.prefix_sizes, len(cache)) == ({}, (), 0)
 
 
 def test_a_response_in_a_state_that_was_forgotten_is_not_remembered() -> None:
@@ -260,18 +260,18 @@ def test_a_response_in_a_state_that_was_forgotten_is_not_remembered() -> None:
     reader = HeaderReader(65_536, cache)
     reader.read(literal(b"x", b"y"))
     state = reader.state
-    reader.learn(state, opening(1), ending(1))
+    reader.learn(state, prefix(1), suffix(1))
     assert len(cache) == 3
     cache.clear()
-    reader.learn(state, opening(1), ending(1))
-    assert (len(cache), state.openings) == (0, {})
+    reader.learn(state, prefix(1), suffix(1))
+    assert (len(cache), state.prefixes) == (0, {})
 
 
 def test_responses_fill_the_memory_too() -> None:
     cache = HeaderCache()
     learn_many(cache, MAX_BLOCKS - 1)
-    cache.learn_response(cache.root, opening(1), ending(1))
+    cache.learn_response(cache.root, prefix(1), suffix(1))
     assert len(cache) == MAX_BLOCKS + 1
-    cache.learn_response(cache.root, opening(2), ending(1))
+    cache.learn_response(cache.root, prefix(2), suffix(1))
     assert len(cache) == 2, "all was forgotten first"
-    assert list(cache.root.openings) == [b"o2"]
+    assert list(cache.root.prefixes) == [b"o2"]

@@ -17,7 +17,7 @@ from grpclib.const import Status
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from plugind.protocol.wire.grpc import Call, frame_message, request_head
+from plugind.protocol.wire.grpc import ClientCall, frame_message, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
@@ -35,7 +35,7 @@ WHICH = st.integers(0, 5)
 class Talk:
     """One call, and what the server knows of it."""
 
-    call: Call
+    call: ClientCall
     #: What the client has still to send, and all that it asked to send.
     unsent: bytes
     asked: bytes
@@ -81,7 +81,7 @@ class WireMachine(RuleBasedStateMachine):
         if not self.client.can_open:
             return
         body = frame_message(b"q" * size)
-        talk = Talk(Call(self.client, unary=unary), body, body)
+        talk = Talk(ClientCall(self.client, unary=unary), body, body)
         if at_once and self.client.request(talk.call, HEAD, body):
             talk.unsent = b""
         else:

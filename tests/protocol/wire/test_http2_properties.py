@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.grpc import Call, frame_message, metadata_fields, request_head, timeout_field
+from plugind.protocol.wire.grpc import ClientCall, frame_message, metadata_fields, request_head, timeout_field
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, NEW_BLOCKS_PER_CONNECTION, HeaderCache, HeaderReader
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
@@ -74,7 +74,7 @@ def test_what_we_write_is_what_h2_reads(
     sent = [*metadata, ("x-large", "v" * large + "v")]
     head = request_head("/" + path, "localhost") + timeout_field(2.5) + metadata_fields(sent)
     for message in messages:
-        call = Call(connection, unary=True)
+        call = ClientCall(connection, unary=True)
         connection.open(call, head)
         body = memoryview(frame_message(message))
         got, fields = bytearray(), None

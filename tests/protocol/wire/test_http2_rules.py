@@ -36,7 +36,7 @@ from plugind.protocol.wire.frames import (
     WITH_PRIORITY,
     frame,
 )
-from plugind.protocol.wire.grpc import Call, request_head
+from plugind.protocol.wire.grpc import ClientCall, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import MAX_WINDOW, PREFACE, Limits
@@ -60,9 +60,9 @@ WORD = struct.Struct(">I")
 
 def begun(
     limits: Limits | None = None, *, greeting: bytes = HELLO, ended: bool = True
-) -> tuple[ClientConnection, Call]:
+) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits(), HeaderCache())
-    call = Call(connection, unary=True)
+    call = ClientCall(connection, unary=True)
     connection.open(call, HEAD, end=ended)
     connection.receive(greeting)
     connection.outgoing.clear()
@@ -188,7 +188,7 @@ def test_malformed_headers_end_their_call_alone(said: bytes, words: str) -> None
 def test_a_rule_of_one_stream_ends_that_stream_alone(said: bytes, words: str, code: ErrorCode) -> None:
     """RFC 9113 section 5.4.2."""
     connection, call = begun()
-    other = Call(connection, unary=True)
+    other = ClientCall(connection, unary=True)
     connection.open(other, HEAD, end=True)
     connection.outgoing.clear()
     connection.receive(said)
@@ -283,7 +283,7 @@ def test_what_comes_for_a_call_that_is_over_costs_a_budget(limits: Limits, one: 
 
 def test_a_call_that_we_reset_makes_late_frames_free_again() -> None:
     connection, call = begun(Limits(late_frames=3))
-    other = Call(connection, unary=True)
+    other = ClientCall(connection, unary=True)
     connection.open(other, HEAD, end=True)
     connection.reset(call)
     for _ in range(3):
@@ -421,7 +421,7 @@ def test_a_connection_that_ends_says_after_what(said: bytes, words: str) -> None
 def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
     """RFC 9113 section 6.8: and no new call begins."""
     connection, first = begun()
-    second = Call(connection, unary=True)
+    second = ClientCall(connection, unary=True)
     connection.open(second, HEAD, end=True)
     connection.outgoing.clear()
     connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1 | 1 << 31) + WORD.pack(0)))
@@ -532,7 +532,7 @@ def test_settings_are_answered_and_heeded() -> None:
     assert call.send_window == -50
     connection.receive(settings((3, 2)))
     assert connection.can_open
-    other = Call(connection, unary=True)
+    other = ClientCall(connection, unary=True)
     connection.open(other, HEAD)
     assert other.send_window == 50
     connection.receive(SETTINGS_ACK)
@@ -542,7 +542,7 @@ def test_settings_are_answered_and_heeded() -> None:
 def test_before_the_settings_of_the_peer_a_hundred_calls_begin() -> None:
     connection = ClientConnection(Limits(), HeaderCache())
     while connection.can_open:
-        connection.open(Call(connection, unary=True), HEAD, end=True)
+        connection.open(ClientCall(connection, unary=True), HEAD, end=True)
     assert len(connection.streams) == STREAMS_BEFORE_SETTINGS == 100
     connection.receive(HELLO)
     assert connection.can_open
@@ -552,7 +552,7 @@ def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
     connection, _ = begun()
     connection._next_id = MAX_STREAM_ID
     assert connection.can_open
-    connection.open(Call(connection, unary=True), HEAD, end=True)
+    connection.open(ClientCall(connection, unary=True), HEAD, end=True)
     assert not connection.can_open
     assert connection.refusal is not None
     assert connection.refusal.message == "the connection has used up its stream numbers"
@@ -625,21 +625,21 @@ def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> No
     connection = ClientConnection(Limits(), HeaderCache())
     assert bytes(connection.outgoing).startswith(PREFACE)
     connection.outgoing.clear()
-    connection.open(Call(connection, unary=True), b"\x83", end=True)
-    connection.open(Call(connection, unary=True), b"\x83")
+    connection.open(ClientCall(connection, unary=True), b"\x83", end=True)
+    connection.open(ClientCall(connection, unary=True), b"\x83")
     assert bytes(connection.outgoing) == (
         frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x20\x83") + frame(HEADERS, END_HEADERS, 3, b"\x83")
     )
     connection.outgoing.clear()
     large = bytes(16_384 * 2)
-    connection.open(Call(connection, unary=True), large + b"\x83", end=True)
+    connection.open(ClientCall(connection, unary=True), large + b"\x83", end=True)
     assert bytes(connection.outgoing) == (
         frame(HEADERS, END_STREAM, 5, large[:16_384])
         + frame(CONTINUATION, 0, 5, large[16_384:])
         + frame(CONTINUATION, END_HEADERS, 5, b"\x83")
     )
     connection.outgoing.clear()
-    connection.open(Call(connection, unary=True), large, end=True)
+    connection.open(ClientCall(connection, unary=True), large, end=True)
     assert bytes(connection.outgoing).endswith(frame(CONTINUATION, END_HEADERS, 7, large[:16_384]))
 
 
@@ -647,7 +647,7 @@ def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
     for body in (b"", b"x" * 100, b"x" * 16_384):
         one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
         for number in range(2):
-            first, second = Call(one, unary=True), Call(two, unary=True)
+            first, second = ClientCall(one, unary=True), ClientCall(two, unary=True)
             assert one.request(first, HEAD, body)
             two.open(second, HEAD)
             assert two.send(second, body, end=True) == len(body)
@@ -676,7 +676,7 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[i
         connection.send_window = 4
     if hinder[0] == 5:
         body = bytes(16_385)
-    call = Call(connection, unary=True)
+    call = ClientCall(connection, unary=True)
     assert not connection.request(call, HEAD, body)
     assert (bytes(connection.outgoing), call.id, list(connection.streams)) == (b"", 0, [1])
     assert not connection.request(call, bytes(16_384), b"")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugind.protocol.wire.frames import frame
-from plugind.protocol.wire.grpc import Call
-from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_OPENING_SIZES, HeaderCache, Opening
+from plugind.protocol.wire.grpc import ClientCall
+from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, HeaderCache, ResponsePrefix
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.tests.tools.fuzz_wire import mutate
@@ -41,20 +41,20 @@ class Counting(ClientConnection):
 
     hits = 0
 
-    def _take_response(self, opening: Opening, data: bytes) -> bool:
-        known = super()._take_response(opening, data)
+    def _take_response(self, prefix: ResponsePrefix, data: bytes) -> bool:
+        known = super()._take_response(prefix, data)
         self.hits += known
         return known
 
 
-def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[Call]:
-    calls = [Call(connection, unary=unary) for _ in range(3)]
+def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[ClientCall]:
+    calls = [ClientCall(connection, unary=unary) for _ in range(3)]
     for call in calls:
         connection.open(call, HEAD, end=ended)
     return calls
 
 
-def state_of(connection: ClientConnection, calls: list[Call]) -> list[object]:
+def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[object]:
     """All that later bytes, or a caller, could tell apart."""
     table = connection._headers.state
     failure = connection.failure
@@ -194,8 +194,8 @@ def test_the_memory_of_responses_is_bounded() -> None:
         connection.receive(frame(4, 0, 0, unknown) + OK)
         assert connection.failure is None
         assert len(cache) <= MAX_BLOCKS + 1
-        assert len(cache.root.opening_sizes) <= MAX_OPENING_SIZES
-        assert len(cache.root.openings) <= MAX_BLOCKS
+        assert len(cache.root.prefix_sizes) <= MAX_PREFIX_SIZES
+        assert len(cache.root.prefixes) <= MAX_BLOCKS
 
 
 def test_known_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
