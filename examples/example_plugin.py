@@ -127,14 +127,12 @@ async def run(socket: str, plugin_type: str, name: str, endpoint: str, life: Lif
         print(f"listening at {socket}", flush=True)
 
 
-async def run_until_told(args: argparse.Namespace) -> Life:
+async def run_until_stopped(args: argparse.Namespace, life: Life) -> None:
     """Run the plugin until a signal or a refusal ends it."""
-    life = Life()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, life, nursery.cancel_scope)
         await run(args.socket, args.type, args.name, args.endpoint, life)
         nursery.cancel_scope.cancel()
-    return life
 
 
 async def stop_on_signal(life: Life, everything: trio.CancelScope) -> None:
@@ -158,11 +156,15 @@ def main() -> int:
     parser.add_argument("--name", required=True, metavar="N", help="the plugin's name")
     parser.add_argument("--type", default="ExamplePlugin", metavar="T", help="the plugin's type (%(default)s)")
     parser.add_argument("--endpoint", default="", metavar="PATH", help="a socket of its own for the services")
+    life, failure = Life(), None
     try:
-        life = trio.run(run_until_told, parser.parse_args())
+        trio.run(run_until_stopped, parser.parse_args(), life)
     except* OSError as errors:
-        print(f"example plugin: {first_cause(errors)}", file=sys.stderr)
-        raise SystemExit(1) from None
+        # Not raised here: before CPython 3.11.4, a SystemExit that leaves ``except*`` arrives in a group.
+        failure = first_cause(errors)
+    if failure is not None:
+        print(f"example plugin: {failure}", file=sys.stderr)
+        return 1
     if life.refusal is not None:
         print(f"example plugin: not registered: {life.refusal}", file=sys.stderr)
         return 1
