@@ -22,7 +22,7 @@ from .io.directory import CHUNK, Chunk, Directory, Events
 Tell = Callable[[Sequence[Message]], Awaitable[None]]
 
 
-class Looker:
+class Scanner:
     """The eyes of one watcher: owned and driven by it, and it alone.
 
     The three reasons are in words, or None while all is well.
@@ -38,9 +38,9 @@ class Looker:
         #: Why the root cannot be read; why inotify is not to be had for all of it; what else could not be read.
         self.unavailable: str | None = None
         self.unwatched: str | None = None
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         #: Look at every name, also where no event and no other inode asks for it.
-        self.thorough = True
+        self.deep = True
         self._tell = tell
         self._follow_symlinks = follow_symlinks
         self._events: Events | None = None
@@ -57,15 +57,15 @@ class Looker:
 
     def begin(self) -> None:
         """A look at everything begins: what was wrong before may be so no longer."""
-        self.unavailable = self.unwatched = self.trouble = None
-        self.discovery.untaken = 0
+        self.unavailable = self.unwatched = self.last_error = None
+        self.discovery.over_limit = 0
         self._open_events()
         unseen, self._unseen = self._unseen, {}
         self.watches.put_back(unseen)
         self.collect()
 
     @property
-    def alarmed(self) -> bool:
+    def needs_rescan(self) -> bool:
         """Looking here and there does not do: everything must be looked at, at once."""
         return self.watches.overflowed or self.root in self.watches.marks or self.unavailable is not None
 
@@ -87,7 +87,7 @@ class Looker:
         """Watch one directory, then read it (fault 12). False: it could not be read, and nothing follows (fault 26)."""
         self._watch(path)
         trusted = self.watches.trusts(path)
-        known = self.discovery.children(path) if trusted and not self.thorough else {}
+        known = self.discovery.children(path) if trusted and not self.deep else {}
         seen: set[str] = set()
         self.collect()
         try:
@@ -116,7 +116,7 @@ class Looker:
             seen.add(name)
         seen.update(chunk.unchanged, chunk.unreadable)
         for name in chunk.unreadable:
-            self.trouble = f"cannot look at {below(path, name)}"
+            self.last_error = f"cannot look at {below(path, name)}"
         self.watches.put_back(earlier)
 
     def _is_gone(self, path: str) -> bool:
@@ -135,7 +135,7 @@ class Looker:
         if path == self.root:
             self.unavailable = reason
         else:
-            self.trouble = reason
+            self.last_error = reason
         return False
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Looker:
 
     async def settle(self) -> None:
         """Look wherever something was said to have happened, and go on until nothing follows, or there is alarm."""
-        while not self.alarmed:
+        while not self.needs_rescan:
             if self.watches.marks:
                 await self._look_at_marked()
             elif self._again:
@@ -203,7 +203,7 @@ class Looker:
 
     def _unseeable(self, path: str, marks: int, error: OSError) -> None:
         """What events said of ``path`` is kept: without it, a socket with the inode of the old one is no news."""
-        self.trouble = f"cannot look at {path}: {words(error)}"
+        self.last_error = f"cannot look at {path}: {words(error)}"
         self._unseen[path] = self._unseen.get(path, 0) | marks
 
     def observe(
@@ -214,7 +214,7 @@ class Looker:
         if found is not None and found.kind is Kind.SYMLINK and self._follow_symlinks:
             found, refusal = self._follow(path, found)
         if found is not None and found.kind is Kind.SOCKET:
-            self._look_at_rival(path, found)
+            self._look_at_other_name(path, found)
         if trusted is None:
             trusted = self.watches.trusts(os.path.dirname(path))
         self.discovery.observe(
@@ -227,22 +227,22 @@ class Looker:
             refusal=refusal,
         )
 
-    def _look_at_rival(self, path: str, found: Found) -> None:
-        rival = self.discovery.rival(path, found)
-        if rival is None:
+    def _look_at_other_name(self, path: str, found: Found) -> None:
+        other = self.discovery.hard_link_of(path, found)
+        if other is None:
             return
         try:
-            there = self.directory.look(rival)
+            there = self.directory.look(other)
         except OSError:
             return
         if there is not None and there.kind is Kind.SYMLINK:
-            there = self.directory.follow(rival, self.root)
+            there = self.directory.follow(other, self.root)
         self.discovery.observe(
-            rival,
+            other,
             there,
-            self.watches.marks.pop(rival, 0),
+            self.watches.marks.pop(other, 0),
             time=trio.current_time(),
-            trusted=self.watches.trusts(os.path.dirname(rival)),
+            trusted=self.watches.trusts(os.path.dirname(other)),
             first=not self.complete,
         )
 

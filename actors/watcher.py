@@ -17,13 +17,13 @@ from ..protocol.discovery import Discovery, Kind
 from ..protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage
 from ..protocol.status import Watching
 from .io.directory import Directory
-from .scanner import Looker, words
+from .scanner import Scanner, words
 
 #: Events that can be lost come so fast only where somebody floods the root: seconds between two scans for their sake.
 _OVERFLOW_GAP = 0.1
 
 #: A scan goes by the inodes in the listing, which do not tell of a mount over a socket; every so many-th does not.
-_THOROUGH = 6
+_DEEP = 6
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ async def run(
     watcher = _Watcher(config, directory, reconciler, status, generations, rng)
     try:
         while True:
-            await watcher.look_at_everything()
+            await watcher.rescan()
             await watcher.follow_events()
     finally:
         watcher.close()
@@ -87,12 +87,12 @@ class _Watcher:
             max_depth=config.max_depth,
             max_entries=config.max_entries,
         )
-        self._looker = Looker(
+        self._scanner = Scanner(
             directory, self._discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root
         )
         #: When the next look at everything is due, and whether the present one was due, or an event asked for it.
         self._due = trio.current_time()
-        self._timely = True
+        self._scheduled = True
         self._failed_tries = 0
         #: What events told of a root that could not be looked at.
         self._root_marks = 0
@@ -100,69 +100,69 @@ class _Watcher:
         self._report = RootReported(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
 
     def close(self) -> None:
-        self._looker.close()
+        self._scanner.close()
 
     # --- the two things that it does ----------------------------------------------------------------------------------
 
-    async def look_at_everything(self) -> None:
+    async def rescan(self) -> None:
         """A full scan, and all that a first start does, so that a start, a rescan and a recovery are one thing."""
-        self._timely = trio.current_time() >= self._due
+        self._scheduled = trio.current_time() >= self._due
         overflows = await self._begin_after_overflow()
-        self._looker.thorough = self._report.scans % _THOROUGH == 0
-        self._looker.begin()
+        self._scanner.deep = self._report.scans % _DEEP == 0
+        self._scanner.begin()
         failures = 0
         if await self._find_root():
-            failures = await self._looker.scan_tree()
+            failures = await self._scanner.scan_tree()
         await self._conclude(failures, overflows)
 
     async def follow_events(self) -> None:
         """Look where events say that something happened, until everything must be looked at."""
-        looker = self._looker
+        scanner = self._scanner
         while trio.current_time() < self._due:
-            if looker.watches.overflowed or self._root in looker.watches.marks:
+            if scanner.watches.overflowed or self._root in scanner.watches.marks:
                 return
-            await looker.wait(self._due)
-            looker.collect()
-            await looker.settle()
+            await scanner.wait(self._due)
+            scanner.collect()
+            await scanner.settle()
 
     async def _begin_after_overflow(self) -> int:
         """Count an overflow that is about to be made good for; a flood of them may not starve the node (fault 19)."""
-        if not self._looker.watches.overflowed:
+        if not self._scanner.watches.overflowed:
             return 0
         await trio.sleep_until(self._last_overflow + _OVERFLOW_GAP)
         self._last_overflow = trio.current_time()
-        self._looker.collect()
-        self._looker.watches.overflowed = False
+        self._scanner.collect()
+        self._scanner.watches.overflowed = False
         return 1
 
     async def _find_root(self) -> bool:
         """Whether the root is there: made if it is missing, found again if it is another one (faults 1, 14 to 16)."""
-        looker = self._looker
-        looker.watch_parent()
+        scanner = self._scanner
+        scanner.watch_parent()
         try:
-            found = looker.directory.look(self._root)
-            if found is None and self._timely and not self._discovery.knows_directory(self._root):
-                looker.directory.make(self._root)
-                looker.watch_parent()
-            looker.collect()
+            found = scanner.directory.look(self._root)
+            if found is None and self._scheduled and not self._discovery.knows_directory(self._root):
+                scanner.directory.make(self._root)
+                scanner.watch_parent()
+            scanner.collect()
             marks = self._take_root_marks()
-            found = looker.directory.look(self._root)
+            found = scanner.directory.look(self._root)
         except OSError as error:
-            looker.unavailable = f"cannot have {self._root}: {words(error)}"
+            scanner.unavailable = f"cannot have {self._root}: {words(error)}"
             # Or they would ask for the next look at once, and so for ever.
             self._root_marks = self._take_root_marks()
             return False
         if found is None or found.kind is not Kind.DIRECTORY:
             # Not made again at once: whoever removes it may be about to remove what it lies in, or to make it himself.
-            looker.unavailable = f"{self._root} {'was removed' if found is None else 'is not a directory'}"
+            scanner.unavailable = f"{self._root} {'was removed' if found is None else 'is not a directory'}"
             found = None
-        looker.observe(self._root, found, marks)
-        await looker.flush()
+        scanner.observe(self._root, found, marks)
+        await scanner.flush()
         return found is not None
 
     def _take_root_marks(self) -> int:
         """What events told of the root since it was last judged."""
-        marks = self._root_marks | self._looker.watches.marks.pop(self._root, 0)
+        marks = self._root_marks | self._scanner.watches.marks.pop(self._root, 0)
         self._root_marks = 0
         return marks
 
@@ -179,18 +179,18 @@ class _Watcher:
 
     async def _conclude(self, failures: int, overflows: int) -> None:
         """Tell how the scan went, and when the next one is due."""
-        looker, report = self._looker, self._report
-        there = looker.unavailable is None
+        scanner, report = self._scanner, self._report
+        there = scanner.unavailable is None
         if there:
-            whole = not (failures or looker.trouble or self._discovery.untaken)
-            paths = self._discovery.paths() if whole and not looker.complete else None
-            looker.complete = looker.complete or whole
+            whole = not (failures or scanner.last_error or self._discovery.over_limit)
+            paths = self._discovery.paths() if whole and not scanner.complete else None
+            scanner.complete = scanner.complete or whole
             await self._send([ScanCompleted(self._root, first=not report.ready, paths=paths)])
         self._report = attrs.evolve(
             report,
             watching=self._watching(),
             time=trio.current_time(),
-            reason=looker.unavailable or looker.unwatched or looker.trouble or self._crowded(),
+            reason=scanner.unavailable or scanner.unwatched or scanner.last_error or self._crowded(),
             ready=report.ready or there,
             scans=report.scans + 1,
             scan_failures=report.scan_failures + failures + (not there),
@@ -201,24 +201,24 @@ class _Watcher:
         await self._status.send(self._report)
 
     def _watching(self) -> str:
-        if self._looker.unavailable is not None:
+        if self._scanner.unavailable is not None:
             return Watching.UNAVAILABLE
-        return Watching.EVENTS if self._looker.unwatched is None else Watching.POLLING
+        return Watching.EVENTS if self._scanner.unwatched is None else Watching.POLLING
 
     def _crowded(self) -> str | None:
-        if not self._discovery.untaken:
+        if not self._discovery.over_limit:
             return None
-        return f"{self._discovery.untaken} entries beyond the limit of {self._config.max_entries} are not taken"
+        return f"{self._discovery.over_limit} entries beyond the limit of {self._config.max_entries} are not taken"
 
     def _delay(self) -> float:
         """Seconds to the next look at everything: soon and then less and less soon while something is wrong."""
-        config, looker = self._config, self._looker
+        config, scanner = self._config, self._scanner
         period = config.rescan * (1 + self._rng.uniform(-config.jitter, config.jitter))
-        if looker.unavailable is None and looker.unwatched is None:
+        if scanner.unavailable is None and scanner.unwatched is None:
             self._failed_tries = 0
             return period
-        if looker.unavailable is not None and self._failed_tries and not self._timely:
+        if scanner.unavailable is not None and self._failed_tries and not self._scheduled:
             return max(0.0, self._due - trio.current_time())
         again = min(config.retry_cap, config.retry * 2.0 ** min(self._failed_tries, 30))
         self._failed_tries += 1
-        return again if looker.unavailable is not None else min(again, period)
+        return again if scanner.unavailable is not None else min(again, period)

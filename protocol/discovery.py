@@ -115,7 +115,7 @@ class Discovery:
     ) -> None:
         self.root = root
         #: Entries that were left out for want of room; whoever starts a full scan sets it to zero.
-        self.untaken = 0
+        self.over_limit = 0
         self.sockets = 0
         self._generations = generations
         self._deprecated = deprecated
@@ -153,7 +153,7 @@ class Discovery:
         """The paths known directly below the directory ``path`` whose names are not among ``seen``, sorted."""
         return sorted(below(path, name) for name in self.children(path).keys() - seen)
 
-    def rival(self, path: str, found: Found) -> str | None:
+    def hard_link_of(self, path: str, found: Found) -> str | None:
         """Another path under which this very socket is taken: to be looked at first, since it may have been renamed."""
         if found.kind is not Kind.SOCKET:
             return None
@@ -192,7 +192,7 @@ class Discovery:
         if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
             self._seen_again(path, entry, found.identity, marks)
             return
-        if self._is_astray(path):
+        if self._parent_unknown(path):
             return
         reason = self._refusal(path, found, refusal)
         if found.kind is Kind.DIRECTORY and reason is None:
@@ -226,7 +226,7 @@ class Discovery:
         entry = self._entries.get(path)
         if entry is None:
             if self._is_full():
-                self.untaken += 1
+                self.over_limit += 1
                 return
         elif entry.refusal is not None:
             if entry.refusal == reason and _inode(entry.identity) == _inode(identity):
@@ -259,7 +259,7 @@ class Discovery:
         elif path in self._entries:
             self._forget(path)
         if self._is_full():
-            self.untaken += 1
+            self.over_limit += 1
             return
         self._adopt(path, 0)
         self._directories[path] = _Directory(identity)
@@ -267,7 +267,7 @@ class Discovery:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _is_astray(self, path: str) -> bool:
+    def _parent_unknown(self, path: str) -> bool:
         """What no directory has would never be missed; it is found where the directory is entered (seed 3195)."""
         return path != self.root and _above(path) not in self._directories
 

@@ -19,7 +19,7 @@ from ...protocol.logs import Format, Level
 from ...supervisor import Supervisor
 from ..handlers.registry import installed_handlers
 from ..io.descriptors import raise_descriptor_limit
-from ..io.roots import held
+from ..io.roots import lock_roots
 from ..logs import Log
 from ..status.actor import StatusConfig
 from .client import add_status_argument, default_status_path
@@ -174,7 +174,7 @@ async def run_daemon(args: argparse.Namespace) -> None:
     """Run one node until a signal ends it."""
     config = config_from(args, os.environ)
     log = log_from(args)
-    with held((root.path for root in config.roots), allow_insecure=args.insecure_root):
+    with lock_roots((root.path for root in config.roots), allow_insecure=args.insecure_root):
         node = Supervisor(
             config,
             handlers=installed_handlers(),

@@ -17,7 +17,7 @@ class RootBusyError(Exception):
 
 
 @contextmanager
-def held(paths: Iterable[str], *, allow_insecure: bool = False) -> Iterator[None]:
+def lock_roots(paths: Iterable[str], *, allow_insecure: bool = False) -> Iterator[None]:
     """Make and check the roots at ``paths``, and hold a lock on each for as long as the context lasts.
 
     The lock is on the directory itself, so no file is left in it and a daemon that was killed leaves none behind.

@@ -135,8 +135,8 @@ def test_a_hard_link_is_refused_and_takes_over_when_the_first_name_goes() -> Non
     """Fault 8."""
     known = discovery()
     known.observe(A, found(7), time=0.0)
-    assert known.rival(A, found(7)) is None
-    assert known.rival(B, found(7)) == A
+    assert known.hard_link_of(A, found(7)) is None
+    assert known.hard_link_of(B, found(7)) == A
     known.observe(B, found(7), time=0.0)
     assert known.take().messages[1:] == [EntryRefused(B, 2, ROOT, f"a hard link of {A}", 0.0)]
     known.observe(B, found(7), time=0.0)
@@ -261,7 +261,7 @@ def test_what_is_beyond_the_depth_or_the_limit_is_not_taken() -> None:
     known.observe(A, found(7), time=0.0)
     known.observe("/r/z", directory(4), time=0.0)
     assert known.take().messages == []
-    assert known.untaken == 2
+    assert known.over_limit == 2
     known.observe("/r/x/y", None, time=0.0)
     known.observe(A, found(7), time=0.0)
     assert known.take().messages == [SocketVanished("/r/x/y", 1), appeared(A, 2, found(7))]

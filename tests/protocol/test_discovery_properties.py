@@ -124,9 +124,9 @@ class Watcher:
 
     def look(self, path: str) -> None:
         found, marks = self.tree.there.get(path), self.tree.marks.pop(path, 0)
-        rival = None if found is None else self.discovery.rival(path, found)
-        if rival is not None:
-            self.look(rival)
+        other = None if found is None else self.discovery.hard_link_of(path, found)
+        if other is not None:
+            self.look(other)
         self.discovery.observe(path, found, marks, time=0.0)
         changes = self.discovery.take()
         for message in changes.messages:

@@ -15,7 +15,7 @@ import trio
 from plugind.actors import registration, supervision, watcher
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.scanner import Looker, words
+from plugind.actors.scanner import Scanner, words
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
@@ -31,7 +31,7 @@ def look_for_ever() -> Iterator[None]:
     async def restless(self: watcher._Watcher) -> bool:
         found = await find_root(self)
         if self._root_marks:
-            self._looker.watches.put_back({self._root: self._take_root_marks()})
+            self._scanner.watches.put_back({self._root: self._take_root_marks()})
         return found
 
     with patch.object(watcher._Watcher, "_find_root", restless):
@@ -99,10 +99,10 @@ def leave_a_validation_behind() -> Iterator[None]:
 def forget_what_could_not_be_seen() -> Iterator[None]:
     """What events said of a name is lost when the look at it fails (seed 982)."""
 
-    def careless(self: Looker, path: str, marks: int, error: OSError) -> None:
-        self.trouble = f"cannot look at {path}: {words(error)}"
+    def careless(self: Scanner, path: str, marks: int, error: OSError) -> None:
+        self.last_error = f"cannot look at {path}: {words(error)}"
 
-    with patch.object(Looker, "_unseeable", careless):
+    with patch.object(Scanner, "_unseeable", careless):
         yield
 
 
@@ -115,7 +115,10 @@ def take_what_no_directory_has() -> Iterator[None]:
         if path.rpartition("/")[0] in self._directories:
             adopt(self, path, inode)
 
-    with patch.object(Discovery, "_is_astray", lambda self, path: False), patch.object(Discovery, "_adopt", tolerant):
+    with (
+        patch.object(Discovery, "_parent_unknown", lambda self, path: False),
+        patch.object(Discovery, "_adopt", tolerant),
+    ):
         yield
 
 

@@ -21,7 +21,7 @@ import attrs
 
 from plugind.actors import conversation, registration
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.scanner import Looker
+from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.fuzz.run import EVENTS, Outcome, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.protocol import lifecycle, outcomes, states, transitions, world
@@ -66,13 +66,13 @@ def skip_a_deregistration() -> Iterator[None]:
 @contextmanager
 def ignore_an_overflow() -> Iterator[None]:
     """An overflow of the event queue is taken note of, and no scan follows."""
-    collect = Looker.collect
+    collect = Scanner.collect
 
-    def ignoring(self: Looker) -> None:
+    def ignoring(self: Scanner) -> None:
         collect(self)
         self.watches.overflowed = False
 
-    with patch.object(Looker, "collect", ignoring):
+    with patch.object(Scanner, "collect", ignoring):
         yield
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from plugind.actors.io.roots import RootBusyError, held
+from plugind.actors.io.roots import RootBusyError, lock_roots
 from plugind.protocol.errors import ConfigError
 
 
 def test_a_missing_root_is_made_with_those_above_it(tmp_path: Path) -> None:
     """Behaviour 1, fault 1."""
     root = tmp_path / "a" / "b"
-    with held([str(root)]):
+    with lock_roots([str(root)]):
         assert root.is_dir()
         assert root.stat().st_mode & 0o022 == 0
         assert list(root.iterdir()) == []
@@ -24,7 +24,7 @@ def test_a_root_that_is_made_is_written_to_by_its_owner_alone_whatever_the_umask
     """Fault 3."""
     before = os.umask(0)
     try:
-        with held([str(tmp_path / "root")]):
+        with lock_roots([str(tmp_path / "root")]):
             assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
     finally:
         os.umask(before)
@@ -33,25 +33,25 @@ def test_a_root_that_is_made_is_written_to_by_its_owner_alone_whatever_the_umask
 def test_a_root_that_cannot_be_had_is_bad_configuration_and_says_why(tmp_path: Path) -> None:
     """Fault 2."""
     root = tmp_path / ("x" * 256)
-    with pytest.raises(ConfigError, match="cannot be used: File name too long; name another"), held([str(root)]):
+    with pytest.raises(ConfigError, match="cannot be used: File name too long; name another"), lock_roots([str(root)]):
         pass
 
 
 def test_a_root_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:
     """Fault 96."""
     busy = pytest.raises(RootBusyError, match=f"another plugind runs on {tmp_path}")
-    with held([str(tmp_path)]), busy, held([str(tmp_path)]):
+    with lock_roots([str(tmp_path)]), busy, lock_roots([str(tmp_path)]):
         pass
-    with held([str(tmp_path)]):
+    with lock_roots([str(tmp_path)]):
         pass
 
 
 def test_one_root_that_is_taken_frees_the_others_again(tmp_path: Path) -> None:
     free, taken = tmp_path / "free", tmp_path / "taken"
-    with held([str(taken)]):
-        with pytest.raises(RootBusyError), held([str(free), str(taken)]):
+    with lock_roots([str(taken)]):
+        with pytest.raises(RootBusyError), lock_roots([str(free), str(taken)]):
             pass
-        with held([str(free)]):
+        with lock_roots([str(free)]):
             pass
 
 
@@ -70,7 +70,7 @@ def test_what_is_no_directory_is_bad_configuration(tmp_path: Path, kind: str) ->
         case _:
             root.touch()
             root = root / "below"
-    with pytest.raises(ConfigError, match="is not a directory"), held([str(root)]):
+    with pytest.raises(ConfigError, match="is not a directory"), lock_roots([str(root)]):
         pass
 
 
@@ -79,9 +79,9 @@ def test_a_root_that_everybody_may_write_to_is_refused_unless_allowed(tmp_path: 
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(0o777)
-    with pytest.raises(ConfigError, match=f"run 'chmod o-w {root}'"), held([str(root)]):
+    with pytest.raises(ConfigError, match=f"run 'chmod o-w {root}'"), lock_roots([str(root)]):
         pass
-    with held([str(root)], allow_insecure=True):
+    with lock_roots([str(root)], allow_insecure=True):
         pass
 
 
@@ -91,7 +91,7 @@ def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     os.chown(root, 12345, 12345)
-    with pytest.raises(ConfigError, match="belongs to user 12345"), held([str(root)]):
+    with pytest.raises(ConfigError, match="belongs to user 12345"), lock_roots([str(root)]):
         pass
 
 
@@ -99,7 +99,7 @@ def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_root_of_the_superusers_is_as_good_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 3."""
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with held([str(tmp_path)]):
+    with lock_roots([str(tmp_path)]):
         pass
 
 
@@ -108,8 +108,8 @@ def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     for _ in range(3):
-        with held([str(tmp_path)]):
+        with lock_roots([str(tmp_path)]):
             pass
-        with pytest.raises(ConfigError), held([str(tmp_path), str(tmp_path / "open")]):
+        with pytest.raises(ConfigError), lock_roots([str(tmp_path), str(tmp_path / "open")]):
             pass
     assert len(os.listdir("/proc/self/fd")) == before
