@@ -191,7 +191,7 @@ async def test_a_stale_socket_that_is_touched_is_looked_at_at_once(autojump_cloc
 
 
 async def test_a_crashed_plugin_that_comes_back_on_a_new_socket_is_registered_anew(autojump_clock: MockClock) -> None:
-    """Fault 39, plugin_watcher_test TestPluginReRegistration: one path re-created ten times, each newer than before."""
+    """plugin_watcher_test TestPluginReRegistration: one path re-created ten times, each newer than before."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())

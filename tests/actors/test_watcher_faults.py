@@ -1,4 +1,4 @@
-"""What goes wrong below a watcher, faults 1 to 27, on a directory in memory and a clock that jumps."""
+"""What goes wrong below a watcher, on a directory in memory and a clock that jumps."""
 
 from __future__ import annotations
 

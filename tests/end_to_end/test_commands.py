@@ -165,7 +165,7 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
 def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
     left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, where the way to the exit code is the same; a killed daemon leaves its socket (fault 97)."""
+    """In this process, where the way to the exit code is the same; a killed daemon leaves its socket."""
     status = str(tmp_path / "status.sock")
     if left:
         with socket.socket(socket.AF_UNIX) as dead:

@@ -95,7 +95,7 @@ async def test_a_hung_plugin_does_not_hold_up_the_end_and_a_second_signal_ends_i
 
 
 async def test_a_daemon_that_was_killed_leaves_nothing_that_stops_its_successor(tmp_path: Path) -> None:
-    """Faults 84 and 97: its lock is free, its status socket is replaced, and what is there is registered anew."""
+    """Faults 88 and 96: its lock is free, its status socket is replaced, and what is there is registered anew."""
     path = tmp_path / "root" / "a.sock"
     path.parent.mkdir()
     async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:

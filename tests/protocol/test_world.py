@@ -126,7 +126,7 @@ def test_a_touched_socket_is_told_unless_it_leaves() -> None:
 
 
 def test_a_plugin_that_its_handler_took_is_actual() -> None:
-    """Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
+    """Behaviour 18; Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
     world = given(appeared(1))
 
     assert take(world, claimed()) == [admitted(A)]

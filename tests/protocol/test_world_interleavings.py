@@ -92,9 +92,9 @@ def check_empty(world: World) -> None:
 @settings(max_examples=150)
 @given(SEEDS)
 def test_any_interleaving_ends_with_actual_as_desired(seed: int) -> None:
-    """The reference's Test_Run_Positive_Register, …_RegisterThenUnregister and …_ReRegister, in any order at all.
+    """Test_Run_Positive_Register, Test_Run_Positive_RegisterThenUnregister and Test_Run_Positive_ReRegister: any order.
 
-    Behaviours 19 to 21, 34, 36 and 37.
+    Behaviours 19 to 21 and 34 to 37.
     """
     node = troubled(seed)
 

@@ -124,7 +124,7 @@ async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.Moc
 
 
 async def test_an_idle_channel_knows_of_its_end_while_somebody_watches(tmp_path: Path) -> None:
-    """Fault 39: what a monitor of the connection stands on."""
+    """A monitor of connections can rely on this."""
     go = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:

@@ -43,7 +43,7 @@ def powerless() -> Iterator[None]:
 
 
 async def test_the_listeners_credentials_are_handed_on(tmp_path: Path) -> None:
-    """Fault 40: SO_PEERCRED is known before any call."""
+    """SO_PEERCRED is known before any call."""
     path = str(tmp_path / "a.sock")
     with listener(path):
         async with await dial(path, timeout=1) as channel:

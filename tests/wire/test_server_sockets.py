@@ -128,7 +128,7 @@ async def test_connections_above_the_limit_are_closed_at_once(tmp_path: Path) ->
 
 
 async def test_the_peer_of_a_call_is_the_process_that_dialed(tmp_path: Path) -> None:
-    """fault 40, from the server's side."""
+    """The server knows the credentials of its client."""
     async with served(tmp_path / "s") as server:
         client = ByteClient(await trio.open_unix_socket(server.path))
         await client.hello()

@@ -1,0 +1,116 @@
+"""The rule book, ``docs/rules.md``: which tests cite each rule.
+
+    python -m tests.tools.rules_page           print the page as it should be
+    python -m tests.tools.rules_page --write   write it
+
+A rule is cited by its number (``fault 19``, ``behaviours 20 to 22``), or by the name of a test case of the reference.
+In a test file every docstring and comment counts, but not the docstring of the module, which says what the file is
+about and proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "rules.md"
+#: The parts of the project whose citations must exist.
+SOURCES = ("actors", "protocol", "tests", "benchmarks", "examples", "docs")
+NOT_YET = "not yet: "
+
+_NUMBERS = re.compile(
+    r"\b(fault|behaviour)s?\s+(\d+(?:(?:\s*,\s*|\s+and\s+|\s*,?\s+or\s+|\s+to\s+)\d+)*)", re.IGNORECASE
+)
+_RANGE = re.compile(r"(\d+)(?:\s+to\s+(\d+))?")
+_CASE = re.compile(r"\bTest(?:_[A-Za-z]+)*_?[A-Z]\w+\b")
+_ROW = re.compile(r"^\| (?:(?P<number>(?:fault|behaviour) \d+)|`(?P<case>\w+)`) \|.*\|(?P<last>[^|]*)\|$")
+
+
+def rules(page: str) -> dict[str, str]:
+    """Return the last column of the page for each rule, by its number or name."""
+    rows = (_ROW.match(line) for line in page.splitlines())
+    return {row["number"] or row["case"]: row["last"].strip() for row in rows if row}
+
+
+def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
+    """Yield the rules that ``text`` cites; of names those that are among ``cases``."""
+    for match in _NUMBERS.finditer(text):
+        for first, last in _RANGE.findall(match[2]):
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{match[1].lower()} {number}"
+    yield from (name for name in _CASE.findall(text) if name in cases)
+
+
+def prose(path: Path, *, with_module: bool = True) -> str:
+    """Return the docstrings, texts and comments of a Python file, or a whole page; line breaks become spaces."""
+    source = path.read_text()
+    if path.suffix != ".py":
+        return " ".join(source.split())
+    texts = [token.string.lstrip("#: ") for token in _tokens(source) if token.type == tokenize.COMMENT]
+    module = ast.parse(source)
+    opening = module.body[0] if module.body and ast.get_docstring(module) is not None else None
+    left_out = opening.value if isinstance(opening, ast.Expr) and not with_module else None
+    strings = (node for node in ast.walk(module) if isinstance(node, ast.Constant) and node is not left_out)
+    texts += [node.value for node in strings if isinstance(node.value, str)]
+    return " ".join(" ".join(texts).split())
+
+
+def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(source).readline)
+
+
+def cited_by_tests(cases: frozenset[str]) -> dict[str, set[str]]:
+    """Return the test files that cite each rule, as paths below ``tests/`` without their suffix."""
+    found: dict[str, set[str]] = defaultdict(set)
+    tests = ROOT / "tests"
+    for path in sorted(tests.rglob("test_*.py")):
+        name = path.relative_to(tests).with_suffix("").as_posix()
+        for rule in citations(prose(path, with_module=False), cases):
+            found[rule].add(name)
+    return found
+
+
+def cited_anywhere(cases: frozenset[str]) -> dict[str, set[str]]:
+    """Return the files that cite each rule, of the whole project."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".md") and path != PAGE and "_pb2" not in path.name:
+                for rule in citations(prose(path), cases):
+                    found[rule].add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def filled(page: str) -> str:
+    """Return ``page`` with the tests that cite each rule in its last column."""
+    cited = cited_by_tests(frozenset(rules(page)))
+
+    def fill(line: str) -> str:
+        row = _ROW.match(line)
+        if row is None or not (tests := cited.get(row["number"] or row["case"])):
+            return line
+        return f"{line[: row.start('last')]} {', '.join(sorted(tests))} |"
+
+    return "\n".join(map(fill, page.splitlines())) + "\n"
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write docs/rules.md")
+    page = filled(PAGE.read_text())
+    if parser.parse_args().write:
+        PAGE.write_text(page)
+    else:
+        print(page, end="")
+
+
+if __name__ == "__main__":
+    main()
