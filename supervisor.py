@@ -112,11 +112,11 @@ class Supervisor:
         self._handlers: dict[str, m.HandlerAdded] = {}
         self._addresses: dict[str, RegistrationInbox] = {}
         #: Of a node that crashed: those whose handler hangs. Nobody else has their path before they have ended.
-        self._stragglers: dict[str, RegistrationInbox] = {}
+        self._detached: dict[str, RegistrationInbox] = {}
         self._when_they_end: list[Callable[[], None]] = []
         #: Streams of changes that are open; they end with the node.
         self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
-        self._inboxes: dict[int, handler_actor.Inbox] = {}
+        self._inboxes: dict[int, handler_actor.HandlerInbox] = {}
         self._retired: dict[str, trio.Event] = {}
         #: Those who wait for an answer of the node, and whether it has ended.
         self._asking: set[trio.CancelScope] = set()
@@ -182,7 +182,7 @@ class Supervisor:
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._crashes = Crashes(self.config.intensity, self._tell_of_crash)
+        self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._children = Children(nursery, self._crashes)
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for plugin_type, handler in self._first_handlers.items():
@@ -222,7 +222,7 @@ class Supervisor:
 
     def _start_handler(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
         policy = policy_of(handler)
-        inbox = handler_actor.Inbox()
+        inbox = handler_actor.HandlerInbox()
         added = self._handlers[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
         self._retired[plugin_type] = trio.Event()
         self._inboxes[id(inbox)] = inbox
@@ -255,7 +255,7 @@ class Supervisor:
             for root in self.config.roots:
                 self._start_watcher(watchers, root)
             self._when_they_end += self._removed_handlers()
-            self._settle_stragglers()
+            self._settle_detached()
             try:
                 await reconciler.run(
                     self._reconciler_inbox, self._to_status, self._spawn, self._retire, tuple(self._handlers.values())
@@ -271,7 +271,7 @@ class Supervisor:
         Those whose handler hangs are waited for by their successors alone.
         """
         for path, address in tuple(self._addresses.items()):
-            if path in self._stragglers:
+            if path in self._detached:
                 # It still waits for the one before it, and owes nothing.
                 address.ended = trio.Event()
                 del self._addresses[path]
@@ -291,7 +291,7 @@ class Supervisor:
                 self._nursery.start_soon(report, self._to_reconciler, message)
         for path, address in self._addresses.items():
             address.ended = trio.Event()
-            self._stragglers[path] = address
+            self._detached[path] = address
         self._addresses = {}
         await self._forget_what_was_shown()
         nursery.cancel_scope.cancel()
@@ -300,7 +300,7 @@ class Supervisor:
         """What vanishes while nobody keeps the worlds would be shown for ever; what is there is found again."""
         with trio.move_on_after(STATUS_GRACE):
             for plugin in (await self.snapshot()).plugins:
-                if plugin.socket in self._stragglers:
+                if plugin.socket in self._detached:
                     continue
                 gone = m.StateChanged(
                     plugin.socket, plugin.root, plugin.generation, StateName.GONE, trio.current_time(), "started anew"
@@ -315,9 +315,9 @@ class Supervisor:
         for plugin_type in self._retired.keys() - self._handlers.keys():
             yield self._retired[plugin_type].set
 
-    def _settle_stragglers(self) -> None:
+    def _settle_detached(self) -> None:
         """Once no plugin is left of a node that crashed, retire the handlers that waited for that."""
-        if not self._stragglers:
+        if not self._detached:
             waiting, self._when_they_end = self._when_they_end, []
             for retire in waiting:
                 retire()
@@ -348,10 +348,10 @@ class Supervisor:
         return inbox
 
     async def _run_registration(self, start: world.StartRegistration, inbox: RegistrationInbox) -> None:
-        owed = start.owed
+        pending = start.to_deregister
         path = start.appeared.path
         crashed = False
-        before = self._stragglers.get(path)
+        before = self._detached.get(path)
         if before is not None and before.ended is not None:
             await before.ended.wait()
         try:
@@ -361,7 +361,7 @@ class Supervisor:
                     self._registration_config,
                     inbox,
                     start.appeared,
-                    None if owed is None else (owed.info, owed.generation, owed.handler),
+                    None if pending is None else (pending.info, pending.generation, pending.handler),
                 )
         except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
             crashed = True
@@ -369,14 +369,14 @@ class Supervisor:
         if inbox.ended is not None:
             # The node whose it was crashed: the present reconciler knows nothing of it.
             inbox.ended.set()
-            if self._stragglers.get(path) is inbox:
-                del self._stragglers[path]
-                self._settle_stragglers()
+            if self._detached.get(path) is inbox:
+                del self._detached[path]
+                self._settle_detached()
             return
         del self._addresses[path]
         await report(self._to_reconciler, m.RegistrationEnded(path, crashed))
 
-    def _tell_of_crash(self, name: str, error: Exception) -> None:
+    def _report_crash(self, name: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
         self._nursery.start_soon(report, self._to_status, m.ActorRestarted(name, text))
         if name == "status":
@@ -500,12 +500,12 @@ class Supervisor:
             plugin.socket for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)
         ]
         reply, answer = trio.open_memory_channel[m.RetryAnswered](len(sockets) + 1)
-        told: list[str] = []
+        retried: list[str] = []
         with self._asks(f"{target!r} was not tried again"):
             for socket in sockets:
                 await report(self._to_reconciler, m.RetryAsked(socket, reply))
-                told.extend((await answer.receive()).sockets)
-        return tuple(told)
+                retried.extend((await answer.receive()).sockets)
+        return tuple(retried)
 
 
 @attrs.frozen

@@ -45,13 +45,13 @@ async def run(
 class _Reconciler:
     def __init__(
         self,
-        mind: world.World,
+        decisions: world.World,
         status: trio.MemorySendChannel[m.StatusMessage],
         spawn: Spawn,
         retire: Callable[[world.HandlerRetired], None],
     ) -> None:
         self.finished = False
-        self._world = mind
+        self._world = decisions
         self._status = status
         self._spawn = spawn
         self._retire = retire
@@ -68,7 +68,7 @@ class _Reconciler:
 
     def _carry_out(self, effect: world.Immediate) -> None:
         match effect:
-            case world.Tell():
+            case world.Send():
                 self._registrations[effect.path].send_nowait(effect.message)
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
@@ -76,7 +76,7 @@ class _Reconciler:
                 effect.reply.send_nowait(effect.message)
             case world.HandlerRetired():
                 self._retire(effect)
-            case world.Finished():
+            case world.Stopped():
                 self.finished = True
             case _:
                 assert_never(effect)

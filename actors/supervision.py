@@ -41,9 +41,9 @@ class ChildSpec:
 class Crashes:
     """Counts crashes against the intensity, and tells of each."""
 
-    def __init__(self, intensity: RestartIntensity, tell: Callable[[str, Exception], None]) -> None:
+    def __init__(self, intensity: RestartIntensity, report: Callable[[str, Exception], None]) -> None:
         self._intensity = intensity
-        self._tell = tell
+        self._report = report
         self._past: tuple[float, ...] = ()
 
     def count(self, name: str, error: Exception) -> None:
@@ -52,7 +52,7 @@ class Crashes:
         Raises:
           GaveUpError: if it is one too many.
         """
-        self._tell(name, error)
+        self._report(name, error)
         recent = self._intensity.admit(self._past, trio.current_time())
         if recent is None:
             allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"

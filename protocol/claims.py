@@ -48,13 +48,13 @@ class Name:
     busy: Paths = attrs.Factory(dict)
     waiting: list[m.Claimed] = attrs.Factory(list)
     #: Paths that were not registered under this name, perhaps because of another; told when one goes.
-    unlucky: Paths = attrs.Factory(dict)
+    blocked: Paths = attrs.Factory(dict)
     standby: Paths = attrs.Factory(dict)
 
     @property
     def empty(self) -> bool:
         """Nobody bears or wants the name."""
-        return not (self.registered or self.busy or self.waiting or self.unlucky)
+        return not (self.registered or self.busy or self.waiting or self.blocked)
 
     def change_roles(self, policy: InstancePolicy) -> list[Claim]:
         """Note who of the registered is active and who stands by; return those whose role changed (behaviour 37)."""

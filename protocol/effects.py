@@ -8,7 +8,7 @@ from .values import value
 
 
 @value
-class Owed:
+class PendingDeregistration:
     """A deregistration that a crashed registration actor left behind."""
 
     info: PluginInfo
@@ -21,11 +21,11 @@ class StartRegistration:
     """Start a registration actor for this socket."""
 
     appeared: m.SocketAppeared
-    owed: Owed | None = None
+    to_deregister: PendingDeregistration | None = None
 
 
 @value
-class Tell:
+class Send:
     """Send ``message`` to the registration actor of ``path``."""
 
     path: str
@@ -56,10 +56,10 @@ class HandlerRetired:
 
 
 @value
-class Finished:
+class Stopped:
     """A stop was asked, and the last registration actor ended."""
 
 
 #: What is carried out without a wait.
-Immediate = StartRegistration | Tell | Answer | HandlerRetired | Finished
+Immediate = StartRegistration | Send | Answer | HandlerRetired | Stopped
 Effect = Immediate | Show

@@ -19,20 +19,30 @@ import attrs
 
 from . import messages as m
 from .claims import Claim, Name, Phase, key_of, taken
-from .effects import Answer, Effect, Finished, HandlerRetired, Immediate, Owed, Show, StartRegistration, Tell
+from .effects import (
+    Answer,
+    Effect,
+    HandlerRetired,
+    Immediate,
+    PendingDeregistration,
+    Send,
+    Show,
+    StartRegistration,
+    Stopped,
+)
 from .plugins import InstancePolicy
 from .status import StateName
 
 __all__ = [
     "Answer",
     "Effect",
-    "Finished",
     "HandlerRetired",
     "Immediate",
-    "Owed",
+    "PendingDeregistration",
+    "Send",
     "Show",
     "StartRegistration",
-    "Tell",
+    "Stopped",
     "World",
 ]
 
@@ -40,7 +50,7 @@ __all__ = [
 @attrs.define
 class _Actor:
     appeared: m.SocketAppeared
-    told_to_leave: bool = False
+    stopping: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
     #: The type for which it is parked.
@@ -161,8 +171,8 @@ class World:
 
     def _touched(self, message: m.SocketTouched) -> None:
         actor = self._actors.get(message.path)
-        if actor is not None and not actor.told_to_leave:
-            self._effects.append(Tell(message.path, message))
+        if actor is not None and not actor.stopping:
+            self._effects.append(Send(message.path, message))
 
     def _entry_refused(self, message: m.EntryRefused, now: float) -> None:
         self._refused.pop(message.path, None)
@@ -187,17 +197,17 @@ class World:
                 self._actors[path] = _Actor(wanted)
                 self._effects.append(StartRegistration(wanted))
         elif wanted is None:
-            if not actor.told_to_leave:
-                actor.told_to_leave = True
+            if not actor.stopping:
+                actor.stopping = True
                 self._supersede(path, actor, m.SocketVanished(path, actor.appeared.generation))
-        elif actor.told_to_leave or wanted.generation != actor.appeared.generation:
-            actor.appeared, actor.told_to_leave = wanted, False
+        elif actor.stopping or wanted.generation != actor.appeared.generation:
+            actor.appeared, actor.stopping = wanted, False
             self._supersede(path, actor, wanted)
 
     def _supersede(self, path: str, actor: _Actor, message: m.SocketAppeared | m.SocketVanished) -> None:
         self._forget_wishes(path, actor)
         self._leave(path)
-        self._effects.append(Tell(path, message))
+        self._effects.append(Send(path, message))
 
     def _leave(self, path: str) -> None:
         claim = self._claims.get(path)
@@ -205,7 +215,7 @@ class World:
             claim.phase = Phase.LEAVING
             name = self._names[key_of(claim.info)]
             if name.registered.pop(path, None) is not None:
-                self._tell_roles(name, claim.info.type)
+                self._show_roles(name, claim.info.type)
             name.busy[path] = None
 
     def _forget_wishes(self, path: str, actor: _Actor) -> None:
@@ -215,7 +225,7 @@ class World:
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
-            name.unlucky.pop(path, None)
+            name.blocked.pop(path, None)
             if name.empty:
                 del self._names[key]
 
@@ -229,7 +239,7 @@ class World:
 
     def _claimed(self, message: m.Claimed) -> None:
         actor = self._actors.get(message.path)
-        if actor is None or actor.told_to_leave or actor.appeared.generation != message.generation:
+        if actor is None or actor.stopping or actor.appeared.generation != message.generation:
             return  # Superseded: what its actor was told since ends the attempt, and nobody waits for an answer.
         self._forget_wishes(message.path, actor)
         key = actor.key = key_of(message.info)
@@ -247,12 +257,12 @@ class World:
             if handler is None:
                 self._turn_away(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
-                name.unlucky[claimed.path] = None
-                self._effects.append(Tell(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
+                name.blocked[claimed.path] = None
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
             else:
                 self._claims[claimed.path] = Claim(claimed.path, claimed.generation, claimed.info, handler.address)
                 name.busy[claimed.path] = None
-                self._effects.append(Tell(claimed.path, m.Admitted(claimed.ticket, handler.address)))
+                self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
         if name.empty:
             del self._names[key]
 
@@ -262,7 +272,7 @@ class World:
             f"RegisterPlugin error -- no handler registered for plugin type: {claimed.info.type} "
             f"at socket {claimed.path}"
         )
-        self._effects.append(Tell(claimed.path, m.NoHandler(claimed.ticket, reason)))
+        self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason)))
 
     def _registered(self, message: m.PluginRegistered) -> None:
         claim = self._claims.get(message.path)
@@ -273,7 +283,7 @@ class World:
         name = self._names[key]
         name.busy.pop(message.path, None)
         name.registered[message.path] = claim
-        self._tell_roles(name, claim.info.type)
+        self._show_roles(name, claim.info.type)
         self._admit(key, name)
 
     def _released(self, path: str, generation: int) -> None:
@@ -295,14 +305,14 @@ class World:
         was_registered = name.registered.pop(path, None) is not None or claim.phase is Phase.LEAVING
         actor = self._actors.get(path)
         if was_registered:
-            self._tell_roles(name, claim.info.type)
-            self._effects.extend(Tell(other, m.NameFreed()) for other in name.unlucky)
+            self._show_roles(name, claim.info.type)
+            self._effects.extend(Send(other, m.NameFreed()) for other in name.blocked)
         elif actor is not None and actor.key == key:
-            name.unlucky[path] = None
+            name.blocked[path] = None
         self._admit(key, name)
         self._retire(claim.info.type)
 
-    def _tell_roles(self, name: Name, plugin_type: str) -> None:
+    def _show_roles(self, name: Name, plugin_type: str) -> None:
         handler = self._handlers.get(plugin_type)
         if handler is None:
             return
@@ -326,16 +336,16 @@ class World:
             self._show_gone(actor.appeared, now)
         self._reconcile(message.path)
         if self._stopping is not None and not self._actors:
-            self._effects.append(Finished())
+            self._effects.append(Stopped())
 
     def _resume(self, actor: _Actor, claim: Claim) -> None:
         """A crashed actor may have asked to register: its successor deregisters first (fault 85)."""
         self._leave(claim.path)
         self._actors[claim.path] = _Actor(actor.appeared)
-        owed = Owed(claim.info, claim.generation, claim.handler)
-        self._effects.append(StartRegistration(actor.appeared, owed))
+        pending = PendingDeregistration(claim.info, claim.generation, claim.handler)
+        self._effects.append(StartRegistration(actor.appeared, pending))
         if self._stopping is not None:
-            self._effects.append(Tell(claim.path, self._stopping))
+            self._effects.append(Send(claim.path, self._stopping))
 
     # --- handlers ---
 
@@ -344,7 +354,7 @@ class World:
         self._show_handlers()
         for path, actor in self._actors.items():
             if actor.orphan_of == message.type:
-                self._effects.append(Tell(path, m.HandlerAvailable(message.type)))
+                self._effects.append(Send(path, m.HandlerAvailable(message.type)))
 
     def _handler_removed(self, plugin_type: str) -> None:
         handler = self._handlers.pop(plugin_type, None)
@@ -355,7 +365,7 @@ class World:
         for claim in [claim for claim in self._claims.values() if claim.handler is handler.address]:
             if claim.phase is not Phase.LEAVING:
                 self._leave(claim.path)
-                self._effects.append(Tell(claim.path, m.HandlerWithdrawn(plugin_type)))
+                self._effects.append(Send(claim.path, m.HandlerWithdrawn(plugin_type)))
         self._retire(plugin_type)
 
     def _retire(self, plugin_type: str) -> None:
@@ -374,7 +384,7 @@ class World:
 
     def _retry(self, message: m.RetryAsked) -> None:
         sockets = tuple(sorted(self._matching(message.target)))
-        self._effects.extend(Tell(path, m.TryNow()) for path in sockets)
+        self._effects.extend(Send(path, m.TryNow()) for path in sockets)
         self._effects.append(Answer(message.reply, m.RetryAnswered(sockets)))
 
     def _matching(self, target: str) -> Iterator[str]:
@@ -387,14 +397,14 @@ class World:
 
     def _stop(self, message: m.StopAsked | m.StopForced) -> None:
         self._stopping = message
-        self._effects.extend(Tell(path, message) for path in self._actors)
+        self._effects.extend(Send(path, message) for path in self._actors)
         if not self._actors:
-            self._effects.append(Finished())
+            self._effects.append(Stopped())
 
     def _report_all(self, now: float) -> None:
         self._show_handlers()
         self._effects.extend(Show(_as_parked(entry, now)) for entry in self._refused.values())
-        self._effects.extend(Tell(path, m.ReportAsked()) for path in self._actors)
+        self._effects.extend(Send(path, m.ReportAsked()) for path in self._actors)
         for name in self._names.values():
             for path in name.standby:
                 generation = self._claims[path].generation

@@ -118,7 +118,7 @@ class Node(Protocol):
 async def serve(node: Node, log: Log, config: Config) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
     raise_descriptor_limit()
-    _spare_the_collector()
+    tune_gc()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             await nursery.start(log.run)
@@ -144,7 +144,7 @@ async def serve(node: Node, log: Log, config: Config) -> None:
             nursery.cancel_scope.cancel()
 
 
-def _spare_the_collector() -> None:
+def tune_gc() -> None:
     """Look for cyclic garbage more seldom, and never among what was imported.
 
     A storm makes hundreds of thousands of objects that live on, and hardly a cycle: with the default thresholds the

@@ -95,7 +95,7 @@ class Lane:
 Lanes = dict[str, Lane]
 
 
-class Inbox:
+class HandlerInbox:
     """The inbox of a handler actor: a memory channel that several workers share, with a bell that wakes them.
 
     A message stays in the channel until a worker runs and takes it. A worker that waited in the channel itself would be
@@ -146,7 +146,7 @@ class Inbox:
         return self.receive_nowait()
 
 
-async def run(handler: Handler, inbox: Inbox, timeout: float, lanes: Lanes | None = None) -> None:
+async def run(handler: Handler, inbox: HandlerInbox, timeout: float, lanes: Lanes | None = None) -> None:
     """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds.
 
     ``lanes`` is handed to a restarted actor again, since everybody who asked waits for an answer. It takes up what its
@@ -175,7 +175,7 @@ class _Pool:
     def __init__(
         self,
         handler: Handler,
-        inbox: Inbox,
+        inbox: HandlerInbox,
         timeout: float,
         nursery: trio.Nursery,
         lanes: Lanes,

@@ -34,7 +34,7 @@ from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
 from ..io import unix_socket as unix_listener
-from .api import Api, Memory, Restart, StatusConfig
+from .api import Api, LastCrash, Memory, StatusConfig
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
@@ -98,7 +98,7 @@ class _Status:
             else:
                 await self._take(message)
             if self.memory.lagging:
-                self._tell_lagging()
+                self._notify_lagging()
             await trio.lowlevel.checkpoint()
 
     def _change(self, change: StateChanged) -> None:
@@ -130,10 +130,10 @@ class _Status:
             case ActorRestarted():
                 self._note_restart(message)
             case SnapshotAsked():
-                _tell(message.reply, await self._snapshot(history=True))
+                _send(message.reply, await self._snapshot(history=True))
             case Subscribed():
                 snapshot = await self._snapshot(history=False)
-                took = _tell(message.subscriber, snapshot)
+                took = _send(message.subscriber, snapshot)
                 (self.memory.subscribers if took else self.memory.lagging).append(message.subscriber)
             case Unsubscribed():
                 for audience in (self.memory.subscribers, self.memory.lagging):
@@ -170,9 +170,9 @@ class _Status:
             return False
         return True
 
-    def _tell_lagging(self) -> None:
+    def _notify_lagging(self) -> None:
         """Those who were dropped are told as soon as there is room, as the last that they are told."""
-        self.memory.lagging[:] = [address for address in self.memory.lagging if not _tell(address, Lagged())]
+        self.memory.lagging[:] = [address for address in self.memory.lagging if not _send(address, Lagged())]
 
     # --- what is logged: each change once -----------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class _Status:
         error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
         kind = self.memory.metrics.count_restart(message.name)
         count = self.memory.metrics.restarts[kind]
-        self.memory.restarts[kind] = Restart(trio.current_time(), error, count)
+        self.memory.restarts[kind] = LastCrash(trio.current_time(), error, count)
         self._log.event(
             Level.WARNING,
             "actor crashed and was restarted",
@@ -259,7 +259,7 @@ def _outcome(change: StateChanged) -> str | None:
 M = TypeVar("M")
 
 
-def _tell(address: Address[M], message: M) -> bool:
+def _send(address: Address[M], message: M) -> bool:
     """Whether the message was taken, or there is nobody left to take it."""
     try:
         address.send_nowait(message)

@@ -64,7 +64,7 @@ class StatusConfig:
 
 
 @attrs.frozen
-class Restart:
+class LastCrash:
     """The last crash of an actor."""
 
     time: float
@@ -81,7 +81,7 @@ class Memory:
     subscribers: list[Address[ViewMessage]] = attrs.field(factory=list)
     #: Subscribers that were too slow and are still to be told so.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
-    restarts: dict[str, Restart] = attrs.field(factory=dict)
+    restarts: dict[str, LastCrash] = attrs.field(factory=dict)
 
 
 @attrs.define
@@ -188,10 +188,10 @@ class Api:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return problem(503, "the node is about to stop")
         with reader, trio.move_on_after(self.config.retry):
-            told = [encodable(socket) for _ in asked for socket in (await reader.receive()).sockets]
-            if not told:
+            retried = [encodable(socket) for _ in asked for socket in (await reader.receive()).sockets]
+            if not retried:
                 return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
-            return json_response(200, {"sockets": told})
+            return json_response(200, {"sockets": retried})
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     def _metrics(self, _: Request) -> Response:

@@ -59,7 +59,7 @@ class Recording:
 class Asker:
     """Stands for a registration actor: notes the answers and when they came."""
 
-    address: actor.Inbox
+    address: actor.HandlerInbox
     answers: list[tuple[float, m.HandlerAnswered]] = attrs.Factory(list)
 
     def send_nowait(self, message: m.HandlerAnswered, /) -> None:
@@ -78,7 +78,7 @@ class Asker:
 @asynccontextmanager
 async def running(handler: actor.Handler) -> AsyncIterator[Asker]:
     """Run the actor, and let it end by closing its inbox: then all that was asked is answered."""
-    inbox = actor.Inbox()
+    inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor.run, handler, inbox, TIMEOUT)
         try:
@@ -456,7 +456,7 @@ class Bomb:
     """A message that nobody sends."""
 
 
-async def keeping(handler: actor.Handler, inbox: actor.Inbox) -> None:
+async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
     """Run the actor, and start it again when it crashes, as the supervisor does."""
     lanes: actor.Lanes = {}
     while True:
@@ -472,7 +472,7 @@ async def keeping(handler: actor.Handler, inbox: actor.Inbox) -> None:
 @asynccontextmanager
 async def crashing(handler: actor.Handler) -> AsyncIterator[Asker]:
     """Run the actor, which crashes when it is asked to, and is started again."""
-    inbox = actor.Inbox()
+    inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeping, handler, inbox)
         try:

@@ -62,11 +62,11 @@ async def test_it_reports_its_handlers_first_and_ends_with_the_last_registration
 
 async def test_it_keeps_nothing_of_a_registration_that_ended() -> None:
     status, _ = trio.open_memory_channel[m.StatusMessage](math.inf)
-    mind = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire)
+    actor = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire)
     for number in range(3):
         path = f"/r/{number}"
-        await mind.take(appeared(path))
-        await mind.take(m.SocketVanished(path, 1))
-        assert set(mind._registrations) == {path}
-        await mind.take(m.RegistrationEnded(path, crashed=False))
-        assert mind._registrations == {}
+        await actor.take(appeared(path))
+        await actor.take(m.SocketVanished(path, 1))
+        assert set(actor._registrations) == {path}
+        await actor.take(m.RegistrationEnded(path, crashed=False))
+        assert actor._registrations == {}

@@ -243,7 +243,7 @@ class Node:
 
     def carry_out(self, effect: w.Effect) -> None:
         match effect:
-            case w.Tell():
+            case w.Send():
                 self.rules.told(effect.path, effect.message)
                 self.actors[effect.path].send_nowait(effect.message)
             case w.StartRegistration():
@@ -257,7 +257,7 @@ class Node:
                 assert isinstance(effect.handler, Handler)
                 assert not effect.handler.retired
                 effect.handler.retired = True
-            case w.Finished():
+            case w.Stopped():
                 self.finished = True
             case w.Show() | w.Answer():
                 pass
@@ -267,11 +267,11 @@ class Node:
         assert path not in self.actors or self.actors[path].dead, "one actor for each path"
         actor = self.actors[path] = Actor(path, self, s.Gone(0))
         self.rules.tries[path] = 0
-        if effect.owed is None:
+        if effect.to_deregister is None:
             actor.enter(*lifecycle.start(effect.appeared))
         else:
-            actor.handler = effect.owed.handler
-            actor.enter(*lifecycle.resume(effect.appeared, effect.owed.info, effect.owed.generation))
+            actor.handler = effect.to_deregister.handler
+            actor.enter(*lifecycle.resume(effect.appeared, effect.to_deregister.info, effect.to_deregister.generation))
 
     def picks(self, *, trouble: bool, goes_well: bool | None = None) -> list[Pick]:
         """Return what may happen next; without ``trouble`` all goes well and no timer elapses.

@@ -11,12 +11,12 @@ from plugind.protocol.status import StateName
 from plugind.protocol.world import (
     Answer,
     Effect,
-    Finished,
     HandlerRetired,
-    Owed,
+    PendingDeregistration,
+    Send,
     Show,
     StartRegistration,
-    Tell,
+    Stopped,
     World,
 )
 from plugind.tests.protocol.playbook import Nowhere, appeared
@@ -50,8 +50,8 @@ def registered(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> t
     return appeared(generation, path), claimed(path, generation, info), m.PluginRegistered(path, generation)
 
 
-def admitted(path: str, ticket: int = 1, handler: Nowhere = HANDLER) -> Tell:
-    return Tell(path, m.Admitted(ticket, handler))
+def admitted(path: str, ticket: int = 1, handler: Nowhere = HANDLER) -> Send:
+    return Send(path, m.Admitted(ticket, handler))
 
 
 def role(path: str, generation: int, *, active: bool) -> Show:
@@ -74,7 +74,7 @@ def test_a_socket_that_appears_anew_is_one_entry_with_the_new_generation() -> No
     """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: and its actor is told, no second one is started."""
     world = given(appeared(1))
 
-    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+    assert take(world, appeared(2)) == [Send(A, appeared(2))]
     assert world.desired() == {A: 2}
 
 
@@ -91,7 +91,7 @@ def test_a_socket_that_vanishes_is_desired_no_more() -> None:
     """Test_DSW_RemovePlugin_Positive."""
     world = given(appeared(1))
 
-    assert take(world, m.SocketVanished(A, 1)) == [Tell(A, m.SocketVanished(A, 1))]
+    assert take(world, m.SocketVanished(A, 1)) == [Send(A, m.SocketVanished(A, 1))]
     assert world.desired() == {}
 
 
@@ -118,8 +118,8 @@ def test_a_touched_socket_is_told_unless_it_leaves() -> None:
     touched = m.SocketTouched(A, 1)
     world = given(appeared(1))
 
-    assert take(world, touched) == [Tell(A, touched)]
-    assert take(world, m.SocketVanished(A, 1), touched) == [Tell(A, m.SocketVanished(A, 1))]
+    assert take(world, touched) == [Send(A, touched)]
+    assert take(world, m.SocketVanished(A, 1), touched) == [Send(A, m.SocketVanished(A, 1))]
 
 
 # --- actual -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_a_socket_that_comes_anew_ends_with_the_new_generation() -> None:
     """Test_Run_Positive_ReRegister; behaviours 19 and 20."""
     world = given(*registered())
 
-    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+    assert take(world, appeared(2)) == [Send(A, appeared(2))]
     assert (world.actual(), world.difference()) == ({}, (set(), {A}))
     assert take(world, m.Released(A, 1), claimed(A, 2, ticket=2), m.PluginRegistered(A, 2)) == [admitted(A, 2)]
     assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
@@ -177,7 +177,7 @@ def test_a_socket_that_comes_back_while_its_actor_leaves_is_told_to_that_actor()
     """Behaviour 20: one actor for each path."""
     world = given(*registered(), m.SocketVanished(A, 1))
 
-    assert take(world, appeared(2)) == [Tell(A, appeared(2))]
+    assert take(world, appeared(2)) == [Send(A, appeared(2))]
 
 
 def test_a_socket_that_comes_back_too_late_for_its_actor_gets_another() -> None:
@@ -249,7 +249,7 @@ def test_of_several_the_newest_is_active_and_the_older_is_its_fallback() -> None
     world = given(*registered(A, 1))
 
     assert take(world, *registered(B, 2))[-1:] == [role(A, 1, active=False)]
-    assert take(world, m.SocketVanished(B, 2)) == [role(A, 1, active=True), Tell(B, m.SocketVanished(B, 2))]
+    assert take(world, m.SocketVanished(B, 2)) == [role(A, 1, active=True), Send(B, m.SocketVanished(B, 2))]
 
 
 def test_of_several_the_highest_version_is_active_and_among_equals_the_newest() -> None:
@@ -257,11 +257,11 @@ def test_of_several_the_highest_version_is_active_and_among_equals_the_newest() 
     world = given(policy=InstancePolicy.HIGHEST_VERSION)
     sockets = {A: "1.2.0", B: "1.10.0", C: "v1.9.0", "/reg/d": "1.10.0", "/reg/e": "nonsense"}
 
-    told = []
+    shown = []
     for generation, (path, version) in enumerate(sockets.items(), 1):
-        told.append(take(world, *registered(path, generation, PluginInfo("T", "x", path, (version,))))[2:])
+        shown.append(take(world, *registered(path, generation, PluginInfo("T", "x", path, (version,))))[2:])
 
-    assert told == [
+    assert shown == [
         [],
         [role(A, 1, active=False)],
         [role(C, 3, active=False)],
@@ -282,8 +282,8 @@ def test_a_second_of_a_name_is_refused_and_told_when_the_name_is_free() -> None:
     world = given(*registered(A, 1), appeared(2, B), policy=InstancePolicy.REJECT)
 
     reason = "T 'x' is registered already, by the socket /reg/a.sock"
-    assert take(world, claimed(B, 2)) == [Tell(B, m.ClaimRefused(1, reason))]
-    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Tell(B, m.NameFreed())]
+    assert take(world, claimed(B, 2)) == [Send(B, m.ClaimRefused(1, reason))]
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Send(B, m.NameFreed())]
     assert take(world, claimed(B, 2, ticket=2)) == [admitted(B, 2)]
 
 
@@ -291,7 +291,7 @@ def test_a_plugin_that_its_handler_refused_is_told_when_another_of_its_name_goes
     """Behaviour 37, fault 78: a CSI driver that was lower than the one that is gone."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), m.Released(B, 2))
 
-    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Tell(B, m.NameFreed())]
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Send(B, m.NameFreed())]
 
 
 def test_a_plugin_that_was_refused_a_name_and_now_says_another_waits_for_the_first_no_more() -> None:
@@ -299,7 +299,7 @@ def test_a_plugin_that_was_refused_a_name_and_now_says_another_waits_for_the_fir
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
 
     assert take(world, claimed(B, 2, OTHER, ticket=2)) == [admitted(B, 2)]
-    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1)) == [Tell(A, m.SocketVanished(A, 1))]
+    assert take(world, m.SocketVanished(A, 1), m.Released(A, 1)) == [Send(A, m.SocketVanished(A, 1))]
 
 
 def test_a_name_is_free_once_the_actor_that_bore_it_has_ended_without_a_word() -> None:
@@ -328,9 +328,9 @@ def test_an_orphan_is_told_so_and_woken_by_its_handler() -> None:
     """Behaviour 29, fault 74, in the reference's wording."""
     world = World()
 
-    assert take(world, appeared(1), claimed())[1:] == [Tell(A, m.NoHandler(1, NO_HANDLER))]
+    assert take(world, appeared(1), claimed())[1:] == [Send(A, m.NoHandler(1, NO_HANDLER))]
     assert take(world, m.HandlerAdded("U", HANDLER, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("U",)))]
-    assert take(world, ADDED) == [Show(m.HandlersChanged(("T", "U"))), Tell(A, m.HandlerAvailable("T"))]
+    assert take(world, ADDED) == [Show(m.HandlersChanged(("T", "U"))), Send(A, m.HandlerAvailable("T"))]
     assert take(world, claimed(ticket=2)) == [admitted(A, 2)]
 
 
@@ -348,8 +348,8 @@ def test_a_removed_handler_is_withdrawn_from_its_plugins_and_retires_after_the_l
     withdrawn = m.HandlerWithdrawn("T")
     assert take(world, m.HandlerRemoved("T")) == [
         Show(m.HandlersChanged(())),
-        Tell(A, withdrawn),
-        Tell(B, withdrawn),
+        Send(A, withdrawn),
+        Send(B, withdrawn),
     ]
     assert world.actual() == {}
     assert take(world, m.Released(A, 1)) == []
@@ -383,12 +383,12 @@ def test_the_first_scan_of_a_restarted_watcher_is_no_news_and_tells_what_vanishe
     changed = attrs.evolve(appeared(5, C), first_scan=True)
 
     assert take(world, again) == []
-    assert take(world, changed) == [Tell(C, changed)]
+    assert take(world, changed) == [Send(C, changed)]
     assert take(world, m.ScanCompleted("/reg", first=True, paths=frozenset({A, C}))) == [
-        Tell(B, m.SocketVanished(B, 2))
+        Send(B, m.SocketVanished(B, 2))
     ]
     assert world.desired() == {A: 1, C: 5}
-    assert take(world, m.SocketVanished(A, 4)) == [Tell(A, m.SocketVanished(A, 1))]
+    assert take(world, m.SocketVanished(A, 4)) == [Send(A, m.SocketVanished(A, 1))]
 
 
 def test_the_first_scan_of_one_root_says_nothing_of_another() -> None:
@@ -396,7 +396,7 @@ def test_the_first_scan_of_one_root_says_nothing_of_another() -> None:
     world = given(appeared(1, A), attrs.evolve(appeared(2, "/other/b.sock"), root="/other"))
 
     assert take(world, m.ScanCompleted("/other", first=True, paths=frozenset())) == [
-        Tell("/other/b.sock", m.SocketVanished("/other/b.sock", 2))
+        Send("/other/b.sock", m.SocketVanished("/other/b.sock", 2))
     ]
 
 
@@ -424,7 +424,7 @@ def test_a_refused_entry_is_shown_with_its_reason_until_it_is_gone() -> None:
 def test_a_refused_entry_in_the_place_of_a_socket_ends_that() -> None:
     world = given(appeared(1))
 
-    assert take(world, REFUSED) == [Tell(A, m.SocketVanished(A, 1)), parked(REFUSED)]
+    assert take(world, REFUSED) == [Send(A, m.SocketVanished(A, 1)), parked(REFUSED)]
 
 
 def test_an_entry_that_is_refused_anew_is_not_gone_in_between() -> None:
@@ -450,7 +450,9 @@ def test_the_successor_of_a_crashed_actor_is_owed_its_deregistration(done: tuple
     """Fault 85; behaviour 36: and nobody takes the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [StartRegistration(appeared(1), Owed(INFO, 1, HANDLER))]
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER))
+    ]
     assert world.actual() == {}
     assert take(world, claimed(B, 2)) == []
     assert take(world, m.Released(A, 1)) == [admitted(B)]
@@ -460,8 +462,8 @@ def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> No
     world = given(*registered(), m.SocketVanished(A, 1))
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), Owed(INFO, 1, HANDLER)),
-        Tell(A, m.SocketVanished(A, 1)),
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER)),
+        Send(A, m.SocketVanished(A, 1)),
     ]
 
 
@@ -480,20 +482,20 @@ def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
     assert take(world, m.Released(B, 1)) == []
 
 
-class Inbox(Nowhere):
+class ReplyTo(Nowhere):
     """Stands for whoever asked."""
 
 
 def test_a_retry_is_told_to_the_socket_or_to_all_sockets_of_the_name() -> None:
     """`plugind retry NAME|SOCKET`."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), *registered(C, 3, OTHER))
-    reply = Inbox()
+    reply = ReplyTo()
 
     def retry(target: str) -> list[Effect]:
         return take(world, m.RetryAsked(target, reply))
 
-    assert retry(C) == [Tell(C, m.TryNow()), Answer(reply, m.RetryAnswered((C,)))]
-    assert retry("x") == [Tell(A, m.TryNow()), Tell(B, m.TryNow()), Answer(reply, m.RetryAnswered((A, B)))]
+    assert retry(C) == [Send(C, m.TryNow()), Answer(reply, m.RetryAnswered((C,)))]
+    assert retry("x") == [Send(A, m.TryNow()), Send(B, m.TryNow()), Answer(reply, m.RetryAnswered((A, B)))]
     assert retry("nobody") == [Answer(reply, m.RetryAnswered(()))]
 
 
@@ -502,18 +504,18 @@ def test_a_stop_is_told_to_all_and_finished_with_the_last() -> None:
     world = given(*registered(A, 1), appeared(2, B))
     stop = m.StopAsked()
 
-    assert take(world, stop) == [Tell(A, stop), Tell(B, stop)]
+    assert take(world, stop) == [Send(A, stop), Send(B, stop)]
     assert take(world, appeared(3, C)) == []
     assert take(world, m.RegistrationEnded(A, crashed=False)) == []
-    assert take(world, m.StopForced()) == [Tell(B, m.StopForced())]
-    assert take(world, m.RegistrationEnded(B, crashed=False)) == [Finished()]
+    assert take(world, m.StopForced()) == [Send(B, m.StopForced())]
+    assert take(world, m.RegistrationEnded(B, crashed=False)) == [Stopped()]
 
 
 @pytest.mark.parametrize("stop", [m.StopAsked(), m.StopForced()], ids=["asked", "forced"])
 def test_a_stop_of_an_empty_world_is_finished_at_once(stop: m.ReconcilerMessage) -> None:
     world = given()
 
-    assert take(world, stop) == [Finished()]
+    assert take(world, stop) == [Stopped()]
     assert take(world, appeared(1)) == []
 
 
@@ -523,8 +525,8 @@ def test_the_successor_of_an_actor_that_crashed_in_a_stop_is_told_of_it() -> Non
     world = given(*registered(), stop)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), Owed(INFO, 1, HANDLER)),
-        Tell(A, stop),
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER)),
+        Send(A, stop),
     ]
 
 
@@ -536,7 +538,7 @@ def test_a_report_says_again_all_that_the_reconciler_knows_and_asks_the_actors_f
     assert take(world, m.ReportAsked()) == [
         Show(m.HandlersChanged(("T",))),
         Show(m.StateChanged(C, "/reg", 2, StateName.PARKED, NOW, "a symbolic link")),
-        Tell(A, m.ReportAsked()),
-        Tell(B, m.ReportAsked()),
+        Send(A, m.ReportAsked()),
+        Send(B, m.ReportAsked()),
         role(A, 1, active=False),
     ]

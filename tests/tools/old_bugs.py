@@ -133,7 +133,7 @@ def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
     start = Supervisor._start
 
     def forgetful(self: Supervisor, nursery: trio.Nursery) -> None:
-        self._stragglers = _Forgetful()
+        self._detached = _Forgetful()
         start(self, nursery)
 
     with patch.object(Supervisor, "_start", forgetful):

@@ -155,7 +155,7 @@ class WatchedNode(SimulatedNode):
     def watch_crashes(self) -> None:
         """Tell the trace of each crash of an actor, and of those that nobody asked for. Once for each daemon."""
         crashes = self.supervisor._crashes
-        tell = crashes._tell
+        tell = crashes._report
 
         def told(name: str, error: Exception) -> None:
             kind = name.split()[0]
@@ -175,7 +175,7 @@ class WatchedNode(SimulatedNode):
                 self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
             tell(name, error)
 
-        crashes._tell = told
+        crashes._report = told
 
     def crash(self, actor: Actor, path: str | None, plugin_type: str) -> bool:
         """Crash an actor, the registration of ``path`` or the handler of ``plugin_type``; return whether there is one.
@@ -233,4 +233,4 @@ class WatchedNode(SimulatedNode):
 
     def actors(self) -> list[str]:
         """The paths that have a registration actor now."""
-        return sorted(self.supervisor._addresses.keys() | self.supervisor._stragglers.keys())
+        return sorted(self.supervisor._addresses.keys() | self.supervisor._detached.keys())

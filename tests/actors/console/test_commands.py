@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plugind.actors.console import commands
-from plugind.actors.handlers import registry as known
+from plugind.actors.handlers import registry
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.plugins import Plugin
 
@@ -58,16 +58,16 @@ def test_roots_in_each_other_are_bad_configuration(tmp_path_factory: pytest.Temp
 
 
 def test_handlers_are_found_by_the_entry_points_of_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "entry_points", lambda group: {"plugind.handlers": [Loaded("Colour")]}[group])
-    (name, handler), *_ = known.installed_handlers().items()
+    monkeypatch.setattr(registry, "entry_points", lambda group: {"plugind.handlers": [Loaded("Colour")]}[group])
+    (name, handler), *_ = registry.installed_handlers().items()
     assert name == "Colour"
     assert isinstance(handler, ColourHandler)
 
 
 def test_a_handler_that_cannot_be_loaded_is_bad_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "entry_points", lambda group: [Broken("Colour")])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Broken("Colour")])
     with pytest.raises(ConfigError, match=r"the handler for Colour .* cannot be loaded"):
-        known.installed_handlers()
+        registry.installed_handlers()
 
 
 class Loaded:
