@@ -1,38 +1,56 @@
-"""The lifecycle of one socket's registration, as a pure machine.
+"""The lifecycle of one socket's registration, as a pure state machine.
 
-Theory of operation. A registration actor holds one state of this machine. What happens to it is an event: a message
-from its inbox, or the outcome of a command that it performed. :func:`step` answers with the next state and the
-commands to perform, in order. At most the last of them waits (:data:`Waiting commands <WaitingCommand>`); its outcome,
-or a message that came first, is the next event. Everything that decides a transition is here; nothing here waits, logs
-or reads a clock.
+Rules of this file
+  Everything that decides a transition is here. The values that it uses (states, events, commands) are in
+  ``plugind.protocol.states`` and ``plugind.protocol.messages``. Nothing here waits, logs or reads a clock.
 
-The way of a plugin that does all well::
+Theory of operation
+  A registration actor (``plugind.actors.registration``) holds one *state*. Each thing that happens to it is an *event*:
+  a message from its inbox, or the outcome of a command that it performed. :func:`step` takes the state and the event
+  and returns the next state and the *commands* to perform, in order. At most the last command is a
+  :data:`~plugind.protocol.states.WaitingCommand`: the actor waits for its outcome, and that outcome, or a message that
+  arrives first, is the next event.
 
-    Dialing ─Dialed→ AskingInfo ─InfoReceived→ Claiming ─Admitted→ Validating
-        ─HandlerAccepted→ Registering ─HandlerAccepted→ Notifying ─Notified→ Registered
+  A plugin that makes no mistake takes this path::
 
-and the ways off it:
+      Dialing ─Dialed→ AskingInfo ─InfoReceived→ Claiming ─Admitted→ Validating
+          ─HandlerAccepted→ Registering ─HandlerAccepted→ Notifying ─Notified→ Registered
 
-- a failure before Register:    Notifying(no), where the plugin is to be told, then Waiting, Parked or Stale
-- a failed Register:            Notifying(no), then Leaving (Register was attempted, so it is undone), then Waiting
-- a failed Notify of success:   Dialing again, by backoff, to notify alone (behaviour 33); given up, Leaving, Waiting
-- the socket is gone:           Gone, through Leaving if a Register was asked
-- a newer socket in its place:  Dialing anew, through Leaving if a Register was asked; its backoff starts fresh
+  It leaves the path in these ways:
 
-A state that still owes a deregistration says so through :func:`owed_by`; ``Gone`` owes nothing.
+  - A step before Register fails: Refusing, if the plugin can be told why, then Waiting, Parked or Stale.
+  - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
+  - The notification of success fails: Waiting by backoff, then Dialing to notify alone (behaviour 33). When the tries
+    are used up: Leaving, then Waiting.
+  - The socket is removed: Gone. If Register was asked, Leaving comes first.
+  - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
+
+  Two invariants hold. Each Register that was asked is followed by exactly one Deregister before the next Register
+  (behaviour 36); :func:`~plugind.protocol.states.owed_by` says whether one is pending. Once a stop was asked, nothing
+  begins anew (behaviour 42).
+
+Order of this file
+  The entry points; what messages do; what the outcome of a command does in the state that waits for it, in the order of
+  the path above; the moves that several of these share.
+
+docs/design.md prints the whole table of transitions.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import assert_never
 
 import attrs
 
 from .errors import IllegalStepError
 from .messages import (
+    Admitted,
+    ClaimRefused,
     HandlerAvailable,
     HandlerWithdrawn,
     NameFreed,
+    NoHandler,
     RegistrationMessage,
     SocketAppeared,
     SocketTouched,
@@ -41,42 +59,71 @@ from .messages import (
     StopForced,
     TryNow,
 )
-from .outcomes import after_outcome
 from .plugins import PluginInfo
 from .states import (
+    Announce,
     AskDeregister,
+    AskInfo,
+    AskingInfo,
+    AskRegister,
+    AskValidate,
+    Claim,
     Claiming,
+    Command,
     Dial,
+    Dialed,
     Dialing,
     Event,
+    Failed,
     Gone,
+    HandlerAccepted,
+    HangUp,
+    InfoReceived,
+    InfoRejected,
     Leaving,
+    Notified,
+    Notify,
     Notifying,
+    Outcome,
     Parked,
     Refusing,
     Registered,
     Registering,
+    Release,
+    Retry,
     Stale,
+    StartTimer,
     State,
     Step,
+    Then,
     ThenDial,
     ThenEnd,
     ThenPark,
     ThenWait,
+    TimerElapsed,
     Validating,
     Waiting,
     owed_by,
 )
-from .transitions import enter, leave_off, try_again
+
+#: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
+#: (fault 35).
+NOTIFY_TRIES = 5
+
+_VALIDATION_FAILED = "RegisterPlugin error -- plugin validation failed with err: "
+_REGISTRATION_FAILED = "RegisterPlugin error -- plugin registration failed with err: "
+
+
+# --- entry points -----------------------------------------------------------------------------------------------------
 
 
 def start(message: SocketAppeared) -> Step:
     """Return the first step of a new actor for the socket that appeared."""
-    return enter(ThenDial(message.generation), message.generation, None)
+    return _try_again(message.generation, 1)
 
 
 def resume(message: SocketAppeared, owed: PluginInfo, generation: int) -> Step:
-    """Return the first step of an actor whose predecessor crashed and left a deregistration owed (fault 85)."""
+    """Return the first step of an actor whose predecessor crashed with a deregistration pending (fault 85)."""
     return Leaving(generation, owed, "its actor crashed", ThenDial(message.generation)), (
         AskDeregister(owed, generation),
     )
@@ -85,28 +132,33 @@ def resume(message: SocketAppeared, owed: PluginInfo, generation: int) -> Step:
 def step(state: State, event: Event) -> Step:
     """Return the state that follows ``state`` upon ``event``, and the commands to perform on the way.
 
-    No commands and an equal state mean that the event changes nothing: whatever is waited for is waited for on.
+    No commands and an equal state mean that the event changes nothing: the actor goes on waiting for what it waits for.
 
     Raises:
       IllegalStepError: if the event cannot happen in that state.
     """
+    if isinstance(state, Gone):
+        raise IllegalStepError(f"nothing follows {state}")
     match event:
         case SocketAppeared():
-            return leave_off(state, ThenDial(event.generation), "a newer socket is in its place")
+            return _abandon(state, ThenDial(event.generation), "a newer socket is in its place")
         case SocketVanished():
-            return leave_off(state, ThenEnd(), "the socket was removed")
+            return _abandon(state, ThenEnd(), "the socket was removed")
         case StopAsked() | StopForced():
             return _stop(state, event)
         case HandlerWithdrawn():
-            return _withdrawn(state, event.type)
+            return _lose_handler(state, event.type)
         case SocketTouched() | NameFreed() | TryNow() | HandlerAvailable():
-            return _nudged(state, event)
+            return _retrigger(state, event)
         case _:
-            return after_outcome(state, event)
+            return _after_outcome(state, event)
 
 
 def interrupts(state: State, message: RegistrationMessage) -> bool:
-    """Whether ``message`` ends the call that is under way in ``state``, rather than wait until it is over."""
+    """Return whether ``message`` ends the call to the plugin that is under way in ``state``.
+
+    Any other message waits in the inbox until the call is over.
+    """
     match message:
         case SocketAppeared() | SocketVanished() | StopForced():
             return True
@@ -119,59 +171,377 @@ def interrupts(state: State, message: RegistrationMessage) -> bool:
             return False
 
 
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
 def _stop(state: State, event: StopAsked | StopForced) -> Step:
-    """Behaviour 42: what is in flight ends, what is registered stays so unless asked otherwise (fault 87)."""
+    """Let a Register or a notification finish; a registered plugin stays registered (behaviour 42).
+
+    A stop that deregisters, and one that is forced (fault 87), let nothing finish.
+    """
     deregister = isinstance(event, StopAsked) and event.deregister
     if isinstance(state, Registered) and not deregister:
         return Gone(state.generation, stopped=True), ()
     if isinstance(state, Registering | Notifying) and event == StopAsked():
         return attrs.evolve(state, stopping=True), ()
-    return leave_off(state, ThenEnd(stopped=True), "plugind stops")
+    return _abandon(state, ThenEnd(stopped=True), "plugind stops")
 
 
-def _withdrawn(state: State, plugin_type: str) -> Step:
-    """The handler leaves: what it has is deregistered, what was on its way to it starts over, and will be parked."""
-    if isinstance(state, Gone):
-        raise IllegalStepError(f"nothing follows {state}")
+def _lose_handler(state: State, plugin_type: str) -> Step:
+    """Deregister a plugin that the removed handler has, and start over with one that was on its way to it.
+
+    The plugin is dialed again at once. Its claim then finds no handler, and it is parked.
+    """
     owed = owed_by(state)
-    held = state.info if isinstance(state, Claiming | Validating) else owed
-    if held is None or held.type != plugin_type or isinstance(state, Refusing):
+    info = state.info if isinstance(state, Claiming | Validating) else owed
+    if info is None or info.type != plugin_type or isinstance(state, Refusing):
         return state, ()
-    return leave_off(state, ThenDial(state.generation), f"the handler for {plugin_type} was removed")
+    return _abandon(state, ThenDial(state.generation), f"the handler for {plugin_type} was removed")
 
 
-def _nudged(state: State, event: SocketTouched | NameFreed | TryNow | HandlerAvailable) -> Step:
+#: A message that may be a reason to try sooner than planned.
+_Trigger = SocketTouched | NameFreed | TryNow | HandlerAvailable
+#: A state without a try under way, or what follows a state that ends one.
+_Paused = Waiting | Stale | Parked | ThenWait | ThenPark
+
+
+class _Pause(enum.Enum):
+    """What has to happen before the next try."""
+
+    #: The backoff ends.
+    BACKOFF = "backoff"
+    #: The backoff ends, and the try is to notify a plugin that the handler has registered.
+    NOTIFY_BACKOFF = "notify backoff"
+    #: The plugin is told why it was refused, or is deregistered; then the backoff begins, and ends.
+    LATER_BACKOFF = "later backoff"
+    #: Somebody listens on the socket.
+    STALE = "stale"
+    #: The socket changes.
+    PARKED = "parked"
+    #: A handler of the plugin's type is added.
+    NO_HANDLER = "no handler"
+
+
+class _Count(enum.Enum):
+    """How the try that follows a trigger is counted."""
+
+    #: One more than the last one: the backoff goes on where it is.
+    NEXT = "next"
+    #: As the first one: the backoff starts fresh.
+    FRESH = "fresh"
+
+    def after(self, attempt: int) -> int:
+        return attempt + 1 if self is _Count.NEXT else 1
+
+
+#: Which triggers bring the next try forward, and its number. A pair that is not listed changes nothing.
+_RETRIGGERS: dict[tuple[_Pause, type[_Trigger]], _Count] = {
+    (_Pause.BACKOFF, TryNow): _Count.FRESH,
+    (_Pause.BACKOFF, SocketTouched): _Count.NEXT,
+    (_Pause.BACKOFF, NameFreed): _Count.NEXT,
+    (_Pause.NOTIFY_BACKOFF, TryNow): _Count.FRESH,
+    (_Pause.NOTIFY_BACKOFF, SocketTouched): _Count.NEXT,
+    (_Pause.LATER_BACKOFF, TryNow): _Count.FRESH,
+    (_Pause.LATER_BACKOFF, NameFreed): _Count.NEXT,
+    (_Pause.STALE, TryNow): _Count.FRESH,
+    (_Pause.STALE, SocketTouched): _Count.NEXT,
+    (_Pause.PARKED, TryNow): _Count.FRESH,
+    (_Pause.PARKED, SocketTouched): _Count.FRESH,
+    (_Pause.NO_HANDLER, TryNow): _Count.FRESH,
+    (_Pause.NO_HANDLER, HandlerAvailable): _Count.FRESH,
+}
+
+
+def _retrigger(state: State, event: _Trigger) -> Step:
+    """Try sooner than planned, if ``event`` is a reason to do so."""
+    paused = state.then if isinstance(state, Refusing | Leaving) else state
+    if not isinstance(paused, _Paused) or _is_for_another_type(event, paused):
+        return state, ()
+    count = _RETRIGGERS.get((_pause_of(paused), type(event)))
+    if count is None:
+        return state, ()
+    if isinstance(state, Refusing | Leaving):
+        return attrs.evolve(state, then=ThenDial(state.generation, count.after(paused.attempt))), ()
+    if isinstance(state, Waiting) and state.owed is not None:
+        return _notify_again(state, state.owed, count.after(state.notify_try))
+    return _try_again(state.generation, count.after(paused.attempt))
+
+
+def _pause_of(paused: _Paused) -> _Pause:
+    match paused:
+        case Waiting():
+            return _Pause.BACKOFF if paused.owed is None else _Pause.NOTIFY_BACKOFF
+        case ThenWait():
+            return _Pause.LATER_BACKOFF
+        case Stale():
+            return _Pause.STALE
+        case Parked() | ThenPark():
+            return _Pause.PARKED if paused.until_type is None else _Pause.NO_HANDLER
+    assert_never(paused)
+
+
+def _is_for_another_type(event: _Trigger, paused: _Paused) -> bool:
+    awaited = paused.until_type if isinstance(paused, Parked | ThenPark) else None
+    return isinstance(event, HandlerAvailable) and event.type != awaited
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+
+#: The outcome of a command, or the answer to a claim.
+_Answered = Outcome | Admitted | NoHandler | ClaimRefused
+
+
+def _after_outcome(state: State, event: _Answered) -> Step:
+    """Return the step that follows when the command that ``state`` waits for ended with ``event``.
+
+    Raises:
+      IllegalStepError: if ``state`` does not wait for such an outcome.
+    """
     match state:
-        case Waiting(owed=None) if not isinstance(event, HandlerAvailable):
-            return try_again(state.generation, 1 if isinstance(event, TryNow) else state.attempt + 1)
-        case Waiting(owed=owed) if isinstance(event, TryNow | SocketTouched):
-            notify_try = 1 if isinstance(event, TryNow) else state.notify_try + 1
-            return Dialing(state.generation, state.attempt, owed, notify_try), (Dial(patient=False),)
-        case Stale() if isinstance(event, TryNow | SocketTouched):
-            return try_again(state.generation, 1 if isinstance(event, TryNow) else state.attempt + 1)
-        case Parked() if _unparks(state.until_type, event):
-            return try_again(state.generation, 1)
-        case Refusing(then=ThenPark() as park) | Leaving(then=ThenPark() as park) if _unparks(park.until_type, event):
-            return attrs.evolve(state, then=ThenDial(state.generation)), ()
-        case Refusing(then=ThenWait() as wait) | Leaving(then=ThenWait() as wait) if isinstance(
-            event, TryNow | NameFreed
-        ):
-            attempt = 1 if isinstance(event, TryNow) else wait.attempt + 1
-            return attrs.evolve(state, then=ThenDial(state.generation, attempt)), ()
-        case Gone():
-            raise IllegalStepError(f"nothing follows {state}")
+        case Dialing():
+            step = _after_dialing(state, event)
+        case AskingInfo():
+            step = _after_asking(state, event)
+        case Claiming():
+            step = _after_claiming(state, event)
+        case Validating():
+            step = _after_validating(state, event)
+        case Registering():
+            step = _after_registering(state, event)
+        case Notifying():
+            step = _after_notifying(state, event)
+        case Refusing():
+            step = _after_refusing(state, event)
+        case Waiting() | Stale():
+            step = _after_waiting(state, event)
+        case Leaving():
+            step = _after_leaving(state, event)
+        case Parked() | Registered() | Gone():
+            step = None
         case _:
-            return state, ()
+            assert_never(state)
+    if step is None:
+        raise IllegalStepError(f"{event} cannot happen in {state}")
+    return step
 
 
-def _unparks(until_type: str | None, event: SocketTouched | NameFreed | TryNow | HandlerAvailable) -> bool:
+# Each of the next functions returns None if the state does not wait for such an outcome.
+
+
+def _after_dialing(state: Dialing, event: _Answered) -> Step | None:
+    owed = state.owed
     match event:
-        case TryNow():
-            return True
-        case HandlerAvailable():
-            return event.type == until_type
-        case SocketTouched():
-            return until_type is None
-        case NameFreed():
+        case Dialed():
+            if owed is None:
+                return AskingInfo(state.generation, state.attempt), (AskInfo(),)
+            return Notifying(state.generation, state.attempt, owed, state.notify_try), (Notify(None),)
+        case Failed():
+            if owed is None:
+                return _fail_before_info(state, event)
+            return _fail_notify(state, owed, event)
+        case _:
+            return None
+
+
+def _after_asking(state: AskingInfo, event: _Answered) -> Step | None:
+    match event:
+        case InfoReceived():
+            return Claiming(state.generation, state.attempt, event.info), (Claim(event.info),)
+        case InfoRejected():
+            return _refuse(state, None, _VALIDATION_FAILED + event.reason)
+        case Failed():
+            return _fail_before_info(state, event)
+        case _:
+            return None
+
+
+def _after_claiming(state: Claiming, event: _Answered) -> Step | None:
+    match event:
+        case Admitted():
+            return Validating(state.generation, state.attempt, state.info), (AskValidate(state.info),)
+        case NoHandler():
+            then = ThenPark(event.reason, state.attempt, until_type=state.info.type)
+            return _refuse(state, state.info, event.reason, then)
+        case ClaimRefused():
+            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+        case Failed():
+            return _abandon(state, ThenWait(event.reason, state.attempt), event.reason)
+        case _:
+            return None
+
+
+def _after_validating(state: Validating, event: _Answered) -> Step | None:
+    match event:
+        case HandlerAccepted():
+            return Registering(state.generation, state.attempt, state.info), (AskRegister(state.info),)
+        case Failed():
+            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+        case _:
+            return None
+
+
+def _after_registering(state: Registering, event: _Answered) -> Step | None:
+    match event:
+        case HandlerAccepted():
+            notifying = Notifying(state.generation, state.attempt, state.info, 1, state.stopping)
+            return notifying, (Announce(), Notify(None))
+        case Failed():
+            return _fail_register(state, event.reason)
+        case _:
+            return None
+
+
+def _after_notifying(state: Notifying, event: _Answered) -> Step | None:
+    match event:
+        case Notified() if state.stopping:
+            return Gone(state.generation, stopped=True), (HangUp(),)
+        case Notified():
+            return Registered(state.generation, state.attempt, state.info), (HangUp(),)
+        case Failed() if state.stopping:
+            return _abandon(state, ThenEnd(stopped=True), event.reason)
+        case Failed():
+            return _fail_notify(state, state.info, event)
+        case _:
+            return None
+
+
+def _after_refusing(state: Refusing, event: _Answered) -> Step | None:
+    # Whether the plugin got the message makes no difference (behaviour 32).
+    if not isinstance(event, Notified | Failed):
+        return None
+    if state.owed is not None:
+        return _leave(state.generation, state.owed, state.error, state.then)
+    after, commands = _enter(state.then, state.generation, state.info)
+    return after, (HangUp(), *commands)
+
+
+def _after_waiting(state: Waiting | Stale, event: _Answered) -> Step | None:
+    if not isinstance(event, TimerElapsed):
+        return None
+    if isinstance(state, Waiting) and state.owed is not None:
+        return _notify_again(state, state.owed, state.notify_try + 1)
+    return _try_again(state.generation, state.attempt + 1)
+
+
+def _after_leaving(state: Leaving, event: _Answered) -> Step | None:
+    # A deregistration that failed was asked all the same, and nothing is pending any more (fault 84).
+    if not isinstance(event, HandlerAccepted | Failed):
+        return None
+    after, commands = _enter(state.then, state.generation, state.info)
+    return after, (Release(state.generation), *commands)
+
+
+def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
+    """Go on after a failure to learn who the plugin is; there is nobody to be told of it."""
+    generation, attempt, reason = state.generation, state.attempt, failure.reason
+    match failure.retry:
+        case Retry.BACKOFF:
+            return Waiting(generation, attempt, reason), (HangUp(), StartTimer(attempt))
+        case Retry.STALE:
+            return Stale(generation, attempt, reason), (HangUp(), StartTimer(attempt))
+        case Retry.NEVER:
+            return Parked(generation, attempt, reason), (HangUp(),)
+    assert_never(failure.retry)
+
+
+def _refuse(
+    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then | None = None
+) -> Step:
+    """Tell the plugin that it is not registered, and why; afterwards wait out the backoff, or do ``then``."""
+    # Only a plugin that was admitted holds its claim. The reconciler has settled a claim that it refused.
+    release: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
+    refusing = Refusing(state.generation, state.attempt, info, error, then or ThenWait(error, state.attempt))
+    return refusing, (*release, Notify(error))
+
+
+def _fail_register(state: Registering, reason: str) -> Step:
+    """Tell the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
+    error = _REGISTRATION_FAILED + reason
+    then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt)
+    return Refusing(state.generation, state.attempt, state.info, error, then, state.info), (Notify(error),)
+
+
+def _fail_notify(state: Dialing | Notifying, info: PluginInfo, failure: Failed) -> Step:
+    """Notify again, on a new connection, and nothing else (behaviour 33).
+
+    The second try is made at once (fault 36), the others by backoff, and after the last the registration is rolled back
+    (fault 35). A plugin that does not implement the call would fail each try: it is rolled back and parked (fault 71).
+    """
+    reason, tries = failure.reason, state.notify_try
+    if failure.retry is Retry.NEVER:
+        return _leave(state.generation, info, reason, ThenPark(reason, state.attempt))
+    if tries >= NOTIFY_TRIES:
+        return _leave(state.generation, info, reason, ThenWait(reason, state.attempt))
+    if tries == 1:
+        again, commands = _notify_again(state, info, tries + 1)
+        return again, (HangUp(), *commands)
+    return Waiting(state.generation, state.attempt, reason, info, info, tries), (HangUp(), StartTimer(tries - 1))
+
+
+# --- moves that several of these share --------------------------------------------------------------------------------
+
+
+def _abandon(state: State, then: Then, reason: str) -> Step:
+    """Abandon what is under way in ``state``, deregister if a Register was asked, and go on to ``then``."""
+    if _is_stopping(state):
+        then = ThenEnd(stopped=True)
+    if isinstance(state, Leaving):
+        return attrs.evolve(state, then=then), ()
+    owed = owed_by(state)
+    if owed is not None:
+        return _leave(state.generation, owed, reason, then)
+    undo: tuple[Command, ...] = ()
+    if isinstance(state, Dialing | AskingInfo | Claiming | Validating | Refusing):
+        undo += (HangUp(),)
+    if isinstance(state, Claiming | Validating):
+        undo += (Release(state.generation),)
+    after, commands = _enter(then, state.generation, _info_of(state))
+    return after, undo + commands
+
+
+def _is_stopping(state: State) -> bool:
+    """Return whether a stop was asked, after which nothing begins anew."""
+    match state:
+        case Registering() | Notifying():
+            return state.stopping
+        case Refusing() | Leaving():
+            return isinstance(state.then, ThenEnd) and state.then.stopped
+        case _:
             return False
-    assert_never(event)
+
+
+def _leave(generation: int, info: PluginInfo, reason: str, then: Then) -> Step:
+    """Ask the handler to deregister; afterwards do ``then``."""
+    return Leaving(generation, info, reason, then), (HangUp(), AskDeregister(info, generation))
+
+
+def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
+    """Do what ``then`` says. ``info`` is what the plugin of ``generation`` said of itself, to be shown."""
+    match then:
+        case ThenDial():
+            return Dialing(then.generation, then.attempt), (Dial(patient=then.attempt == 1),)
+        case ThenWait():
+            return Waiting(generation, then.attempt, then.reason, info), (StartTimer(then.attempt),)
+        case ThenPark():
+            return Parked(generation, then.attempt, then.reason, info, then.until_type), ()
+        case ThenEnd():
+            return Gone(generation, then.stopped), ()
+    assert_never(then)
+
+
+def _info_of(state: State) -> PluginInfo | None:
+    match state:
+        case Dialing() | AskingInfo() | Stale() | Gone():
+            return None
+        case _:
+            return state.info
+
+
+def _try_again(generation: int, attempt: int) -> Step:
+    """Dial the socket of ``generation``, and go through the whole lifecycle."""
+    return _enter(ThenDial(generation, attempt), generation, None)
+
+
+def _notify_again(state: Dialing | Notifying | Waiting, info: PluginInfo, notify_try: int) -> Step:
+    """Dial the socket only to notify the plugin, which the handler has registered."""
+    return Dialing(state.generation, state.attempt, info, notify_try), (Dial(patient=False),)

@@ -49,8 +49,6 @@ _WIRE: Final = tuple(
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
-    "protocol/outcomes.py": (_PROTOCOL + "lifecycle*.py",),
-    "protocol/transitions.py": (_PROTOCOL + "lifecycle*.py",),
     "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/claims.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),

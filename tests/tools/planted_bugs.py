@@ -24,7 +24,7 @@ from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.fuzz.run import EVENTS, Outcome, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
-from plugind.protocol import lifecycle, outcomes, states, transitions, world
+from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
 from plugind.protocol.claims import Name
 from plugind.protocol.view import View
@@ -51,15 +51,17 @@ def drop_a_message() -> Iterator[None]:
 @contextmanager
 def skip_a_deregistration() -> Iterator[None]:
     """A socket that vanishes while it is registered ends without a Deregister."""
-    leave_off = transitions.leave_off
+    step = lifecycle.step
 
-    def skipping(state: states.State, then: states.Then, reason: str) -> states.Step:
-        if isinstance(state, states.Registered) and isinstance(then, states.ThenEnd):
-            return states.Gone(state.generation), ()
-        return leave_off(state, then, reason)
+    def skipping(state: states.State, event: states.Event) -> states.Step:
+        after, commands = step(state, event)
+        match state, after:
+            case states.Registered(), states.Leaving(then=states.ThenEnd()):
+                return states.Gone(state.generation), ()
+            case _:
+                return after, commands
 
-    # Where it is used, which is not where it is defined; so too below.
-    with patch.object(lifecycle, "leave_off", skipping):
+    with patch.object(lifecycle, "step", skipping):
         yield
 
 
@@ -125,28 +127,28 @@ def admit_two_of_one_name() -> Iterator[None]:
 @contextmanager
 def register_without_validating() -> Iterator[None]:
     """An admitted plugin is registered at once."""
-    after_outcome = outcomes.after_outcome
+    step = lifecycle.step
 
-    def hasty(state: states.State, event: outcomes.Answered) -> states.Step:
+    def hasty(state: states.State, event: states.Event) -> states.Step:
         if isinstance(state, states.Claiming) and isinstance(event, m.Admitted):
             return states.Registering(state.generation, state.attempt, state.info), (states.AskRegister(state.info),)
-        return after_outcome(state, event)
+        return step(state, event)
 
-    with patch.object(lifecycle, "after_outcome", hasty):
+    with patch.object(lifecycle, "step", hasty):
         yield
 
 
 @contextmanager
 def notify_before_registering() -> Iterator[None]:
     """The plugin is told that it is registered before its handler took it."""
-    after_outcome = outcomes.after_outcome
+    step = lifecycle.step
 
-    def early(state: states.State, event: outcomes.Answered) -> states.Step:
+    def early(state: states.State, event: states.Event) -> states.Step:
         if isinstance(state, states.Validating) and isinstance(event, states.HandlerAccepted):
             return states.Notifying(state.generation, state.attempt, state.info), (states.Notify(None),)
-        return after_outcome(state, event)
+        return step(state, event)
 
-    with patch.object(lifecycle, "after_outcome", early):
+    with patch.object(lifecycle, "step", early):
         yield
 
 
