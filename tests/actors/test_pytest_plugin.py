@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import FakeHandler, FakePlugin, SimulatedNode
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import (
+from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.testing import (
     Fails,
     FakeHandler,
     FakePlugin,
@@ -15,7 +16,6 @@ from plugind.actors.simulation import (
     SimulatedNode,
     Takes,
 )
-from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.tests.actors.timelines import STEPS, asked, at, refused_at, registered_at, told_no, told_yes
 
 

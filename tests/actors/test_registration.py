@@ -11,7 +11,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.simulation import (
+from plugind.protocol.backoff import Backoff
+from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
     FakeHandler,
@@ -20,7 +21,6 @@ from plugind.actors.simulation import (
     SimulatedNode,
     Takes,
 )
-from plugind.protocol.backoff import Backoff
 from plugind.tests.actors.timelines import asked, at, refused_at, registered_at, told_no, told_yes
 
 UNIMPLEMENTED = GRPCError(Status.UNIMPLEMENTED, "unknown method")

@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import (
+from plugind.actors.simulation.handlers import Ask
+from plugind.testing import (
     Accepting,
     Fails,
     FakeHandler,
@@ -19,7 +20,6 @@ from plugind.actors.simulation import (
     SimulatedNode,
     Takes,
 )
-from plugind.actors.simulation.handlers import Ask
 from plugind.tests.actors.timelines import Line, at, registered_at
 
 #: When something happens to the plugin.

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
+from plugind.testing import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
 from plugind.tests.actors.timelines import asked, at, registered_at, told_yes
 
 GET_INFO = "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: "

@@ -13,7 +13,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind import supervisor as supervisor_module
 from plugind.actors import conversation, reconciler, registration, watcher
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.simulation import (
+from plugind.actors.supervision import GaveUpError
+from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.config import Config, Root
+from plugind.protocol.errors import ConfigError
+from plugind.protocol.messages import PluginChanged, Snapshot
+from plugind.protocol.view import View
+from plugind.supervisor import LaggedError, NodeEndedError, Supervisor
+from plugind.testing import (
     DEFAULT_CONFIG,
     Fails,
     FakeHandler,
@@ -22,13 +29,6 @@ from plugind.actors.simulation import (
     SimulatedNode,
     Takes,
 )
-from plugind.actors.supervision import GaveUpError
-from plugind.protocol.backoff import RestartIntensity
-from plugind.protocol.config import Config, Root
-from plugind.protocol.errors import ConfigError
-from plugind.protocol.messages import PluginChanged, Snapshot
-from plugind.protocol.view import View
-from plugind.supervisor import LaggedError, NodeEndedError, Supervisor
 from plugind.tests.actors.timelines import STEPS, asked, at, registered_at, told_yes
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plugind.actors.simulation import Call
+from plugind.testing import Call
 
 Line = tuple[float, str]
 

@@ -18,17 +18,6 @@ from grpclib.exceptions import GRPCError
 from trio._core import _run
 from trio.testing import MockClock
 
-from plugind.actors.simulation import (
-    DEFAULT_CONFIG,
-    Accepting,
-    Call,
-    FakeHandler,
-    FakePlugin,
-    LeakError,
-    NotSettledError,
-    SimulatedNode,
-    Takes,
-)
 from plugind.actors.simulation.scheduling import pinned
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Config, Root
@@ -41,6 +30,17 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
     RegistrationStatusResponse,
 )
 from plugind.protocol.wire.errors import DialError, DialFailure
+from plugind.testing import (
+    DEFAULT_CONFIG,
+    Accepting,
+    Call,
+    FakeHandler,
+    FakePlugin,
+    LeakError,
+    NotSettledError,
+    SimulatedNode,
+    Takes,
+)
 from plugind.tests.actors.timelines import asked, at, registered_at, told_yes
 
 if TYPE_CHECKING:

@@ -11,7 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.simulation import (
+from plugind.actors.simulation.handlers import Ask, Behaviour
+from plugind.actors.simulation.plugins import Step
+from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.protocol.plugins import InstancePolicy
+from plugind.testing import (
     DEFAULT_CONFIG,
     Accepting,
     Fails,
@@ -22,10 +26,6 @@ from plugind.actors.simulation import (
     SimulatedNode,
     Takes,
 )
-from plugind.actors.simulation.handlers import Ask, Behaviour
-from plugind.actors.simulation.plugins import Step
-from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.protocol.plugins import InstancePolicy
 
 NAMES = ("red", "green", "blue")
 SOCKETS = tuple(f"{letter}.sock" for letter in "abcdef")

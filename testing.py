@@ -1,0 +1,84 @@
+"""Test a plugin or a handler against plugind, in memory and in virtual time: no cluster, no sockets, no sleeping.
+
+::
+
+    from plugind.testing import Call, FakePlugin, SimulatedNode
+
+
+    async def test_a_driver_that_starts_slowly_is_registered(node: SimulatedNode) -> None:
+        plugin = node.plug("csi.sock", FakePlugin("CSIPlugin", "csi.example.com", get_info_fails=1))
+        await node.settled()
+        assert node.state("csi.sock") == "registered"
+        assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
+
+**The node.** :class:`SimulatedNode` runs plugind's own supervisor, actors and wire on a directory and a network in
+memory. Installing plugind installs a pytest plugin with three fixtures (:data:`FIXTURES`): ``node`` is a running
+:class:`SimulatedNode`; override ``plugind_config`` and ``plugind_handlers`` to choose its configuration and its
+handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a :class:`trio.testing.MockClock` with
+``autojump_threshold=0``.
+
+**Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
+generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
+each :class:`Call` that the plugin received. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
+happens to new connections.
+
+**Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
+:class:`Takes`; it records each :class:`HandlerCall`.
+
+**Fault points.** ``node.directory`` loses, delays and overflows events and fails scans (:class:`MemoryDirectory`);
+``node.network`` refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()``
+restart the daemon.
+
+**Errors.** :class:`NotSettledError` says which sockets did not come to rest, :class:`LeakError` what was left open,
+and :class:`NodeEndedError` that the node ended while somebody waited for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .actors.simulation import (
+    DEFAULT_CONFIG,
+    ROOT,
+    Accepting,
+    Call,
+    Entry,
+    Fails,
+    FakeHandler,
+    FakePlugin,
+    HandlerCall,
+    Hangs,
+    LeakError,
+    MemoryDirectory,
+    MemoryNetwork,
+    NodeEndedError,
+    NotSettledError,
+    PluggedIn,
+    SimulatedNode,
+    Takes,
+)
+
+__all__ = [
+    "DEFAULT_CONFIG",
+    "FIXTURES",
+    "ROOT",
+    "Accepting",
+    "Call",
+    "Entry",
+    "Fails",
+    "FakeHandler",
+    "FakePlugin",
+    "HandlerCall",
+    "Hangs",
+    "LeakError",
+    "MemoryDirectory",
+    "MemoryNetwork",
+    "NodeEndedError",
+    "NotSettledError",
+    "PluggedIn",
+    "SimulatedNode",
+    "Takes",
+]
+
+#: The names of the fixtures that the pytest plugin adds.
+FIXTURES: Final = ("node", "plugind_config", "plugind_handlers")

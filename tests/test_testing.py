@@ -1,0 +1,47 @@
+"""``plugind.testing``, the public face of the test kit."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import plugind.testing
+from plugind.actors import pytest_plugin, simulation
+
+
+def test_all_that_the_test_kit_offers_is_public() -> None:
+    """A name that the kit gains must be offered here, and nothing comes along by accident."""
+    assert sorted(plugind.testing.__all__) == sorted([*simulation.__all__, "FIXTURES"])
+    public = {name for name in vars(plugind.testing) if not name.startswith("_")}
+    assert public - set(plugind.testing.__all__) == {"annotations", "Final"}
+
+
+def test_the_fixtures_have_the_names_that_are_published() -> None:
+    fixtures = {
+        getattr(member, "name", None) or name
+        for name, member in vars(pytest_plugin).items()
+        if type(member).__name__ == "FixtureFunctionDefinition"
+    }
+    assert fixtures == set(plugind.testing.FIXTURES)
+
+
+CLASSES = [name for name in plugind.testing.__all__ if inspect.isclass(getattr(plugind.testing, name))]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_public_class_has_a_docstring(name: str) -> None:
+    assert vars(getattr(plugind.testing, name)).get("__doc__")
+
+
+def test_the_pytest_plugin_imports_nothing_of_plugind_before_a_fixture_is_asked_for() -> None:
+    """Every pytest run on the machine loads it, those that have nothing to do with plugind too."""
+    script = """
+import sys
+import plugind.actors.pytest_plugin
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("plugind", "trio", "grpclib")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "['plugind', 'plugind.actors', 'plugind.actors.pytest_plugin']\n"
