@@ -10,17 +10,17 @@ if typing.TYPE_CHECKING:
     import grpclib.server
 
 import google.protobuf.wrappers_pb2
-import plugind.protocol.proto.csi_v1_pb2
+from . import csi_v1_pb2
 
 
 class IdentityBase(abc.ABC):
 
     @abc.abstractmethod
-    async def GetPluginInfo(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.csi_v1_pb2.GetPluginInfoRequest, plugind.protocol.proto.csi_v1_pb2.GetPluginInfoResponse]') -> None:
+    async def GetPluginInfo(self, stream: 'grpclib.server.Stream[csi_v1_pb2.GetPluginInfoRequest, csi_v1_pb2.GetPluginInfoResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def Probe(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.csi_v1_pb2.ProbeRequest, plugind.protocol.proto.csi_v1_pb2.ProbeResponse]') -> None:
+    async def Probe(self, stream: 'grpclib.server.Stream[csi_v1_pb2.ProbeRequest, csi_v1_pb2.ProbeResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -28,14 +28,14 @@ class IdentityBase(abc.ABC):
             '/csi.v1.Identity/GetPluginInfo': grpclib.const.Handler(
                 self.GetPluginInfo,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.csi_v1_pb2.GetPluginInfoRequest,
-                plugind.protocol.proto.csi_v1_pb2.GetPluginInfoResponse,
+                csi_v1_pb2.GetPluginInfoRequest,
+                csi_v1_pb2.GetPluginInfoResponse,
             ),
             '/csi.v1.Identity/Probe': grpclib.const.Handler(
                 self.Probe,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.csi_v1_pb2.ProbeRequest,
-                plugind.protocol.proto.csi_v1_pb2.ProbeResponse,
+                csi_v1_pb2.ProbeRequest,
+                csi_v1_pb2.ProbeResponse,
             ),
         }
 
@@ -46,21 +46,21 @@ class IdentityStub:
         self.GetPluginInfo = grpclib.client.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/GetPluginInfo',
-            plugind.protocol.proto.csi_v1_pb2.GetPluginInfoRequest,
-            plugind.protocol.proto.csi_v1_pb2.GetPluginInfoResponse,
+            csi_v1_pb2.GetPluginInfoRequest,
+            csi_v1_pb2.GetPluginInfoResponse,
         )
         self.Probe = grpclib.client.UnaryUnaryMethod(
             channel,
             '/csi.v1.Identity/Probe',
-            plugind.protocol.proto.csi_v1_pb2.ProbeRequest,
-            plugind.protocol.proto.csi_v1_pb2.ProbeResponse,
+            csi_v1_pb2.ProbeRequest,
+            csi_v1_pb2.ProbeResponse,
         )
 
 
 class NodeBase(abc.ABC):
 
     @abc.abstractmethod
-    async def NodeGetInfo(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.csi_v1_pb2.NodeGetInfoRequest, plugind.protocol.proto.csi_v1_pb2.NodeGetInfoResponse]') -> None:
+    async def NodeGetInfo(self, stream: 'grpclib.server.Stream[csi_v1_pb2.NodeGetInfoRequest, csi_v1_pb2.NodeGetInfoResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -68,8 +68,8 @@ class NodeBase(abc.ABC):
             '/csi.v1.Node/NodeGetInfo': grpclib.const.Handler(
                 self.NodeGetInfo,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.csi_v1_pb2.NodeGetInfoRequest,
-                plugind.protocol.proto.csi_v1_pb2.NodeGetInfoResponse,
+                csi_v1_pb2.NodeGetInfoRequest,
+                csi_v1_pb2.NodeGetInfoResponse,
             ),
         }
 
@@ -80,6 +80,6 @@ class NodeStub:
         self.NodeGetInfo = grpclib.client.UnaryUnaryMethod(
             channel,
             '/csi.v1.Node/NodeGetInfo',
-            plugind.protocol.proto.csi_v1_pb2.NodeGetInfoRequest,
-            plugind.protocol.proto.csi_v1_pb2.NodeGetInfoResponse,
+            csi_v1_pb2.NodeGetInfoRequest,
+            csi_v1_pb2.NodeGetInfoResponse,
         )

@@ -9,13 +9,13 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.deviceplugin_v1beta1_pb2
+from . import deviceplugin_v1beta1_pb2
 
 
 class RegistrationBase(abc.ABC):
 
     @abc.abstractmethod
-    async def Register(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.RegisterRequest, plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty]') -> None:
+    async def Register(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.RegisterRequest, deviceplugin_v1beta1_pb2.Empty]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -23,8 +23,8 @@ class RegistrationBase(abc.ABC):
             '/v1beta1.Registration/Register': grpclib.const.Handler(
                 self.Register,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.RegisterRequest,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
+                deviceplugin_v1beta1_pb2.RegisterRequest,
+                deviceplugin_v1beta1_pb2.Empty,
             ),
         }
 
@@ -35,31 +35,31 @@ class RegistrationStub:
         self.Register = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.Registration/Register',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.RegisterRequest,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
+            deviceplugin_v1beta1_pb2.RegisterRequest,
+            deviceplugin_v1beta1_pb2.Empty,
         )
 
 
 class DevicePluginBase(abc.ABC):
 
     @abc.abstractmethod
-    async def GetDevicePluginOptions(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty, plugind.protocol.proto.deviceplugin_v1beta1_pb2.DevicePluginOptions]') -> None:
+    async def GetDevicePluginOptions(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.Empty, deviceplugin_v1beta1_pb2.DevicePluginOptions]') -> None:
         pass
 
     @abc.abstractmethod
-    async def ListAndWatch(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty, plugind.protocol.proto.deviceplugin_v1beta1_pb2.ListAndWatchResponse]') -> None:
+    async def ListAndWatch(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.Empty, deviceplugin_v1beta1_pb2.ListAndWatchResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def GetPreferredAllocation(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationRequest, plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationResponse]') -> None:
+    async def GetPreferredAllocation(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.PreferredAllocationRequest, deviceplugin_v1beta1_pb2.PreferredAllocationResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def Allocate(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateRequest, plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateResponse]') -> None:
+    async def Allocate(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.AllocateRequest, deviceplugin_v1beta1_pb2.AllocateResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def PreStartContainer(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerRequest, plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerResponse]') -> None:
+    async def PreStartContainer(self, stream: 'grpclib.server.Stream[deviceplugin_v1beta1_pb2.PreStartContainerRequest, deviceplugin_v1beta1_pb2.PreStartContainerResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -67,32 +67,32 @@ class DevicePluginBase(abc.ABC):
             '/v1beta1.DevicePlugin/GetDevicePluginOptions': grpclib.const.Handler(
                 self.GetDevicePluginOptions,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.DevicePluginOptions,
+                deviceplugin_v1beta1_pb2.Empty,
+                deviceplugin_v1beta1_pb2.DevicePluginOptions,
             ),
             '/v1beta1.DevicePlugin/ListAndWatch': grpclib.const.Handler(
                 self.ListAndWatch,
                 grpclib.const.Cardinality.UNARY_STREAM,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.ListAndWatchResponse,
+                deviceplugin_v1beta1_pb2.Empty,
+                deviceplugin_v1beta1_pb2.ListAndWatchResponse,
             ),
             '/v1beta1.DevicePlugin/GetPreferredAllocation': grpclib.const.Handler(
                 self.GetPreferredAllocation,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationRequest,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationResponse,
+                deviceplugin_v1beta1_pb2.PreferredAllocationRequest,
+                deviceplugin_v1beta1_pb2.PreferredAllocationResponse,
             ),
             '/v1beta1.DevicePlugin/Allocate': grpclib.const.Handler(
                 self.Allocate,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateRequest,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateResponse,
+                deviceplugin_v1beta1_pb2.AllocateRequest,
+                deviceplugin_v1beta1_pb2.AllocateResponse,
             ),
             '/v1beta1.DevicePlugin/PreStartContainer': grpclib.const.Handler(
                 self.PreStartContainer,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerRequest,
-                plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerResponse,
+                deviceplugin_v1beta1_pb2.PreStartContainerRequest,
+                deviceplugin_v1beta1_pb2.PreStartContainerResponse,
             ),
         }
 
@@ -103,30 +103,30 @@ class DevicePluginStub:
         self.GetDevicePluginOptions = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/GetDevicePluginOptions',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.DevicePluginOptions,
+            deviceplugin_v1beta1_pb2.Empty,
+            deviceplugin_v1beta1_pb2.DevicePluginOptions,
         )
         self.ListAndWatch = grpclib.client.UnaryStreamMethod(
             channel,
             '/v1beta1.DevicePlugin/ListAndWatch',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.Empty,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.ListAndWatchResponse,
+            deviceplugin_v1beta1_pb2.Empty,
+            deviceplugin_v1beta1_pb2.ListAndWatchResponse,
         )
         self.GetPreferredAllocation = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/GetPreferredAllocation',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationRequest,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreferredAllocationResponse,
+            deviceplugin_v1beta1_pb2.PreferredAllocationRequest,
+            deviceplugin_v1beta1_pb2.PreferredAllocationResponse,
         )
         self.Allocate = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/Allocate',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateRequest,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.AllocateResponse,
+            deviceplugin_v1beta1_pb2.AllocateRequest,
+            deviceplugin_v1beta1_pb2.AllocateResponse,
         )
         self.PreStartContainer = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.DevicePlugin/PreStartContainer',
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerRequest,
-            plugind.protocol.proto.deviceplugin_v1beta1_pb2.PreStartContainerResponse,
+            deviceplugin_v1beta1_pb2.PreStartContainerRequest,
+            deviceplugin_v1beta1_pb2.PreStartContainerResponse,
         )

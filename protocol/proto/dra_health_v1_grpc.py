@@ -9,13 +9,13 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.dra_health_v1_pb2
+from . import dra_health_v1_pb2
 
 
 class DRAResourceHealthBase(abc.ABC):
 
     @abc.abstractmethod
-    async def NodeWatchResources(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesRequest, plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesResponse]') -> None:
+    async def NodeWatchResources(self, stream: 'grpclib.server.Stream[dra_health_v1_pb2.NodeWatchResourcesRequest, dra_health_v1_pb2.NodeWatchResourcesResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -23,8 +23,8 @@ class DRAResourceHealthBase(abc.ABC):
             '/v1.DRAResourceHealth/NodeWatchResources': grpclib.const.Handler(
                 self.NodeWatchResources,
                 grpclib.const.Cardinality.UNARY_STREAM,
-                plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesRequest,
-                plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesResponse,
+                dra_health_v1_pb2.NodeWatchResourcesRequest,
+                dra_health_v1_pb2.NodeWatchResourcesResponse,
             ),
         }
 
@@ -35,6 +35,6 @@ class DRAResourceHealthStub:
         self.NodeWatchResources = grpclib.client.UnaryStreamMethod(
             channel,
             '/v1.DRAResourceHealth/NodeWatchResources',
-            plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesRequest,
-            plugind.protocol.proto.dra_health_v1_pb2.NodeWatchResourcesResponse,
+            dra_health_v1_pb2.NodeWatchResourcesRequest,
+            dra_health_v1_pb2.NodeWatchResourcesResponse,
         )

@@ -9,17 +9,17 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.dra_v1beta1_pb2
+from . import dra_v1beta1_pb2
 
 
 class DRAPluginBase(abc.ABC):
 
     @abc.abstractmethod
-    async def NodePrepareResources(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesRequest, plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesResponse]') -> None:
+    async def NodePrepareResources(self, stream: 'grpclib.server.Stream[dra_v1beta1_pb2.NodePrepareResourcesRequest, dra_v1beta1_pb2.NodePrepareResourcesResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def NodeUnprepareResources(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesRequest, plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesResponse]') -> None:
+    async def NodeUnprepareResources(self, stream: 'grpclib.server.Stream[dra_v1beta1_pb2.NodeUnprepareResourcesRequest, dra_v1beta1_pb2.NodeUnprepareResourcesResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -27,14 +27,14 @@ class DRAPluginBase(abc.ABC):
             '/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources': grpclib.const.Handler(
                 self.NodePrepareResources,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesRequest,
-                plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesResponse,
+                dra_v1beta1_pb2.NodePrepareResourcesRequest,
+                dra_v1beta1_pb2.NodePrepareResourcesResponse,
             ),
             '/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources': grpclib.const.Handler(
                 self.NodeUnprepareResources,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesRequest,
-                plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
+                dra_v1beta1_pb2.NodeUnprepareResourcesRequest,
+                dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
             ),
         }
 
@@ -45,12 +45,12 @@ class DRAPluginStub:
         self.NodePrepareResources = grpclib.client.UnaryUnaryMethod(
             channel,
             '/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources',
-            plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesRequest,
-            plugind.protocol.proto.dra_v1beta1_pb2.NodePrepareResourcesResponse,
+            dra_v1beta1_pb2.NodePrepareResourcesRequest,
+            dra_v1beta1_pb2.NodePrepareResourcesResponse,
         )
         self.NodeUnprepareResources = grpclib.client.UnaryUnaryMethod(
             channel,
             '/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources',
-            plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesRequest,
-            plugind.protocol.proto.dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
+            dra_v1beta1_pb2.NodeUnprepareResourcesRequest,
+            dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
         )

@@ -9,13 +9,13 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.example_v1beta1_pb2
+from . import example_v1beta1_pb2
 
 
 class ExampleBase(abc.ABC):
 
     @abc.abstractmethod
-    async def GetExampleInfo(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.example_v1beta1_pb2.ExampleRequest, plugind.protocol.proto.example_v1beta1_pb2.ExampleResponse]') -> None:
+    async def GetExampleInfo(self, stream: 'grpclib.server.Stream[example_v1beta1_pb2.ExampleRequest, example_v1beta1_pb2.ExampleResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -23,8 +23,8 @@ class ExampleBase(abc.ABC):
             '/v1beta1.Example/GetExampleInfo': grpclib.const.Handler(
                 self.GetExampleInfo,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.example_v1beta1_pb2.ExampleRequest,
-                plugind.protocol.proto.example_v1beta1_pb2.ExampleResponse,
+                example_v1beta1_pb2.ExampleRequest,
+                example_v1beta1_pb2.ExampleResponse,
             ),
         }
 
@@ -35,6 +35,6 @@ class ExampleStub:
         self.GetExampleInfo = grpclib.client.UnaryUnaryMethod(
             channel,
             '/v1beta1.Example/GetExampleInfo',
-            plugind.protocol.proto.example_v1beta1_pb2.ExampleRequest,
-            plugind.protocol.proto.example_v1beta1_pb2.ExampleResponse,
+            example_v1beta1_pb2.ExampleRequest,
+            example_v1beta1_pb2.ExampleResponse,
         )

@@ -5,7 +5,7 @@
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
 from google.protobuf import descriptor as _descriptor
-from google.protobuf import descriptor_pool as _descriptor_pool
+from .pool import POOL as _POOL
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,plugind/protocol/proto/example_v1beta1.proto\x12\x07v1beta1\"8\n\x0e\x45xampleRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x15\n\rv1beta1_field\x18\x02 \x01(\t\" \n\x0f\x45xampleResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t2N\n\x07\x45xample\x12\x43\n\x0eGetExampleInfo\x12\x17.v1beta1.ExampleRequest\x1a\x18.v1beta1.ExampleResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n,plugind/protocol/proto/example_v1beta1.proto\x12\x07v1beta1\"8\n\x0e\x45xampleRequest\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x15\n\rv1beta1_field\x18\x02 \x01(\t\" \n\x0f\x45xampleResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t2N\n\x07\x45xample\x12\x43\n\x0eGetExampleInfo\x12\x17.v1beta1.ExampleRequest\x1a\x18.v1beta1.ExampleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

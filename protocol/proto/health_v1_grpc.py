@@ -9,17 +9,17 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.health_v1_pb2
+from . import health_v1_pb2
 
 
 class HealthBase(abc.ABC):
 
     @abc.abstractmethod
-    async def Check(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.health_v1_pb2.HealthCheckRequest, plugind.protocol.proto.health_v1_pb2.HealthCheckResponse]') -> None:
+    async def Check(self, stream: 'grpclib.server.Stream[health_v1_pb2.HealthCheckRequest, health_v1_pb2.HealthCheckResponse]') -> None:
         pass
 
     @abc.abstractmethod
-    async def Watch(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.health_v1_pb2.HealthCheckRequest, plugind.protocol.proto.health_v1_pb2.HealthCheckResponse]') -> None:
+    async def Watch(self, stream: 'grpclib.server.Stream[health_v1_pb2.HealthCheckRequest, health_v1_pb2.HealthCheckResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -27,14 +27,14 @@ class HealthBase(abc.ABC):
             '/grpc.health.v1.Health/Check': grpclib.const.Handler(
                 self.Check,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.health_v1_pb2.HealthCheckRequest,
-                plugind.protocol.proto.health_v1_pb2.HealthCheckResponse,
+                health_v1_pb2.HealthCheckRequest,
+                health_v1_pb2.HealthCheckResponse,
             ),
             '/grpc.health.v1.Health/Watch': grpclib.const.Handler(
                 self.Watch,
                 grpclib.const.Cardinality.UNARY_STREAM,
-                plugind.protocol.proto.health_v1_pb2.HealthCheckRequest,
-                plugind.protocol.proto.health_v1_pb2.HealthCheckResponse,
+                health_v1_pb2.HealthCheckRequest,
+                health_v1_pb2.HealthCheckResponse,
             ),
         }
 
@@ -45,12 +45,12 @@ class HealthStub:
         self.Check = grpclib.client.UnaryUnaryMethod(
             channel,
             '/grpc.health.v1.Health/Check',
-            plugind.protocol.proto.health_v1_pb2.HealthCheckRequest,
-            plugind.protocol.proto.health_v1_pb2.HealthCheckResponse,
+            health_v1_pb2.HealthCheckRequest,
+            health_v1_pb2.HealthCheckResponse,
         )
         self.Watch = grpclib.client.UnaryStreamMethod(
             channel,
             '/grpc.health.v1.Health/Watch',
-            plugind.protocol.proto.health_v1_pb2.HealthCheckRequest,
-            plugind.protocol.proto.health_v1_pb2.HealthCheckResponse,
+            health_v1_pb2.HealthCheckRequest,
+            health_v1_pb2.HealthCheckResponse,
         )

@@ -9,17 +9,17 @@ import grpclib.client
 if typing.TYPE_CHECKING:
     import grpclib.server
 
-import plugind.protocol.proto.pluginregistration_pb2
+from . import pluginregistration_pb2
 
 
 class RegistrationBase(abc.ABC):
 
     @abc.abstractmethod
-    async def GetInfo(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.pluginregistration_pb2.InfoRequest, plugind.protocol.proto.pluginregistration_pb2.PluginInfo]') -> None:
+    async def GetInfo(self, stream: 'grpclib.server.Stream[pluginregistration_pb2.InfoRequest, pluginregistration_pb2.PluginInfo]') -> None:
         pass
 
     @abc.abstractmethod
-    async def NotifyRegistrationStatus(self, stream: 'grpclib.server.Stream[plugind.protocol.proto.pluginregistration_pb2.RegistrationStatus, plugind.protocol.proto.pluginregistration_pb2.RegistrationStatusResponse]') -> None:
+    async def NotifyRegistrationStatus(self, stream: 'grpclib.server.Stream[pluginregistration_pb2.RegistrationStatus, pluginregistration_pb2.RegistrationStatusResponse]') -> None:
         pass
 
     def __mapping__(self) -> typing.Dict[str, grpclib.const.Handler]:
@@ -27,14 +27,14 @@ class RegistrationBase(abc.ABC):
             '/pluginregistration.Registration/GetInfo': grpclib.const.Handler(
                 self.GetInfo,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.pluginregistration_pb2.InfoRequest,
-                plugind.protocol.proto.pluginregistration_pb2.PluginInfo,
+                pluginregistration_pb2.InfoRequest,
+                pluginregistration_pb2.PluginInfo,
             ),
             '/pluginregistration.Registration/NotifyRegistrationStatus': grpclib.const.Handler(
                 self.NotifyRegistrationStatus,
                 grpclib.const.Cardinality.UNARY_UNARY,
-                plugind.protocol.proto.pluginregistration_pb2.RegistrationStatus,
-                plugind.protocol.proto.pluginregistration_pb2.RegistrationStatusResponse,
+                pluginregistration_pb2.RegistrationStatus,
+                pluginregistration_pb2.RegistrationStatusResponse,
             ),
         }
 
@@ -45,12 +45,12 @@ class RegistrationStub:
         self.GetInfo = grpclib.client.UnaryUnaryMethod(
             channel,
             '/pluginregistration.Registration/GetInfo',
-            plugind.protocol.proto.pluginregistration_pb2.InfoRequest,
-            plugind.protocol.proto.pluginregistration_pb2.PluginInfo,
+            pluginregistration_pb2.InfoRequest,
+            pluginregistration_pb2.PluginInfo,
         )
         self.NotifyRegistrationStatus = grpclib.client.UnaryUnaryMethod(
             channel,
             '/pluginregistration.Registration/NotifyRegistrationStatus',
-            plugind.protocol.proto.pluginregistration_pb2.RegistrationStatus,
-            plugind.protocol.proto.pluginregistration_pb2.RegistrationStatusResponse,
+            pluginregistration_pb2.RegistrationStatus,
+            pluginregistration_pb2.RegistrationStatusResponse,
         )

@@ -4,22 +4,36 @@ Run from the repository root, with the ``dev`` extra installed::
 
     python -m plugind.protocol.proto.regenerate
 
-The generated files are committed, so that users need no compiler; a test runs :func:`generate` into a
-temporary directory and compares, so that they stay fresh.
+The generated files are committed, so that users need no compiler; a test runs :func:`generate` into a temporary
+directory and compares, so that they stay fresh. What the compilers write is changed in two places: the messages go into
+the pool of ``pool.py``, and imports inside of the package become relative.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-#: Where the files lie as modules: the generated imports are absolute, ``plugind.protocol.proto.x_pb2``.
+#: Where the files lie as modules. The compilers write absolute imports, ``plugind.protocol.proto.x_pb2``.
 MODULE_PATH = Path("plugind") / "protocol" / "proto"
+_PACKAGE = ".".join(MODULE_PATH.parts)
+
+#: What is replaced in the files whose names end so; each replacement must find its text.
+REWRITES = {
+    "_pb2.py": (
+        ("from google.protobuf import descriptor_pool as _descriptor_pool\n", "from .pool import POOL as _POOL\n"),
+        ("_descriptor_pool.Default()", "_POOL"),
+    ),
+    "_grpc.py": (
+        (f"import {_PACKAGE}.", "from . import "),
+        (f"{_PACKAGE}.", ""),
+    ),
+    "_pb2.pyi": (),
+}
 
 
 def generate(target: Path) -> list[Path]:
@@ -37,9 +51,23 @@ def generate(target: Path) -> list[Path]:
         arguments = [f"--{kind}_out={output}" for kind in ("python", "pyi", "grpclib_python")]
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{scratch}", *arguments, *sources]
         subprocess.run(command, check=True, env=_environment())
-        # Not rename(): the scratch directory may lie on another file system.
-        made = sorted((output / MODULE_PATH).iterdir())
-        return [Path(shutil.move(path, target / path.name)) for path in made]
+        return [_rewrite(path, target / path.name) for path in sorted((output / MODULE_PATH).iterdir())]
+
+
+def _rewrite(source: Path, target: Path) -> Path:
+    """Write ``source`` to ``target`` with its replacements made.
+
+    Raises:
+      ValueError: if the compiler no longer writes what is to be replaced.
+    """
+    text = source.read_text()
+    (rewrites,) = (rewrites for ending, rewrites in REWRITES.items() if source.name.endswith(ending))
+    for old, new in rewrites:
+        if old not in text:
+            raise ValueError(f"{source.name} does not hold {old!r}")
+        text = text.replace(old, new)
+    target.write_text(text)
+    return target
 
 
 def _environment() -> dict[str, str]:

@@ -116,7 +116,7 @@ def package_modules() -> list[Path]:
         *(REPOSITORY / "protocol").rglob("*.py"),
         *REPOSITORY.glob("*.py"),
     ]
-    return sorted(path.relative_to(REPOSITORY) for path in inside if not path.name.endswith("_grpc.py"))
+    return sorted(path.relative_to(REPOSITORY) for path in inside)
 
 
 @pytest.mark.parametrize("path", package_modules(), ids=str)
