@@ -193,6 +193,11 @@ class ByteClient:
     async def flush(self) -> None:
         await self.stream.send_all(self.h2.data_to_send())
 
+    def exceed_the_stream_limit(self) -> None:
+        """Let h2 open more streams than the server allows."""
+        self.h2.remote_settings.max_concurrent_streams = 1000
+        self.h2.remote_settings.acknowledge()
+
     def open_call(self, method: str, *, body: bytes | None = None, end: bool = True, **extra: str) -> int:
         """Queue a call's HEADERS, and its body where one is given; the stream's id."""
         stream_id = self.h2.get_next_available_stream_id()

@@ -250,6 +250,41 @@ async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: 
         assert server.reports.endings == []
 
 
+async def test_the_limit_of_calls_is_announced_once_and_in_the_first_settings(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A client acts on the first value that it reads, and may have started calls before it reads a second one."""
+    async with in_memory(ServerLimits(max_streams=7)) as server:
+        await server.client.hello()
+        assert await server.client.call("unary", message(b"x")) == OK
+        announced = [e for e in server.client.events if isinstance(e, h2.events.RemoteSettingsChanged)]
+        assert [e.changed_settings[SettingCodes.MAX_CONCURRENT_STREAMS].new_value for e in announced] == [7]
+
+
+async def test_a_call_over_the_limit_after_the_acknowledgement_costs_that_call_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A client that has acknowledged the limit and still exceeds it loses the call, not its connection."""
+    async with in_memory(ServerLimits(max_streams=3)) as server:
+        await server.client.hello()
+        await server.client.read_until(h2.events.RemoteSettingsChanged)
+        await trio.testing.wait_all_tasks_blocked()
+        server.client.exceed_the_stream_limit()
+        kept = server.client.open_call("unary", end=False)
+        for _ in range(2):
+            server.client.open_call("hang")
+        over = server.client.open_call("unary", body=message(b"over"))
+        await server.client.flush()
+        await server.client.read_until(h2.events.StreamReset)
+        refused = [e for e in server.client.events if isinstance(e, h2.events.StreamReset)]
+        assert [(e.stream_id, e.error_code) for e in refused] == [(over, ErrorCodes.REFUSED_STREAM)]
+        server.client.h2.send_data(kept, message(b"kept"), end_stream=True)
+        await server.client.flush()
+        await server.client.read_until(h2.events.StreamEnded)
+        assert server.client.trailers(kept) == OK
+        assert server.reports.endings == []
+
+
 async def test_a_client_that_closes_its_sending_side_cancels_its_calls(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

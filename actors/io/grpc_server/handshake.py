@@ -31,25 +31,43 @@ class _ServerHalf(h2.connection.H2Connection):
         return [], [event]
 
 
+class _LenientSettings(h2.settings.Settings):
+    """Settings that announce one limit of streams and let h2 enforce a higher one.
+
+    h2 ends the whole connection for a stream over the limit. A client may open some before it has read our SETTINGS,
+    so :class:`~.connection.Connection` refuses those over the announced limit one by one, and h2 steps in only far
+    above it. The value must not be announced high first and lowered later: gRPC's C core starts as many calls as the
+    first SETTINGS allows, fails those above the second, and retries them without end.
+    """
+
+    def __init__(self, announced: Mapping[h2.settings.SettingCodes, int]) -> None:
+        super().__init__(client=False, initial_values=dict(announced))
+
+    @property
+    def max_concurrent_streams(self) -> int:
+        """What h2 enforces; what is announced is the item of the mapping."""
+        return 2 * super().max_concurrent_streams + 1000
+
+    @max_concurrent_streams.setter
+    def max_concurrent_streams(self, value: int) -> None:
+        self[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = value
+
+
 def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
     """h2's state of one connection, with our SETTINGS and windows queued to be sent."""
     connection = _ServerHalf(
         h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
     )
     codes = h2.settings.SettingCodes
-    # h2 ends a connection that opens more streams than were ever offered. A client may open some before it has read
-    # our SETTINGS, so h2 is given room above the limit that is told last, and we refuse those above it one by one.
-    connection.local_settings = h2.settings.Settings(
-        client=False,
-        initial_values={
-            codes.MAX_CONCURRENT_STREAMS: 2 * limits.max_streams + 1000,
+    connection.local_settings = _LenientSettings(
+        {
+            codes.MAX_CONCURRENT_STREAMS: limits.max_streams,
             codes.MAX_HEADER_LIST_SIZE: limits.max_header_list,
-        },
+        }
     )
     connection.decoder.max_header_list_size = limits.max_header_list
     connection.initiate_connection()
-    connection.update_settings({codes.MAX_CONCURRENT_STREAMS: limits.max_streams})
-    # So that one stream nobody reads does not starve the others of its connection.
+    # So that one stream that is not read does not starve the others of its connection.
     connection.increment_flow_control_window(1 << 20)
     return connection
 
