@@ -126,7 +126,7 @@ class _Watcher:
             await scanner.settle()
 
     async def _begin_after_overflow(self) -> int:
-        """Count an overflow that is about to be made good for; a flood of them may not starve the node (fault 19)."""
+        """Count an overflow that the rescan recovers from; a flood of them must not starve the node (fault 19)."""
         if not self._scanner.watches.overflowed:
             return 0
         await trio.sleep_until(self._last_overflow + _OVERFLOW_GAP)

@@ -50,7 +50,7 @@ class MemoryEvents:
         self._next = 1
         self._queue: list[Notice] = []
         #: How much of the queue was there before the rest was held back.
-        self._before_hold = 0
+        self._before_delay = 0
         self._arrived = trio.Event()
 
     def watch(self, path: str) -> int:
@@ -85,9 +85,9 @@ class MemoryEvents:
 
     def read(self) -> list[Notice]:
         """See :class:`plugind.actors.io.directory.Events`. Nothing newer, while events are held back."""
-        readable = self._before_hold if self._directory.held else len(self._queue)
+        readable = self._before_delay if self._directory.delaying_events else len(self._queue)
         notices, self._queue = self._queue[:readable], self._queue[readable:]
-        self._before_hold = 0
+        self._before_delay = 0
         self._arrived = trio.Event()
         return notices
 
@@ -102,7 +102,7 @@ class MemoryEvents:
 
     def put(self, notice: Notice) -> None:
         """Queue one event, unless the one before it says the same."""
-        if self._directory.deaf or (self._queue and self._queue[-1] == notice):
+        if self._directory.dropping_events or (self._queue and self._queue[-1] == notice):
             return
         if len(self._queue) >= self._directory.queue_size:
             self.overflow()
@@ -119,12 +119,12 @@ class MemoryEvents:
 
     def wake(self) -> None:
         """Wake who waits, if there is something to read."""
-        if self._queue and not self._directory.held:
+        if self._queue and not self._directory.delaying_events:
             self._arrived.set()
 
-    def hold(self) -> None:
-        """What comes from now on is not to be read for a while."""
-        self._before_hold = len(self._queue)
+    def delay(self) -> None:
+        """Events from now on are not readable before :meth:`MemoryDirectory.release_events`."""
+        self._before_delay = len(self._queue)
 
     def about(self, node: _Node, bits: int, name: str = "") -> None:
         """Something happened to this inode, or to this name in it."""
@@ -155,10 +155,6 @@ class MemoryDirectory:
     ) -> None:
         self.tick_ns = tick_ns
         self.reuse_inodes = reuse_inodes
-        #: Events are lost without a word.
-        self.deaf = False
-        #: Events wait in the kernel: see :meth:`hold` and :meth:`release`.
-        self.held = False
         #: A removed directory does not say so itself, as if somebody listened in it still (behaviour 11).
         self.withhold_self_events = False
         self.queue_size = 16_384
@@ -176,6 +172,8 @@ class MemoryDirectory:
         self._numbers = 1
         self._free: list[int] = []
         self._mounted: dict[str, _Node] = {}
+        self._dropping_events = False
+        self._delaying_events = False
         self._top = _Node(Kind.DIRECTORY, 1, 1)
 
     # --- the port -----------------------------------------------------------------------------------------------------
@@ -347,17 +345,35 @@ class MemoryDirectory:
 
     # --- the script: what goes wrong ----------------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Keep events back from now on, so that what happens until :meth:`release` comes as one batch."""
-        self.held = True
-        for instance in self.instances:
-            instance.hold()
+    def drop_events(self) -> None:
+        """Lose all events from now on, without an overflow that says so."""
+        self._dropping_events = True
 
-    def release(self) -> None:
-        """Deliver what was held back."""
-        self.held = False
+    def resume_events(self) -> None:
+        """End what :meth:`drop_events` began; the lost events stay lost."""
+        self._dropping_events = False
+
+    @property
+    def dropping_events(self) -> bool:
+        """Whether events are lost now."""
+        return self._dropping_events
+
+    def delay_events(self) -> None:
+        """Keep events back from now on, so that those until :meth:`release_events` arrive as one batch."""
+        self._delaying_events = True
+        for instance in self.instances:
+            instance.delay()
+
+    def release_events(self) -> None:
+        """Deliver the events that were delayed."""
+        self._delaying_events = False
         for instance in self.instances:
             instance.wake()
+
+    @property
+    def delaying_events(self) -> bool:
+        """Whether events are kept back now."""
+        return self._delaying_events
 
     def overflow(self) -> None:
         """The event queue of every watcher overflows now."""

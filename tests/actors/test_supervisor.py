@@ -212,10 +212,10 @@ async def test_a_watcher_that_crashes_looks_again_and_loses_nothing(
         goes = node.plug("goes.sock", FakePlugin("Colour", "blue"))
         await node.settled()
         crashed = crash_once(monkeypatch, watcher._Watcher, "look_at_everything")
-        node.directory.deaf = True
+        node.directory.drop_events()
         goes.stop()
         node.plug("comes.sock", FakePlugin("Colour", "green"))
-        node.directory.deaf = False
+        node.directory.resume_events()
         await trio.sleep(12.0)
         await node.settled()
         (when,) = crashed

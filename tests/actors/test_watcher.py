@@ -73,10 +73,10 @@ async def test_several_replacements_in_one_batch_are_one_new_generation(autojump
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
         await stage.told()
-        stage.directory.hold()
+        stage.directory.delay_events()
         for _ in range(3):
             stage.directory.replace(f"{ROOT}/a.sock")
-        stage.directory.release()
+        stage.directory.release_events()
         assert await stage.told() == ["a.sock appeared #2"]
 
 

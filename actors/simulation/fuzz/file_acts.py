@@ -46,31 +46,34 @@ def disturb_events(stage: Stage, act: Act, chance: random.Random) -> None:
     """Events are lost or late, or watches end."""
     directory = stage.node.directory
     match act:
-        case Act.DEAF:
-            directory.deaf = not directory.deaf
+        case Act.DROP_EVENTS:
+            if directory.dropping_events:
+                directory.resume_events()
+            else:
+                directory.drop_events()
             # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
             # inode cannot be told from one whose attributes changed.
-            directory.reuse_inodes = not directory.deaf
+            directory.reuse_inodes = not directory.dropping_events
             stage.sentinels.excuse(12.0)
-        case Act.HOLD:
-            if directory.held:
-                directory.release()
+        case Act.DELAY_EVENTS:
+            if directory.delaying_events:
+                directory.release_events()
                 stage.backoff.touched()
             else:
-                directory.hold()
+                directory.delay_events()
         case Act.OVERFLOW:
-            if directory.deaf:
+            if directory.dropping_events:
                 return
-            directory.deaf = True
-            # What happens here is lost, and made good for at once, since the overflow is told.
+            directory.drop_events()
+            # What happens here is lost, and recovered from at once, since the overflow is told.
             stage.sentinels.change()
             change_plugin(stage, Act.RESTART, chance)
-            directory.deaf = False
+            directory.resume_events()
             directory.overflow()
         case Act.LOSE_WATCH:
             path = stage.node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
             # The kernel never loses the word that a watch ended, unless it says that it lost something.
-            if directory.exists(path) and not directory.deaf:
+            if directory.exists(path) and not directory.dropping_events:
                 directory.lose_watch(path)
                 stage.sentinels.excuse(12.0)
         case _:

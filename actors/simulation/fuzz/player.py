@@ -59,7 +59,7 @@ class Player(Stage):
                 disturb(self, act, chance)
             case Act.CLUTTER | Act.REMOVE_DIRECTORY | Act.REMOVE_ROOT:
                 change_files(self, act, chance)
-            case Act.DEAF | Act.HOLD | Act.OVERFLOW | Act.LOSE_WATCH | Act.WATCHES_OUT:
+            case Act.DROP_EVENTS | Act.DELAY_EVENTS | Act.OVERFLOW | Act.LOSE_WATCH | Act.WATCHES_OUT:
                 disturb_events(self, act, chance)
             case Act.SCAN_ERROR | Act.LOOK_ERROR:
                 fail_scans(self, act, chance)
@@ -190,10 +190,11 @@ class Player(Stage):
         """The faults stop, and every plugin is well."""
         self.trace.line("calm")
         directory, network = self.node.directory, self.node.network
-        directory.deaf, directory.watches_left, directory.crashes = False, None, 0
+        directory.resume_events()
+        directory.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
-        directory.release()
+        directory.release_events()
         self.backoff.touched()
         network.crashes = network.exhausted = 0
         if self.handler is not None:

@@ -42,7 +42,7 @@ def change_plugin(stage: Stage, act: Act, chance: random.Random) -> None:
             stage.backoff.touched(path)
     if act is not Act.TOUCH:
         stage.shaky.add(path)
-        if stage.node.directory.deaf or stage.node.directory.held:
+        if stage.node.directory.dropping_events or stage.node.directory.delaying_events:
             # With its inode used again, and no event that tells, it is the same socket with other attributes.
             stage.backoff.touched(path)
 
@@ -50,7 +50,7 @@ def change_plugin(stage: Stage, act: Act, chance: random.Random) -> None:
 def _plug(stage: Stage, path: str, chance: random.Random) -> None:
     if stage.node.directory.exists(path):
         stage.node.directory.unlink(path)
-    if not (stage.node.directory.deaf or stage.node.directory.held):
+    if not (stage.node.directory.dropping_events or stage.node.directory.delaying_events):
         # Else it may still be taken for the one that was there before.
         stage.shaky.discard(path)
     listening = chance.random() < 0.9 or Fault.PLUGINS not in stage.faults
@@ -63,7 +63,7 @@ def _rename(stage: Stage, plugin: PluggedIn, new: str) -> None:
     if new == old or not directory.exists(new.rpartition("/")[0]):
         return
     directory.rename(old, new)
-    if directory.deaf or directory.held:
+    if directory.dropping_events or directory.delaying_events:
         stage.backoff.touched(new)
     del stage.plugs[old]
     over = stage.plugs.pop(new, None)

@@ -56,8 +56,8 @@ class Act(enum.Enum):
     CLUTTER = enum.auto()
     REMOVE_DIRECTORY = enum.auto()
     REMOVE_ROOT = enum.auto()
-    DEAF = enum.auto()
-    HOLD = enum.auto()
+    DROP_EVENTS = enum.auto()
+    DELAY_EVENTS = enum.auto()
     OVERFLOW = enum.auto()
     LOSE_WATCH = enum.auto()
     WATCHES_OUT = enum.auto()
@@ -89,8 +89,8 @@ _WEIGHTS: Final[dict[Act, tuple[int, Fault | None]]] = {
     Act.CLUTTER: (3, Fault.FILES),
     Act.REMOVE_DIRECTORY: (2, Fault.FILES),
     Act.REMOVE_ROOT: (1, Fault.FILES),
-    Act.DEAF: (4, Fault.EVENTS),
-    Act.HOLD: (4, Fault.EVENTS),
+    Act.DROP_EVENTS: (4, Fault.EVENTS),
+    Act.DELAY_EVENTS: (4, Fault.EVENTS),
     Act.OVERFLOW: (3, Fault.EVENTS),
     Act.LOSE_WATCH: (2, Fault.EVENTS),
     Act.WATCHES_OUT: (1, Fault.EVENTS),

@@ -94,8 +94,8 @@ class Stage:
         """Whether something is wrong with the whole node, so that nobody can be sure to be registered soon."""
         directory = self.node.directory
         return bool(
-            directory.deaf
-            or directory.held
+            directory.dropping_events
+            or directory.delaying_events
             or directory.scan_errors
             or directory.look_errors
             or directory.withhold_self_events

@@ -100,7 +100,7 @@ async def test_settled_waits_for_what_the_watcher_has_not_seen_yet(autojump_cloc
     """Events that are lost are repaired by the next scan; that too is waited for."""
     async with SimulatedNode() as node:
         await node.settled()
-        node.directory.deaf = True
+        node.directory.drop_events()
         plugin = node.plug("a.sock", csi())
         await node.settled()
         ((when, _), *_) = node.timeline("a.sock")

@@ -85,7 +85,10 @@ class Script:
         elif what < 16:
             await self.toggle_handler()
         elif what < 17:
-            self.node.directory.deaf = not self.node.directory.deaf
+            if self.node.directory.dropping_events:
+                self.node.directory.resume_events()
+            else:
+                self.node.directory.drop_events()
         elif what < 18:
             self.node.directory.overflow()
         elif what < 19 and chance.random() < 0.3:
@@ -128,7 +131,7 @@ class Script:
         """The faults stop; every plugin is well, and the node gets the time that its longest backoff may take."""
         if not self.has_handler:
             await self.toggle_handler()
-        self.node.directory.deaf = False
+        self.node.directory.resume_events()
         self.handlers[-1].calm()
         for plugin in self.plugins.values():
             assert isinstance(plugin.plugin, FakePlugin)
