@@ -23,7 +23,7 @@ import trio
 
 from .actors import reconciler, registration, watcher
 from .actors.conversation import ConversationConfig, Dialer
-from .actors.dial_slots import Places
+from .actors.dial_slots import DialSlots
 from .actors.handlers import actor as handler_actor
 from .actors.handlers.actor import Handler, policy_of
 from .actors.handlers.registry import built_in_handlers
@@ -127,10 +127,10 @@ class Supervisor:
         self._crashes: Crashes
         self._registrations: trio.Nursery
         self._registrations_kept = trio.Event()
-        self._places = Places(most_open=most_connections())
+        self._dial_slots = DialSlots(most_open=most_connections())
         timeouts = self.config.timeouts
         self._registration_config = RegistrationConfig(
-            ConversationConfig(self._ports.dial, self._places, timeouts, self.config.info_limits),
+            ConversationConfig(self._ports.dial, self._dial_slots, timeouts, self.config.info_limits),
             timeouts,
             self.config.backoff,
             self._rng,
@@ -187,7 +187,7 @@ class Supervisor:
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for plugin_type, handler in self._first_handlers.items():
             self._start_handler(plugin_type, handler)
-        self._children.start(ChildSpec("places", self._places.run))
+        self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._keep_registrations, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
 

@@ -21,7 +21,7 @@ from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ..protocol.status import Outcome
 from ..protocol.wire.errors import DialError, DialFailure, Peer
-from .dial_slots import Place, Places
+from .dial_slots import DialSlot, DialSlots
 from .io.grpc_client.channel import Channel
 
 #: Characters of an error that a plugin is told or people are shown (fault 94).
@@ -51,7 +51,7 @@ class ConversationConfig:
     """What all conversations of a node have in common."""
 
     dial: Dialer
-    places: Places
+    dial_slots: DialSlots
     timeouts: Timeouts
     limits: InfoLimits
 
@@ -59,22 +59,22 @@ class ConversationConfig:
 class Conversation:
     """The connection to the plugin at one path, dialed as often as need be; one at a time."""
 
-    __slots__ = ("_channel", "_config", "_path", "_place", "_stub", "peer")
+    __slots__ = ("_channel", "_config", "_path", "_slot", "_stub", "peer")
 
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
         self._path = path
         self._channel: Channel | None = None
         self._stub: RegistrationStub | None = None
-        self._place: Place | None = None
+        self._slot: DialSlot | None = None
         #: Who listened when last dialed.
         self.peer: Peer | None = None
 
     async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
-        """Connect, as soon as there is a place; ``patient`` allows for a plugin between bind and listen."""
+        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen."""
         timeouts = self._config.timeouts
         grace = timeouts.refused_grace if patient else 0.0
-        self._place = await self._config.places.take()
+        self._slot = await self._config.dial_slots.acquire()
         try:
             self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
         except DialError as error:
@@ -117,9 +117,9 @@ class Conversation:
         channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
             channel.close()
-        if self._place is not None:
-            self._place.give_back()
-            self._place = None
+        if self._slot is not None:
+            self._slot.release()
+            self._slot = None
 
     def get_info_failed(self, reason: str) -> str:
         """Return the words for a GetInfo that failed."""

@@ -1,9 +1,11 @@
 """How many conversations with plugins go on at once.
 
-In a storm thousands of sockets appear within a second. To dial them all at once would make each conversation take as
-long as all of them together, past the deadlines of its calls. So a conversation takes one of a few places. But a plugin
-that hangs must not hold a place that a healthy one needs (behaviour 22, fault 47): a place is lent for a moment only.
-Whoever overstays it goes on without, and the next begins; what bounds those who overstay is the number of descriptors.
+In a storm thousands of sockets appear within a second. If all were dialed at once, each conversation would take as long
+as all of them together, past the deadlines of its calls. So a conversation first acquires one of a few slots.
+
+A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault 47). So while others wait, a slot
+expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
+is bounded by the number of descriptors.
 """
 
 from __future__ import annotations
@@ -14,103 +16,108 @@ import trio
 from trio_util import AsyncBool
 
 
-class Place:
-    """A place that was taken; give it back once."""
+class DialSlot:
+    """A slot that was acquired."""
 
-    __slots__ = ("_places", "lapsed", "lent_at", "returned")
+    __slots__ = ("_slots", "acquired_at", "overdue", "released")
 
-    def __init__(self, places: Places, lent_at: float) -> None:
-        self._places = places
-        self.lent_at = lent_at
-        self.lapsed = False
-        self.returned = False
+    def __init__(self, slots: DialSlots, acquired_at: float) -> None:
+        self._slots = slots
+        #: ``trio.current_time()`` of the moment.
+        self.acquired_at = acquired_at
+        #: The slot expired while it was held, and another conversation has begun instead.
+        self.overdue = False
+        self.released = False
 
-    def give_back(self) -> None:
-        """The conversation is over; may be repeated."""
-        if not self.returned:
-            self.returned = True
-            self._places.returned(self)
+    def release(self) -> None:
+        """Say that the conversation is over. To say it again does nothing."""
+        if not self.released:
+            self.released = True
+            self._slots.on_release(self)
 
 
-class Places:
-    """The places of one node, lent in the order asked for.
+class DialSlots:
+    """The slots of one node, acquired in the order in which they are asked for.
 
-    ``limit`` conversations are under way at once, those not counted that have lasted longer than ``lapse`` seconds;
-    with those, at most ``most_open``.
+    At most ``limit`` conversations are under way at once, not counting those that have lasted longer than
+    ``expire_after`` seconds; at most ``most_open`` when those are counted.
     """
 
-    def __init__(self, *, limit: int = 64, lapse: float = 0.1, most_open: int = 4096) -> None:
+    def __init__(self, *, limit: int = 64, expire_after: float = 0.1, most_open: int = 4096) -> None:
         self._limit = limit
-        self._lapse = lapse
+        self._expire_after = expire_after
         self._most_open = most_open
+        #: How many slots are held that have not expired, and how many are held in all.
         self._fresh = 0
         self._open = 0
-        #: Those lent, in order; what was returned or has lapsed is dropped from the front.
-        self._lent: deque[Place] = deque()
+        #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
+        self._acquired: deque[DialSlot] = deque()
         self._queue = trio.lowlevel.ParkingLot()
-        #: Somebody waits for a place.
+        #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
 
-    async def take(self) -> Place:
-        """Return a place as soon as there is one."""
-        if self._queue or not self._free:
+    async def acquire(self) -> DialSlot:
+        """Return a slot as soon as there is one."""
+        if self._queue or not self._is_free:
             self._contended.value = True
-            # Whoever wakes us has counted us in.
+            # The task that wakes this one has counted the slot already.
             await self._queue.park()
         else:
-            self._count_in()
-        place = Place(self, trio.current_time())
-        self._lent.append(place)
-        return place
+            self._count()
+        slot = DialSlot(self, trio.current_time())
+        self._acquired.append(slot)
+        return slot
 
-    def returned(self, place: Place) -> None:
-        """Called by :meth:`Place.give_back`."""
+    def on_release(self, slot: DialSlot) -> None:
+        """Take a slot back; only :meth:`DialSlot.release` calls this."""
         self._open -= 1
-        if not place.lapsed:
+        if not slot.overdue:
             self._fresh -= 1
-        self._drop()
+        self._drop_settled()
         self._wake()
 
     async def run(self) -> None:
-        """Let places lapse while others wait for one; otherwise no timer runs."""
+        """Let slots expire while conversations wait for one. No timer runs otherwise."""
         while True:
             await self._contended.wait_value(value_or_predicate=True)
             resume = 0.0
             while self._queue:
-                self._drop()
-                oldest = self._lent[0].lent_at if self._lent else trio.current_time()
-                due = max(oldest + self._lapse, resume)
+                self._drop_settled()
+                oldest = self._acquired[0].acquired_at if self._acquired else trio.current_time()
+                due = max(oldest + self._expire_after, resume)
                 await trio.sleep_until(due)
                 now = trio.current_time()
-                if now - due > self._lapse / 2:
-                    # It is this process that was busy, not the plugins that are slow: to begin more conversations
-                    # would make all of them later still.
-                    resume = now + self._lapse
+                if now - due > self._expire_after / 2:
+                    # This process was busy; the plugins may not be slow at all. More conversations would make all of
+                    # them later still.
+                    resume = now + self._expire_after
                 else:
-                    self._let_lapse(now)
+                    self._expire(now)
             self._contended.value = False
 
     @property
-    def _free(self) -> bool:
+    def _is_free(self) -> bool:
         return self._fresh < self._limit and self._open < self._most_open
 
-    def _count_in(self) -> None:
+    def _count(self) -> None:
         self._fresh += 1
         self._open += 1
 
     def _wake(self) -> None:
-        while self._queue and self._free:
-            self._count_in()
+        while self._queue and self._is_free:
+            self._count()
             self._queue.unpark()
 
-    def _drop(self) -> None:
-        while self._lent and (self._lent[0].returned or self._lent[0].lapsed):
-            self._lent.popleft()
+    def _drop_settled(self) -> None:
+        while self._acquired and (self._acquired[0].released or self._acquired[0].overdue):
+            self._acquired.popleft()
 
-    def _let_lapse(self, now: float) -> None:
-        while self._lent and (self._lent[0].returned or self._lent[0].lent_at + self._lapse <= now):
-            place = self._lent.popleft()
-            if not place.returned:
-                place.lapsed = True
+    def _expire(self, now: float) -> None:
+        while self._acquired and (
+            self._acquired[0].released or self._acquired[0].acquired_at + self._expire_after <= now
+        ):
+            slot = self._acquired.popleft()
+            if not slot.released:
+                slot.overdue = True
                 self._fresh -= 1
         self._wake()

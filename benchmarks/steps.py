@@ -35,7 +35,7 @@ STEPS = {
     ),
     "decide what to do": ("actors.reconciler", "protocol.world", "protocol.claims"),
     "start and end the actor": ("supervisor", "actors.supervision"),
-    "wait for a place": ("actors.dial_slots",),
+    "wait for a dial slot": ("actors.dial_slots",),
     "dial": ("actors.io.grpc_client.dial", "actors.registration:_Registration._dial"),
     "talk to the plugin": (
         "actors.io.grpc_client.channel",

@@ -114,7 +114,7 @@ async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registe
 
 
 async def test_a_conversation_that_is_over_makes_room_for_the_next_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 22: more than have a place at a time."""
+    """Behaviour 22: more than there are dial slots."""
     handlers = {"Colour": FakeHandler()}
     async with SimulatedNode(handlers=handlers) as node:
         for number in range(80):

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from plugind.actors import registration
 from plugind.actors.conversation import ConversationConfig
-from plugind.actors.dial_slots import Places
+from plugind.actors.dial_slots import DialSlots
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.mailbox import RegistrationInbox
 from plugind.protocol import messages as m
@@ -62,7 +62,7 @@ async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     config = registration.RegistrationConfig(
-        ConversationConfig(refuse, Places(), Timeouts(), InfoLimits()),
+        ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits()),
         Timeouts(),
         Backoff(jitter=0.0),
         random.Random(0),

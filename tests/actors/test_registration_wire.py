@@ -159,7 +159,7 @@ async def test_a_node_without_descriptors_tries_again(autojump_clock: MockClock,
 
 
 async def test_a_hundred_hanging_plugins_delay_no_healthy_one(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Behaviour 22, fault 47: those that hang take no place from healthy ones for longer than a moment."""
+    """Behaviour 22, fault 47: plugins that hang keep no slot from healthy ones for longer than a moment."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         for number in range(100):
             node.plug(f"bad/{number}.sock", FakePlugin("Colour", f"bad-{number}", hang="get-info"))

@@ -69,7 +69,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
     "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
     "protocol/config.py": (_PROTOCOL + "config*.py",),
-    "actors/dial_slots.py": (_ACTORS + "places*.py",),
+    "actors/dial_slots.py": (_ACTORS + "dial_slots*.py",),
     "actors/registration.py": (_ACTORS + "registration*.py",),
     "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
     "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
