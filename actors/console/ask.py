@@ -196,7 +196,7 @@ class _Waiting:
     names: list[str]
     type: str | None
     known: dict[str, Plugin] = attrs.field(factory=dict)
-    #: Why the daemon could not be asked, if so.
+    #: Why the daemon has told nothing, if so.
     unreachable: str | None = None
 
     def note(self, plugin: Plugin) -> None:
@@ -244,8 +244,9 @@ def _why(plugin: Plugin) -> str:
 
 
 async def _wait(args: argparse.Namespace) -> int:
-    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type)
     path = _status_path(args)
+    unanswered = f"the daemon at {escaped(path)} has not answered within {args.timeout:g} s"
+    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered)
     with trio.move_on_after(args.timeout):
         while not await _follow(path, waiting):  # noqa: ASYNC110
             # A daemon that is not there tells nobody when it comes.

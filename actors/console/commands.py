@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
@@ -91,7 +92,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        trio.run(daemon.run_daemon, args)
+        trio.run(daemon.run_daemon, args, daemon.config_from(args, os.environ))
     except (ConfigError, RootBusyError, GaveUpError, ExceptionGroup) as error:
         known = [leaf for leaf in leaves(error) if isinstance(leaf, ConfigError | RootBusyError | GaveUpError)]
         if not known:

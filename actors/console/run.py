@@ -170,9 +170,8 @@ def tell_service_manager(state: str) -> None:
             return
 
 
-async def run_daemon(args: argparse.Namespace) -> None:
+async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     """Run one node until a signal ends it."""
-    config = config_from(args, os.environ)
     log = log_from(args)
     with lock_roots((root.path for root in config.roots), allow_insecure=args.insecure_root):
         node = Supervisor(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import functools
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.packages import program
 
 PLUGINS = Path(__file__).parent / "plugins"
 GRPC_JS = PLUGINS / "grpc-js"
@@ -37,9 +39,9 @@ def _node(socket: Path, name: str, endpoint: Path) -> list[str]:
     return ["node", str(GRPC_JS / "server.js"), str(socket), name]
 
 
-def _python(program: str, *, with_endpoint: bool = False) -> Callable[[Path, str, Path], list[str]]:
+def _python(file: str, *, with_endpoint: bool = False) -> Callable[[Path, str, Path], list[str]]:
     def command(socket: Path, name: str, endpoint: Path) -> list[str]:
-        line = [sys.executable, str(PLUGINS / program), str(socket), name]
+        line = [sys.executable, str(PLUGINS / file), str(socket), name]
         return [*line, str(endpoint)] if with_endpoint else line
 
     return command
@@ -59,17 +61,49 @@ NODE = Foreign("grpc-js", _node, "DRAPlugin", "grpc-js.example.com", ["v1.DRAPlu
 ALL = (GRPCIO, GRPCLIB, PYDRA, NODE)
 
 
+#: Seconds for npm to install two packages and what they need.
+NPM_DEADLINE = 120.0
+#: What npm says where its registry cannot be reached; whatever else it fails with fails the tests.
+UNREACHABLE = re.compile(
+    r"\b(E(NOTFOUND|AI_AGAIN|CONNREFUSED|CONNRESET|TIMEDOUT|HOSTUNREACH|NETUNREACH|SOCKETTIMEDOUT|5\d\d)"
+    r"|ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED)\b"
+)
+
+
 def install_grpc_js() -> None:
-    """Install what server.js needs beside it, unless that was done for the present lock file."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("npm or node is not there: install nodejs and npm for the plugin on @grpc/grpc-js")
+    """Install the npm packages of the plugin on @grpc/grpc-js; skip the test where they cannot be had."""
+    program("node")
+    why_not = _why_not_installed(program("npm"))
+    if why_not is not None:
+        pytest.skip(f"npm packages @grpc/grpc-js and @grpc/proto-loader are not installed: {why_not}")
+
+
+@functools.cache
+def _why_not_installed(npm: str) -> str | None:
+    """Install them, unless that was done for the present lock file; return why that failed, asked once a run."""
     lock = GRPC_JS / "package-lock.json"
     stamp = GRPC_JS / "node_modules" / ".installed"
     with lock.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_bytes() == file.read():
-            return
-        subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--loglevel=error"], cwd=GRPC_JS, check=True, timeout=DEADLINE * 10
-        )
-        shutil.copyfile(lock, stamp)
+            return None
+        why_not = npm_ci(npm, GRPC_JS, NPM_DEADLINE)
+        if why_not is None:
+            shutil.copyfile(lock, stamp)
+        return why_not
+
+
+def npm_ci(npm: str, directory: Path, deadline: float) -> str | None:
+    """Run ``npm ci`` in ``directory``; return None, or in one line why npm's registry cannot be used."""
+    command = [npm, "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--fetch-retries=1"]
+    command += ["--fetch-retry-mintimeout=1000", f"--fetch-timeout={1000 * deadline / 4:.0f}", "--loglevel=error"]
+    try:
+        subprocess.run(command, cwd=directory, check=True, timeout=deadline, capture_output=True, text=True)
+    except subprocess.TimeoutExpired:
+        return f"npm's registry did not answer within {deadline:g} seconds"
+    except subprocess.CalledProcessError as error:
+        found = UNREACHABLE.search(error.stderr)
+        if found is None:
+            raise AssertionError(f"npm ci failed: {error.stderr}") from error
+        return f"npm's registry cannot be reached ({found.group()})"
+    return None

@@ -20,6 +20,8 @@ from plugind.actors.io.http_client import Reply, UnreachableError, ask
 #: Seconds for anything at all; a loaded machine takes some, a healthy one none of them.
 DEADLINE = 60.0
 PLUGIND = [sys.executable, "-m", "plugind"]
+#: Deadlines that a plugin keeps on a loaded machine too, for tests which assert that the first attempt succeeds.
+PATIENT = {"dial": DEADLINE, "get_info": DEADLINE, "notify": DEADLINE}
 
 Plugin = Mapping[str, object]
 """A plugin as the status socket tells of it."""
@@ -158,16 +160,24 @@ class Daemon:
 
 @contextmanager
 def daemon(
-    directory: Path, *arguments: str, root: Path | None = None, environment: Mapping[str, str] | None = None
+    directory: Path,
+    *arguments: str,
+    root: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeouts: Mapping[str, float] | None = None,
 ) -> Iterator[Daemon]:
     """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs.
 
-    It all but never rescans, since a rescan would repair what events have missed before a test gives up.
+    It all but never rescans, since a rescan would repair what events have missed before a test gives up. It has the
+    deadlines of ``plugind run``, unless ``timeouts`` names others.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
     options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600", *arguments]
-    command = [*PLUGIND, "run", *options]
+    run = [*PLUGIND, "run"]
+    if timeouts is not None:
+        run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
+    command = [*run, *options]
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment) as process:
         yield Daemon(root, status, process, directory / "log")
 

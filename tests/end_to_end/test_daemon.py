@@ -16,6 +16,7 @@ from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCLIB, NODE
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
+    PATIENT,
     PLUGIND,
     Daemon,
     daemon,
@@ -100,7 +101,7 @@ async def test_a_daemon_that_was_killed_leaves_nothing_that_stops_its_successor(
     path.parent.mkdir()
     async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
         for _ in range(2):
-            with daemon(tmp_path) as node:
+            with daemon(tmp_path, timeouts=PATIENT) as node:
                 await plugin.told_registered()
                 async with node.watch() as watch:
                     assert (await watch.state(path, "registered"))["attempt"] == 1

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign
 
 
 async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
-    foreign: Foreign, shared: Daemon, tmp_path: Path
+    foreign: Foreign, patient: Daemon, tmp_path: Path
 ) -> None:
     """TestPluginRegistration, TestPluginReRegistration; behaviours 3, 4, 9 and 24."""
-    directory = shared.root / foreign.label
-    await shared.ready()
+    directory = patient.root / foreign.label
+    await patient.ready()
     directory.mkdir()
     path, renamed = directory / "a.sock", directory / "b.sock"
     command = foreign.command(path, foreign.name, tmp_path / "service.sock")
-    async with shared.watch() as watch:
+    async with patient.watch() as watch:
         async with plugin_process(command) as plugin:
             await plugin.told_registered()
             first = await watch.state(path, "registered")
@@ -30,7 +30,7 @@ async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
             facts = (foreign.type, foreign.name, str(endpoint), foreign.versions, 1, None)
             keys = ("type", "name", "endpoint", "versions", "attempt", "next_try_in")
             assert tuple(first[key] for key in keys) == facts
-            assert (first["root"], first["pid"]) == (str(shared.root), plugin.process.pid)
+            assert (first["root"], first["pid"]) == (str(patient.root), plugin.process.pid)
             # Killed, it leaves its socket: what the next one does with the path is an unlink and a bind.
             assert await plugin.end(signal.SIGKILL) == -signal.SIGKILL
         async with plugin_process(command) as plugin:
@@ -48,4 +48,4 @@ async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
 
             renamed.unlink()
             await watch.state(renamed, "gone")
-    assert not [path for path in await shared.plugins() if path.startswith(str(directory))]
+    assert not [path for path in await patient.plugins() if path.startswith(str(directory))]

@@ -35,12 +35,12 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
 
 
 async def test_of_many_sockets_on_one_path_in_quick_succession_the_last_is_registered(
-    shared: Daemon, tmp_path: Path
+    patient: Daemon, tmp_path: Path
 ) -> None:
     """Behaviours 9, 13 and 20: whatever was under way for a socket that is gone is no news any more."""
-    path = await place(shared, "churn") / "a.sock"
+    path = await place(patient, "churn") / "a.sock"
     staged = [tmp_path / str(index) for index in range(30)]
-    async with shared.watch() as watch, plugins_at(*staged):
+    async with patient.watch() as watch, plugins_at(*staged):
         for index, old in enumerate(staged[:-1]):
             # One over the other, then with a gap between them.
             if index % 2:
@@ -55,4 +55,4 @@ async def test_of_many_sockets_on_one_path_in_quick_succession_the_last_is_regis
         # Made and removed again, at once: nothing stays.
         path.unlink()
         await watch.state(path, "gone", after=number(last["generation"]) - 1)
-        assert str(path) not in await shared.plugins()
+        assert str(path) not in await patient.plugins()

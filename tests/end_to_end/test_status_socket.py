@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -172,6 +173,18 @@ async def test_wait_says_at_its_timeout_why_each_is_not_registered(
         )
     assert await wait("good", "--timeout", "0.1", "--status", path) == 1
     assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
+
+
+async def test_wait_says_when_its_timeout_is_over_before_the_daemon_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        silent.listen()
+        assert await wait("a", "--timeout", "0.1", "--status", path) == 1
+    said = f"plugind: a is not registered: the daemon at {path} has not answered within 0.1 s\n"
+    assert capsys.readouterr().err == said
 
 
 async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

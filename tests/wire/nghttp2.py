@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
@@ -14,22 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 import attrs
-import pytest
 import trio
 
 from plugind.actors.io.grpc_server.serve import bind_unix
+from plugind.tests.end_to_end.packages import program
 
 DEADLINE = 20.0
-_PACKAGES = {"nghttp": "nghttp2-client", "h2load": "nghttp2-client", "nghttpd": "nghttp2-server"}
-
-
-def tool(name: str) -> str:
-    """Where a tool is; skips the test where it is not."""
-    # Servers lie where a user's path need not lead.
-    found = shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin")
-    if found is None:
-        pytest.skip(f"{name} is not there: install {_PACKAGES[name]}")
-    return found
 
 
 @attrs.frozen
@@ -42,7 +30,7 @@ class Done:
 
 async def run_tool(name: str, *arguments: str) -> Done:
     """Run a tool to its end."""
-    command = [tool(name), *arguments]
+    command = [program(name), *arguments]
     with trio.fail_after(DEADLINE):
         done = await trio.run_process(command, check=False, capture_stdout=True, stderr=subprocess.STDOUT)
     return Done(done.returncode, done.stdout.decode("utf-8", "replace"))
@@ -67,7 +55,7 @@ async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
     types = directory / "types"
     types.write_text("application/grpc grpc\n")
     log, port = directory / "log", free_port()
-    command = [tool("nghttpd"), "-v", "--no-tls", "-a", "127.0.0.1", "-d", str(directory / "files")]
+    command = [program("nghttpd"), "-v", "--no-tls", "-a", "127.0.0.1", "-d", str(directory / "files")]
     command += [f"--mime-types-file={types}", *options, str(port)]
     with trio.fail_after(DEADLINE), log.open("wb") as file:
         async with trio.open_nursery() as nursery:
