@@ -348,7 +348,6 @@ class Supervisor:
         return inbox
 
     async def _run_registration(self, start: world.StartRegistration, inbox: RegistrationInbox) -> None:
-        pending = start.to_deregister
         path = start.appeared.path
         crashed = False
         before = self._detached.get(path)
@@ -357,12 +356,7 @@ class Supervisor:
         try:
             # Unless its own node is gone too by now.
             if inbox.ended is None:
-                await registration.run(
-                    self._registration_config,
-                    inbox,
-                    start.appeared,
-                    None if pending is None else (pending.info, pending.generation, pending.handler),
-                )
+                await registration.run(self._registration_config, inbox, start.appeared, start.to_deregister)
         except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
             crashed = True
             self._crashes.count(f"registration {path}", error)

@@ -18,6 +18,7 @@ from ..protocol import lifecycle, states
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
 from ..protocol.config import Timeouts
+from ..protocol.effects import PendingDeregistration
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .conversation import Conversation, ConversationConfig
@@ -42,19 +43,18 @@ async def run(
     config: RegistrationConfig,
     inbox: RegistrationInbox,
     appeared: m.SocketAppeared,
-    owed: tuple[PluginInfo, int, m.Address[m.HandlerMessage]] | None = None,
+    to_deregister: PendingDeregistration | None = None,
 ) -> None:
-    """Register the socket that ``appeared``, and stay until it is gone and nothing is owed.
+    """Register the socket that ``appeared``, and run until it is gone and its plugin is deregistered.
 
-    ``owed`` is what a predecessor that crashed may have registered, its generation, and the handler: it is
-    deregistered first.
+    ``to_deregister`` is what a predecessor that crashed may have registered; it is deregistered first.
     """
     actor = _Registration(config, inbox, appeared)
-    if owed is None:
+    if to_deregister is None:
         first = lifecycle.start(appeared)
     else:
-        info, generation, actor.handler = owed
-        first = lifecycle.resume(appeared, info, generation)
+        actor.handler = to_deregister.handler
+        first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation)
     try:
         await actor.run(*first)
     except Exception:

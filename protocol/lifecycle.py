@@ -26,8 +26,8 @@ Theory of operation
   - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
 
   Two invariants hold. Each Register that was asked is followed by exactly one Deregister before the next Register
-  (behaviour 36); :func:`~plugind.protocol.states.owed_by` says whether one is pending. Once a stop was asked, nothing
-  begins anew (behaviour 42).
+  (behaviour 36); :func:`~plugind.protocol.states.pending_deregistration` says whether one is pending. Once a stop was
+  asked, nothing begins anew (behaviour 42).
 
 Order of this file
   The entry points; what messages do; what the outcome of a command does in the state that waits for it, in the order of
@@ -103,7 +103,7 @@ from .states import (
     TimerElapsed,
     Validating,
     Waiting,
-    owed_by,
+    pending_deregistration,
 )
 
 #: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
@@ -122,11 +122,10 @@ def start(message: SocketAppeared) -> Step:
     return _try_again(message.generation, 1)
 
 
-def resume(message: SocketAppeared, owed: PluginInfo, generation: int) -> Step:
+def resume(message: SocketAppeared, info: PluginInfo, generation: int) -> Step:
     """Return the first step of an actor whose predecessor crashed with a deregistration pending (fault 85)."""
-    return Leaving(generation, owed, "its actor crashed", ThenDial(message.generation)), (
-        AskDeregister(owed, generation),
-    )
+    leaving = Leaving(generation, info, "its actor crashed", ThenDial(message.generation))
+    return leaving, (AskDeregister(info, generation),)
 
 
 def step(state: State, event: Event) -> Step:
@@ -165,8 +164,8 @@ def interrupts(state: State, message: RegistrationMessage) -> bool:
         case StopAsked():
             return message.deregister or not isinstance(state, Notifying)
         case HandlerWithdrawn():
-            owed = owed_by(state)
-            return owed is not None and owed.type == message.type and not isinstance(state, Refusing)
+            pending = pending_deregistration(state)
+            return pending is not None and pending.type == message.type and not isinstance(state, Refusing)
         case _:
             return False
 
@@ -192,8 +191,7 @@ def _lose_handler(state: State, plugin_type: str) -> Step:
 
     The plugin is dialed again at once. Its claim then finds no handler, and it is parked.
     """
-    owed = owed_by(state)
-    info = state.info if isinstance(state, Claiming | Validating) else owed
+    info = state.info if isinstance(state, Claiming | Validating) else pending_deregistration(state)
     if info is None or info.type != plugin_type or isinstance(state, Refusing):
         return state, ()
     return _abandon(state, ThenDial(state.generation), f"the handler for {plugin_type} was removed")
@@ -262,15 +260,15 @@ def _retrigger(state: State, event: _Trigger) -> Step:
         return state, ()
     if isinstance(state, Refusing | Leaving):
         return attrs.evolve(state, then=ThenDial(state.generation, count.after(paused.attempt))), ()
-    if isinstance(state, Waiting) and state.owed is not None:
-        return _notify_again(state, state.owed, count.after(state.notify_try))
+    if isinstance(state, Waiting) and state.to_notify is not None:
+        return _notify_again(state, state.to_notify, count.after(state.notify_try))
     return _try_again(state.generation, count.after(paused.attempt))
 
 
 def _pause_of(paused: _Paused) -> _Pause:
     match paused:
         case Waiting():
-            return _Pause.BACKOFF if paused.owed is None else _Pause.NOTIFY_BACKOFF
+            return _Pause.BACKOFF if paused.to_notify is None else _Pause.NOTIFY_BACKOFF
         case ThenWait():
             return _Pause.LATER_BACKOFF
         case Stale():
@@ -329,16 +327,16 @@ def _after_outcome(state: State, event: _Answered) -> Step:
 
 
 def _after_dialing(state: Dialing, event: _Answered) -> Step | None:
-    owed = state.owed
+    to_notify = state.to_notify
     match event:
         case Dialed():
-            if owed is None:
+            if to_notify is None:
                 return AskingInfo(state.generation, state.attempt), (AskInfo(),)
-            return Notifying(state.generation, state.attempt, owed, state.notify_try), (Notify(None),)
+            return Notifying(state.generation, state.attempt, to_notify, state.notify_try), (Notify(None),)
         case Failed():
-            if owed is None:
+            if to_notify is None:
                 return _fail_before_info(state, event)
-            return _fail_notify(state, owed, event)
+            return _fail_notify(state, to_notify, event)
         case _:
             return None
 
@@ -409,8 +407,8 @@ def _after_refusing(state: Refusing, event: _Answered) -> Step | None:
     # Whether the plugin got the message makes no difference (behaviour 32).
     if not isinstance(event, Notified | Failed):
         return None
-    if state.owed is not None:
-        return _leave(state.generation, state.owed, state.error, state.then)
+    if state.to_deregister is not None:
+        return _leave(state.generation, state.to_deregister, state.error, state.then)
     after, commands = _enter(state.then, state.generation, state.info)
     return after, (HangUp(), *commands)
 
@@ -418,8 +416,8 @@ def _after_refusing(state: Refusing, event: _Answered) -> Step | None:
 def _after_waiting(state: Waiting | Stale, event: _Answered) -> Step | None:
     if not isinstance(event, TimerElapsed):
         return None
-    if isinstance(state, Waiting) and state.owed is not None:
-        return _notify_again(state, state.owed, state.notify_try + 1)
+    if isinstance(state, Waiting) and state.to_notify is not None:
+        return _notify_again(state, state.to_notify, state.notify_try + 1)
     return _try_again(state.generation, state.attempt + 1)
 
 
@@ -487,9 +485,9 @@ def _abandon(state: State, then: Then, reason: str) -> Step:
         then = ThenEnd(stopped=True)
     if isinstance(state, Leaving):
         return attrs.evolve(state, then=then), ()
-    owed = owed_by(state)
-    if owed is not None:
-        return _leave(state.generation, owed, reason, then)
+    pending = pending_deregistration(state)
+    if pending is not None:
+        return _leave(state.generation, pending, reason, then)
     undo: tuple[Command, ...] = ()
     if isinstance(state, Dialing | AskingInfo | Claiming | Validating | Refusing):
         undo += (HangUp(),)

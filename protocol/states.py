@@ -61,18 +61,19 @@ class ThenEnd:
     stopped: bool = False
 
 
-#: Where a registration goes once it owes nothing more: after Refusing and after Leaving.
+#: What a registration does next: after Refusing and after Leaving.
 Then = ThenDial | ThenWait | ThenPark | ThenEnd
 
 
 @value
 class Dialing:
-    """Connecting to the socket; with ``owed``, only in order to notify a plugin that its handler has registered."""
+    """Connecting to the socket."""
 
     generation: int
     attempt: int
-    owed: PluginInfo | None = None
-    #: Which try to notify it is, when ``owed``.
+    #: The plugin that the handler has registered, if the connection is only to notify it of that.
+    to_notify: PluginInfo | None = None
+    #: The number of the try to notify it.
     notify_try: int = 0
 
 
@@ -127,7 +128,7 @@ class Notifying:
 class Refusing:
     """Telling the plugin that it is not registered, and why; whether that arrives is a fact of its own (behaviour 32).
 
-    Shown as notifying. ``owed`` is to be deregistered afterwards, since Register was attempted.
+    Shown as notifying.
     """
 
     generation: int
@@ -135,18 +136,21 @@ class Refusing:
     info: PluginInfo | None
     error: str
     then: Then
-    owed: PluginInfo | None = None
+    #: The plugin to deregister afterwards, if Register was attempted.
+    to_deregister: PluginInfo | None = None
 
 
 @value
 class Waiting:
-    """Waiting out the backoff; with ``owed``, to notify a plugin that is registered already."""
+    """Waiting out the backoff."""
 
     generation: int
     attempt: int
     reason: str
     info: PluginInfo | None = None
-    owed: PluginInfo | None = None
+    #: The plugin that the handler has registered, if the next try is only to notify it of that.
+    to_notify: PluginInfo | None = None
+    #: The number of the last try to notify it.
     notify_try: int = 0
 
 
@@ -191,7 +195,10 @@ class Leaving:
 
 @value
 class Gone:
-    """The end: nothing is owed, and the actor ends; ``stopped`` because plugind does, not because the socket went."""
+    """The end of the actor: no deregistration is pending.
+
+    ``stopped`` says that it ends because plugind stops; otherwise the socket was removed.
+    """
 
     generation: int
     stopped: bool = False
@@ -344,13 +351,15 @@ Command = WaitingCommand | HangUp | Announce | Release
 Step = tuple[State, tuple[Command, ...]]
 
 
-def owed_by(state: State) -> PluginInfo | None:
-    """Return the plugin for which Register was asked and Deregister not yet; Leaving has asked it already."""
+def pending_deregistration(state: State) -> PluginInfo | None:
+    """Return the plugin for which Register was asked, and Deregister not yet; in ``Leaving`` it has been asked."""
     match state:
         case Registering() | Notifying() | Registered():
             return state.info
-        case Dialing() | Waiting() | Refusing():
-            return state.owed
+        case Dialing() | Waiting():
+            return state.to_notify
+        case Refusing():
+            return state.to_deregister
         case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Leaving() | Gone():
             return None
     assert_never(state)

@@ -43,7 +43,7 @@ class Scene:
     anew: list[Line] = attrs.field(default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True))
 
     @property
-    def owes(self) -> bool:
+    def register_asked(self) -> bool:
         return "register" in self.asks
 
 
@@ -129,12 +129,12 @@ async def test_a_socket_that_vanishes_is_deregistered_if_register_was_asked(
         await trio.sleep_until(MOMENT)
         plugin.unlink()
         await node.settled()
-        after = at(MOMENT, "leaving") if scene.owes else []
+        after = at(MOMENT, "leaving") if scene.register_asked else []
         assert node.timeline("a.sock") == [*scene.before, *after, (scene.gone, "gone")]
-        assert scene.handler.asked() == scene.asks + (["deregister"] if scene.owes else [])
+        assert scene.handler.asked() == scene.asks + (["deregister"] if scene.register_asked else [])
         assert node.status("a.sock") is None
         await trio.sleep(1000.0)
-        assert scene.handler.asked().count("deregister") == scene.owes
+        assert scene.handler.asked().count("deregister") == scene.register_asked
         assert plugin.connections == 0
 
 
@@ -156,15 +156,15 @@ async def test_a_socket_that_is_replaced_is_left_and_begun_anew(autojump_clock: 
         other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._peer)
         other.listen()
         await node.settled()
-        after = at(MOMENT, "leaving") if scene.owes else []
+        after = at(MOMENT, "leaving") if scene.register_asked else []
         assert node.timeline("a.sock")[before:] == [*after, *scene.anew]
-        asks: list[Ask] = ["deregister"] if scene.owes else []
+        asks: list[Ask] = ["deregister"] if scene.register_asked else []
         assert scene.handler.asked() == [*scene.asks, *asks, "validate", "register"]
         assert [call.method for call in other.calls] == ["GetInfo", "NotifyRegistrationStatus"]
 
 
 async def test_a_stale_socket_that_vanishes_is_gone(autojump_clock: MockClock) -> None:
-    """Fault 28: nothing is owed for what nobody listened on."""
+    """Fault 28: nothing is deregistered where nobody listened."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red(), listening=False)
         await trio.sleep(1.2)
@@ -174,7 +174,7 @@ async def test_a_stale_socket_that_vanishes_is_gone(autojump_clock: MockClock) -
 
 
 async def test_a_parked_socket_that_vanishes_is_gone(autojump_clock: MockClock) -> None:
-    """Fault 74: nothing is owed to a handler that there is not."""
+    """Fault 74: without a handler there is nothing to deregister."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red())
         await node.settled()

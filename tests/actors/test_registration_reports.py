@@ -20,6 +20,7 @@ from plugind.actors.mailbox import RegistrationInbox
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
+from plugind.protocol.effects import PendingDeregistration
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
@@ -58,7 +59,7 @@ class Rig:
 
 @asynccontextmanager
 async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
-    """Run an actor whose dials fail after two seconds; with a ``handler``, its predecessor owes it a deregistration."""
+    """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     config = registration.RegistrationConfig(
@@ -71,8 +72,8 @@ async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
     )
     inbox = RegistrationInbox()
     async with trio.open_nursery() as nursery:
-        owed = None if handler is None else (INFO, 1, handler)
-        nursery.start_soon(registration.run, config, inbox, appeared(), owed)
+        pending = None if handler is None else PendingDeregistration(INFO, 1, handler)
+        nursery.start_soon(registration.run, config, inbox, appeared(), pending)
         yield Rig(inbox, shown)
         nursery.cancel_scope.cancel()
 

@@ -136,9 +136,9 @@ class Rules:
             case s.Notify():
                 assert (path, state.generation) not in self.taken, f"{path} is registered, and is told that it is not"
             case s.StartTimer():
-                owed = s.owed_by(state) is not None
-                assert owed == (path in self.held)
-                expected = self.tries[path] if not owed else None
+                pending = s.pending_deregistration(state) is not None
+                assert pending == (path in self.held)
+                expected = self.tries[path] if not pending else None
                 assert expected is None or command.failures == expected, f"{path}: {command} after {expected} tries"
             case _:
                 pass
@@ -162,7 +162,7 @@ def is_fresh(before: s.State, event: s.Event) -> bool:
         case m.SocketAppeared() | m.HandlerWithdrawn() | m.HandlerAvailable():
             return True
         case m.TryNow():
-            return s.owed_by(before) is None or isinstance(before, s.Refusing)
+            return s.pending_deregistration(before) is None or isinstance(before, s.Refusing)
         case m.SocketTouched():
             return parked
         case _:

@@ -203,7 +203,7 @@ def test_a_plugin_that_fails_to_register_is_told_deregistered_and_tried_again() 
     """Behaviours 31, 34 and 36, fault 81: a Register that was attempted is undone, and never the end."""
     assert then(after(*TO_REGISTER), Failed("boom"), Notified(), HandlerAccepted(), Elapsed()) == script(
         """
-        Failed('boom') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) owed=a)
+        Failed('boom') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) to_deregister=a)
             | Notify('…registration failed with err: boom')
         Notified → Leaving(g1 a '…registration failed with err: boom' then=ThenWait(#1))
             | HangUp, AskDeregister(a g1)
@@ -246,7 +246,7 @@ def test_a_notify_that_fails_is_repeated_alone_on_a_new_connection() -> None:
     """Behaviour 33, faults 35 and 36; the reference's "a failed notify is retried". Register is not asked again."""
     assert then(after(*TO_NOTIFY), Failed("EOF"), Dialed(), Notified()) == script(
         """
-        Failed('EOF') → Dialing(g1 #1 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        Failed('EOF') → Dialing(g1 #1 to_notify=a notify_try=2) | HangUp, Dial(patient=False)
         Dialed → Notifying(g1 #1 a notify_try=2) | Notify(None)
         Notified → Registered(g1 #1 a) | HangUp
         """
@@ -263,15 +263,15 @@ def test_a_notify_that_goes_on_failing_is_given_up_and_rolled_back() -> None:
         *(HandlerAccepted(), Elapsed()),
     ) == script(
         """
-        Failed('EOF') → Dialing(g1 #1 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        Failed('EOF') → Dialing(g1 #1 to_notify=a notify_try=2) | HangUp, Dial(patient=False)
         Dialed → Notifying(g1 #1 a notify_try=2) | Notify(None)
-        Failed('EOF') → Waiting(g1 #1 'EOF' a owed=a notify_try=2) | HangUp, StartTimer(1)
-        TimerElapsed → Dialing(g1 #1 owed=a notify_try=3) | Dial(patient=False)
-        Failed('refused' STALE) → Waiting(g1 #1 'refused' a owed=a notify_try=3) | HangUp, StartTimer(2)
-        TimerElapsed → Dialing(g1 #1 owed=a notify_try=4) | Dial(patient=False)
+        Failed('EOF') → Waiting(g1 #1 'EOF' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
+        TimerElapsed → Dialing(g1 #1 to_notify=a notify_try=3) | Dial(patient=False)
+        Failed('refused' STALE) → Waiting(g1 #1 'refused' a to_notify=a notify_try=3) | HangUp, StartTimer(2)
+        TimerElapsed → Dialing(g1 #1 to_notify=a notify_try=4) | Dial(patient=False)
         Dialed → Notifying(g1 #1 a notify_try=4) | Notify(None)
-        Failed('EOF') → Waiting(g1 #1 'EOF' a owed=a notify_try=4) | HangUp, StartTimer(3)
-        TimerElapsed → Dialing(g1 #1 owed=a notify_try=5) | Dial(patient=False)
+        Failed('EOF') → Waiting(g1 #1 'EOF' a to_notify=a notify_try=4) | HangUp, StartTimer(3)
+        TimerElapsed → Dialing(g1 #1 to_notify=a notify_try=5) | Dial(patient=False)
         Dialed → Notifying(g1 #1 a notify_try=5) | Notify(None)
         Failed('EOF') → Leaving(g1 a 'EOF' then=ThenWait(#1)) | HangUp, AskDeregister(a g1)
         HandlerAccepted → Waiting(g1 #1 'EOF' a) | Release(g1), StartTimer(1)
@@ -281,14 +281,14 @@ def test_a_notify_that_goes_on_failing_is_given_up_and_rolled_back() -> None:
 
 
 @pytest.mark.parametrize("event", [m.TryNow(), TOUCHED], ids=["asked", "touched"])
-def test_a_plugin_that_waits_to_be_notified_is_notified_sooner_when_nudged(event: s.Event) -> None:
+def test_a_plugin_that_waits_to_be_notified_is_notified_sooner_when_retriggered(event: s.Event) -> None:
     """Behaviours 3 and 33."""
     waiting = after(*TO_NOTIFY, Failed("EOF"), Dialed(), Failed("EOF"))
 
-    nudged, commands = lifecycle.step(waiting, event)
+    retriggered, commands = lifecycle.step(waiting, event)
 
-    assert isinstance(nudged, s.Dialing)
-    assert nudged.owed == INFO
+    assert isinstance(retriggered, s.Dialing)
+    assert retriggered.to_notify == INFO
     assert commands == (s.Dial(patient=False),)
 
 
@@ -299,7 +299,7 @@ TO_DIAL_FOR_NOTIFY = (*TO_NOTIFY, Failed("EOF"))
 TO_WAIT_FOR_NOTIFY = (*TO_DIAL_FOR_NOTIFY, Failed("EOF"))
 TO_WAIT = (Failed("no"), Elapsed(), Failed("no"))
 
-#: Ways to every state in which nothing is owed, and what is settled before anything else is done.
+#: Ways to every state in which no deregistration is pending, and what is undone before anything else is done.
 OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "dialing": ((), (s.HangUp(),)),
     "asking info": (TO_INFO, (s.HangUp(),)),
@@ -311,7 +311,7 @@ OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "parked": ((Failed("no", Retry.NEVER),), ()),
     "parked orphan": ((*TO_CLAIM, NO_HANDLER, Notified()), ()),
 }
-#: Ways to every state that owes a deregistration.
+#: Ways to every state in which a deregistration is pending.
 OWING: dict[str, tuple[s.Event, ...]] = {
     "registering": TO_REGISTER,
     "notifying": TO_NOTIFY,
@@ -416,10 +416,10 @@ def test_a_plugin_that_is_refused_after_register_hears_why_before_it_leaves_a_wi
     """It is on its way to be deregistered already."""
     assert then(after(*TO_REFUSE_AFTER_REGISTER), m.HandlerWithdrawn("T"), Notified()) == script(
         """
-        HandlerWithdrawn('T') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) owed=a)
-        Notified → Leaving(g1 a '…registration failed with err: boom' then=ThenWait(#1))
-            | HangUp, AskDeregister(a g1)
-        """
+    HandlerWithdrawn('T') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) to_deregister=a)
+    Notified → Leaving(g1 a '…registration failed with err: boom' then=ThenWait(#1))
+        | HangUp, AskDeregister(a g1)
+    """
     )
 
 
@@ -463,7 +463,7 @@ def test_a_registration_that_fails_before_a_stop_is_told_and_undone_and_not_trie
     """Fault 87."""
     assert then(after(*TO_REGISTER, m.StopAsked()), Failed("boom"), Notified(), HandlerAccepted()) == script(
         """
-        Failed('boom') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenEnd(stopped) owed=a)
+        Failed('boom') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenEnd(stopped) to_deregister=a)
             | Notify('…registration failed with err: boom')
         Notified → Leaving(g1 a '…registration failed with err: boom' then=ThenEnd(stopped))
             | HangUp, AskDeregister(a g1)

@@ -140,7 +140,9 @@ class Life:
             self.waiting = command
 
     def check_rest(self) -> None:
-        assert (s.owed_by(self.state) is not None) == (self.registered and not isinstance(self.state, s.Gone))
+        assert (s.pending_deregistration(self.state) is not None) == (
+            self.registered and not isinstance(self.state, s.Gone)
+        )
         match self.state:
             case s.Registered() | s.Waiting() | s.Stale() | s.Parked() | s.Gone():
                 assert not self.connected, f"{self.state} holds a connection"
@@ -150,8 +152,8 @@ class Life:
             case s.Gone(stopped=True):
                 pass  # What is registered stays so, unless asked otherwise.
             case s.Gone():
-                assert (self.registered, self.claimed) == (False, False), "the end owes nothing"
-            case s.Dialing(owed=None) | s.AskingInfo() | s.Waiting(owed=None) | s.Stale() | s.Parked():
+                assert (self.registered, self.claimed) == (False, False), "no deregistration is pending at the end"
+            case s.Dialing(to_notify=None) | s.AskingInfo() | s.Waiting(to_notify=None) | s.Stale() | s.Parked():
                 assert not self.claimed, f"{self.state} holds a claim"
             case _:
                 pass

@@ -105,7 +105,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Dialed → Notifying(g1 #2 a notify_try=2) | Notify(None)
-        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
@@ -184,7 +184,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         HandlerAccepted → Notifying(g1 #2 a) | Announce, Notify(None)
         Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenWait(#2) owed=a)
+            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenWait(#2) to_deregister=a)
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
@@ -202,7 +202,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         HandlerAccepted → Notifying(g1 #2 a stopping) | Announce, Notify(None)
         Failed('no'), Failed('no' STALE), Failed('no' NEVER)
-            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenEnd(stopped) owed=a)
+            → Refusing(g1 #2 a '…registration failed with err: no' then=ThenEnd(stopped) to_deregister=a)
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), StopAsked
@@ -219,7 +219,7 @@ TABLE: dict[str, str] = {
         StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified → Registered(g1 #2 a) | HangUp
-        Failed('no'), Failed('no' STALE) → Dialing(g1 #2 owed=a notify_try=2) | HangUp, Dial(patient=False)
+        Failed('no'), Failed('no' STALE) → Dialing(g1 #2 to_notify=a notify_try=2) | HangUp, Dial(patient=False)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
@@ -236,7 +236,7 @@ TABLE: dict[str, str] = {
         StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified → Registered(g1 #2 a) | HangUp
-        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a owed=a notify_try=2) | HangUp, StartTimer(1)
+        Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U')
@@ -328,8 +328,8 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
             | HangUp, AskDeregister(a g1)
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
-        TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1) owed=a)
-        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3) owed=a)
+        TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1) to_deregister=a)
+        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3) to_deregister=a)
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
@@ -367,8 +367,8 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
             | HangUp, AskDeregister(a g1)
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
-        SocketTouched(g1), TimerElapsed → Dialing(g1 #2 owed=a notify_try=3) | Dial(patient=False)
-        TryNow → Dialing(g1 #2 owed=a notify_try=1) | Dial(patient=False)
+        SocketTouched(g1), TimerElapsed → Dialing(g1 #2 to_notify=a notify_try=3) | Dial(patient=False)
+        TryNow → Dialing(g1 #2 to_notify=a notify_try=1) | Dial(patient=False)
         HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
             | HangUp, AskDeregister(a g1)
         StopAsked, StopAsked(deregister), StopForced
