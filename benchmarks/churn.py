@@ -3,7 +3,7 @@
     python -m benchmarks.churn --rates 50 100 200 400 --seconds 60
 
 At each rate sockets appear evenly, live for `--life` seconds after they were made, and are removed, while `--standing`
-others stay registered. A rate is held when every plugin was told that it is registered before it went, each once, and
+others stay registered. A rate is held when every plugin was notified before it went, each once, and
 none waited long. Memory is sampled each second; its slope over the second half of the time is what must be about zero.
 """
 
@@ -15,7 +15,6 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import linear_regression, median, quantiles
 
 import attrs
@@ -24,8 +23,9 @@ from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, p
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.report.svg import PALETTE, Lines, Series, chart
-from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _BEAT = 0.02
 """Seconds between two commands to the plugins' process: so many sockets as are due are made, and removed, together."""
@@ -40,8 +40,8 @@ class Churn:
     rate: float
     seconds: float
     plugins: int = 0
-    never_told: int = 0
-    told_twice: int = 0
+    never_notified: int = 0
+    notified_twice: int = 0
     refused: int = 0
     not_let_go: int = 0
     achieved: float = 0.0
@@ -58,7 +58,7 @@ class Churn:
     @property
     def errors(self) -> int:
         """All that was lost or done twice."""
-        return self.never_told + self.told_twice + self.refused + self.not_let_go
+        return self.never_notified + self.notified_twice + self.refused + self.not_let_go
 
 
 @attrs.frozen(kw_only=True)
@@ -124,11 +124,11 @@ def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditio
 
 def _account(result: Churn, report: Sequence[PluginReport]) -> None:
     result.plugins = len(report)
-    told = [plugin for plugin in report if plugin["notified_ns"]]
-    result.never_told = len(report) - len(told)
-    result.told_twice = sum(plugin["notified"] > 1 for plugin in told)
+    notified = [plugin for plugin in report if plugin["notified_ns"]]
+    result.never_notified = len(report) - len(notified)
+    result.notified_twice = sum(plugin["notified"] > 1 for plugin in notified)
     result.refused = sum(plugin["refused"] > 0 for plugin in report)
-    times = [(plugin["notified_ns"] - plugin["listening_ns"]) / 1e6 for plugin in told]
+    times = [(plugin["notified_ns"] - plugin["listening_ns"]) / 1e6 for plugin in notified]
     if times:
         result.p50_ms, result.max_ms = median(times), max(times)
         result.p99_ms = quantiles(times, n=100, method="inclusive")[98] if len(times) > 1 else times[0]
@@ -142,7 +142,7 @@ def _let_go(daemon: DaemonProcess) -> int:
     return int(sum(float(count) for count in found))
 
 
-def told(results: Sequence[Churn]) -> str:
+def summary(results: Sequence[Churn]) -> str:
     """The table."""
     head = ["per second", "achieved", "plugins", "p50 ms", "p99 ms", "max ms", "CPU %", "CPU ms each", "healthz max ms"]
     head += ["MiB first", "MiB last", "KiB/min", "descriptors", "errors"]
@@ -152,8 +152,8 @@ def told(results: Sequence[Churn]) -> str:
         line += [one.cpu_ms, one.healthz_max_ms, one.rss[0][1], one.rss[-1][1], one.slope_kib_min]
         lines.append([*line, one.descriptors, one.errors])
     troubles = [
-        f"{one.rate:g} per second: {one.never_told} never told, {one.told_twice} told more than once, {one.refused} "
-        f"refused, {one.not_let_go} not let go"
+        f"{one.rate:g} per second: {one.never_notified} never notified, {one.notified_twice} notified more than "
+        f"once, {one.refused} refused, {one.not_let_go} not let go"
         for one in results
         if one.errors
     ]
@@ -162,7 +162,7 @@ def told(results: Sequence[Churn]) -> str:
     return "\n".join(["Plugins that come and go", machine(), "", table(head, lines), "", *troubles, verdict])
 
 
-def plot(results: Sequence[Churn], conditions: Conditions) -> str:
+def plot(results: Sequence[Churn], conditions: Conditions) -> Plot:
     """Memory through the time, a line for each rate; latency over the rates."""
     names = {one.rate: f"{one.rate:g} per second" for one in results}
     step = max(1, int(conditions.seconds / 12))
@@ -175,7 +175,7 @@ def plot(results: Sequence[Churn], conditions: Conditions) -> str:
     ]
     series = [Series(name, PALETTE[index % len(PALETTE)]) for index, name in enumerate(names.values())]
     about = f"each lives {conditions.life:g} s, {conditions.standing:,} others stay; {machine()}"
-    return chart("Plugins that come and go at a steady rate", about, series, panels)
+    return Plot("Plugins that come and go at a steady rate", about, series, panels)
 
 
 def main() -> int:
@@ -186,8 +186,7 @@ def main() -> int:
     parser.add_argument("--life", type=float, default=2.0, help="seconds from a socket's making to its removal")
     parser.add_argument("--standing", type=int, default=1000, help="plugins that stay (default 1000)")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
-    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    add_file_arguments(parser)
     arguments = parser.parse_args()
     raise_descriptor_limit(1 << 20)
     cores = sorted(os.sched_getaffinity(0))
@@ -205,12 +204,9 @@ def main() -> int:
         progress.step(f"{rate:g} per second for {arguments.seconds:g} s")
         results.append(measure(rate, conditions))
     progress.end()
-    print(told(results))
-    if arguments.json:
-        rows: list[Row] = [attrs.asdict(one) | {"errors": one.errors, "machine": machine()} for one in results]
-        write_json(arguments.json, rows)
-    if arguments.plot:
-        arguments.plot.write_text(plot(results, conditions))
+    print(summary(results))
+    rows: list[Row] = [attrs.asdict(one) | {"errors": one.errors, "machine": machine()} for one in results]
+    write_files(arguments, rows, plot(results, conditions))
     return 1 if any(one.errors for one in results) else 0
 
 

@@ -21,8 +21,9 @@ from plugind.benchmarks.peers.daemon_process import DaemonProcess, peer_started,
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
-from plugind.benchmarks.report.svg import Lines, Series, chart
-from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.plots import Lines, Plot, Series
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _PATIENCE = 300.0
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
@@ -55,8 +56,8 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
             process.wait_ready()
             if registered:
                 server.create()
-                if (told := server.reached(registered, _PATIENCE)) < registered:
-                    raise RuntimeError(f"of {registered} plugins {told} were registered in {_PATIENCE:g} s")
+                if (notified := server.reached(registered, _PATIENCE)) < registered:
+                    raise RuntimeError(f"of {registered} plugins {notified} were registered in {_PATIENCE:g} s")
             time.sleep(settle)
             cpu, wakeups = process.cpu_seconds(), _wakeups(process)
             time.sleep(seconds)
@@ -86,14 +87,14 @@ def _wakeups(process: DaemonProcess) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
-def told(results: Sequence[Idle]) -> str:
+def summary(results: Sequence[Idle]) -> str:
     """The table."""
     head = [field.name.replace("_", " ") for field in attrs.fields(Idle)]
     lines: list[list[Cell]] = [list(attrs.astuple(one)) for one in results]
     return "\n".join(["The idle daemon", machine(), "", table(head, lines)])
 
 
-def plot(results: Sequence[Idle], seconds: float) -> str:
+def plot(results: Sequence[Idle], seconds: float) -> Plot:
     """CPU and memory over the number of plugins."""
     daemons = [*dict.fromkeys(one.daemon for one in results)]
     sizes = {one.registered for one in results}
@@ -116,7 +117,7 @@ def plot(results: Sequence[Idle], seconds: float) -> str:
         ),
         Lines(title="Resident memory, MiB", x_title="plugins registered", values=memory),
     ]
-    return chart(
+    return Plot(
         "The idle daemon", f"over {seconds:g} s; {machine()}", [Series(name, _COLOURS[name]) for name in cpu], panels
     )
 
@@ -130,8 +131,7 @@ def main() -> int:
         "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
     )
     parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the watching")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
-    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    add_file_arguments(parser)
     arguments = parser.parse_args()
     raise_descriptor_limit(1 << 20)
     progress = Progress(len(arguments.registered) * len(arguments.daemon))
@@ -146,12 +146,9 @@ def main() -> int:
             empty_kib = kib if not registered else empty_kib
             results.append(idle)
     progress.end()
-    print(told(results))
-    if arguments.json:
-        rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
-        write_json(arguments.json, rows)
-    if arguments.plot:
-        arguments.plot.write_text(plot(results, arguments.seconds))
+    print(summary(results))
+    rows: list[Row] = [attrs.asdict(one) | {"machine": machine()} for one in results]
+    write_files(arguments, rows, plot(results, arguments.seconds))
     return 0
 
 

@@ -4,7 +4,7 @@
 
 The daemon is `plugind run` as users run it, and idle but for the plugins that are registered already. The plugins live
 in one process of their own, which sleeps between calls as real ones do. Each run makes one socket and waits until its
-plugin was told that it is registered; both times are read by the plugins' process.
+plugin was notified; both times are read by the plugins' process.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import quantiles
 
 from plugind.benchmarks.peers.daemon_process import plugind_run
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.report.table import Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.report.files import add_json_argument, write_json
+from plugind.benchmarks.report.table import Progress, Row, Spread, machine, table
 
 _PATIENCE = 120.0
 """Seconds for plugins to be registered before the run counts as failed."""
@@ -75,7 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--registered", type=int, nargs="+", default=[0], help="plugins that are registered before")
     parser.add_argument("--runs", type=int, default=50, help="new plugins, one after the other")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the rows as a JSON list")
+    add_json_argument(parser)
     options = parser.parse_args()
     progress = Progress(options.runs * len(options.registered))
     rows = [row_of(registered, measure(registered, options.runs, progress)) for registered in options.registered]
@@ -83,8 +83,7 @@ def main() -> int:
     print("One new plugin on an idle daemon, from listen() to NotifyRegistrationStatus")
     print(f"{machine()}\n")
     print(table(list(rows[0]), [[value for value in row.values() if isinstance(value, int | float)] for row in rows]))
-    if options.json:
-        write_json(options.json, rows)
+    write_json(options, rows)
     return 0
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 import attrs
 
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
-from plugind.benchmarks.report.svg import Bars, Series, chart
-from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.plots import Bars, Plot, Series
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 from plugind.benchmarks.storm_run import Scenario, run_storm
 
 STEPS = {
@@ -131,7 +132,7 @@ def measure(scenario: Scenario, runs: int) -> Steps:
     return Steps(total_us, parts, hits.total(), [(name, count * each) for name, count in functions.most_common(25)])
 
 
-def told(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
+def summary(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
     """The table, dearest first."""
     names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)
     lines: list[list[Cell]] = []
@@ -152,7 +153,7 @@ def told(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
     return "\n".join([title, machine(), "", table(head, lines), *dearest * functions])
 
 
-def plot(steps: Steps, scenario: Scenario) -> str:
+def plot(steps: Steps, scenario: Scenario) -> Plot:
     """A bar for each of the dearest steps."""
     names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)[:8]
     short = {name: name.partition(" (")[0] for name in names}
@@ -163,7 +164,7 @@ def plot(steps: Steps, scenario: Scenario) -> str:
         values={(short[name], kind): Spread.of([us]) for (name, kind), us in steps.parts.items() if name in short},
     )
     series = [Series(name, colour) for name, colour in colours.items()]
-    return chart(f"What a registration costs, in a storm of {scenario.sockets:,}", machine(), series, [bars])
+    return Plot(f"What a registration costs, in a storm of {scenario.sockets:,}", machine(), series, [bars])
 
 
 def rows(steps: Steps, scenario: Scenario) -> list[Row]:
@@ -179,8 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sockets", type=int, default=5000, help="how many at once (default 5000)")
     parser.add_argument("--runs", type=int, default=3, help="storms, taken together (default 3)")
     parser.add_argument("--functions", action="store_true", help="show the dearest functions too")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the steps as a list of rows")
-    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    add_file_arguments(parser)
     options = parser.parse_args(arguments)
     raise_descriptor_limit(1 << 20)
     cores = sorted(os.sched_getaffinity(0))
@@ -189,11 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sockets=options.sockets, daemon_core=pinned[0], server_core=pinned[1], idle_seconds=0, settle=0.5
     )
     steps = measure(scenario, options.runs)
-    print(told(steps, scenario, functions=options.functions))
-    if options.json:
-        write_json(options.json, rows(steps, scenario))
-    if options.plot:
-        options.plot.write_text(plot(steps, scenario))
+    print(summary(steps, scenario, functions=options.functions))
+    write_files(options, rows(steps, scenario), plot(steps, scenario))
     return 0
 
 

@@ -4,7 +4,7 @@
 
 The daemon is `plugind run` as users run it, with its status socket, logs and metrics; the plugins live in a process of
 their own, as cheap as can be (`--server fake`), or are grpcio's servers (`--server grpcio`). A storm lasts from the
-first socket that listens to the last plugin that was told that it is registered. Sizes take turns, so that what
+first socket that listens to the last plugin that was notified. Sizes take turns, so that what
 disturbs the machine for a while disturbs each of them.
 """
 
@@ -23,8 +23,9 @@ from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import SERVERS, shares
-from plugind.benchmarks.report.storm_tables import Outcome, plot, rows, told
-from plugind.benchmarks.report.table import Progress, write_json
+from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.storm_tables import Outcome, plot, rows, summary
+from plugind.benchmarks.report.table import Progress
 from plugind.benchmarks.storm_run import Scenario, run_storm
 from plugind.benchmarks.wire import Bench, ClientFailed
 
@@ -124,7 +125,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--hang", choices=("accept", "get-info", "notify", "backlog"), default="get-info", help="where")
     parser.add_argument("--fail-first", type=int, default=0, metavar="K", help="each fails its first K GetInfo calls")
     parser.add_argument("--remove", action="store_true", help="at last all sockets are removed")
-    parser.add_argument("--stop-midway", action="store_true", help="SIGTERM when half of the plugins were told")
+    parser.add_argument("--stop-midway", action="store_true", help="SIGTERM when half of the plugins were notified")
     parser.add_argument("--spin", action="store_true", help="a server that never sleeps: no wake-ups across cores")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0: not")
@@ -132,8 +133,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds before the memory at rest is read")
     parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
-    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    add_file_arguments(parser)
     arguments = parser.parse_args()
     if arguments.server == "grpcio" and arguments.hang_fraction and arguments.hang in ("accept", "backlog"):
         parser.error("grpcio's servers cannot hang before they accept: use --hang get-info or notify")
@@ -147,11 +147,8 @@ def main() -> int:
     for line in limits(wanted):
         print(line, file=sys.stderr)
     outcome = measure(wanted, arguments.runs, floor=arguments.floor)
-    print(told(outcome))
-    if arguments.json:
-        write_json(arguments.json, rows(outcome))
-    if arguments.plot:
-        arguments.plot.write_text(plot(outcome))
+    print(summary(outcome))
+    write_files(arguments, rows(outcome), plot(outcome))
     for scenario, reason in outcome.failed.items():
         print(f"{scenario.daemon} with {scenario.sockets:,} sockets was not measured: {reason}", file=sys.stderr)
     return 1 if outcome.failed or any(run.errors for run in outcome.all_runs()) else 0

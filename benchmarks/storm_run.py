@@ -19,15 +19,15 @@ from plugind.benchmarks.plugins.storm_plugins import Plugins, plugins
 _REMOVAL = 20.0
 """Seconds without any news after which the plugins that are left count as never removed."""
 _TAIL = 0.5
-"""Seconds after the last plugin was told, in which the daemon does what it still owes: closes, logs, counts."""
+"""Seconds after the last plugin was notified, in which the daemon does what it still owes: closes, logs, counts."""
 
 
 @attrs.frozen(kw_only=True)
 class Scenario:
     """What happens in a storm.
 
-    `patience` is how many seconds the plugins wait to be told, `settle` how many the daemon is left alone before its
-    memory at rest is read.
+    ``patience`` is how many seconds the plugins wait to be notified. ``settle`` is how many seconds the daemon is left
+    alone before its memory at rest is read.
     """
 
     sockets: int
@@ -50,7 +50,7 @@ class Scenario:
     profile: Path | None = None
 
     def plugin_options(self, root: Path) -> ServerOptions:
-        """What the plugins' process is told."""
+        """The options of the plugins' process."""
         return ServerOptions(
             directory=root,
             sockets=self.sockets,
@@ -67,15 +67,16 @@ class Scenario:
 class StormRun:
     """What one storm showed. Seconds, milliseconds (`_ms`), mebibytes (`_mib`), per cent of one core (`_percent`).
 
-    `cpu_ms` is the daemon's, per registration, until the last plugin was told; `cpu_settled_ms` half a second later,
-    when what the daemon owes to logs and views is done. `delayed_s` is how long the daemon could have run, but others
-    had its core, `floor_ms` what a bare conversation cost just before: the machine's mood. None: not measured.
+    ``cpu_ms`` is the daemon's CPU time per registration until the last plugin was notified, ``cpu_settled_ms`` half a
+    second later, when logs and views are up to date. ``delayed_s`` is how long the daemon was ready to run while other
+    processes had its core. ``floor_ms`` is what a bare conversation cost just before, which shows the machine's load.
+    A value of None was not measured.
     """
 
     sockets: int
     healthy: int
-    told: int = 0
-    last_told_s: float | None = None
+    notified: int = 0
+    last_notified_s: float | None = None
     p50_ms: float | None = None
     p90_ms: float | None = None
     p99_ms: float | None = None
@@ -94,7 +95,7 @@ class StormRun:
     stop_s: float | None = None
     overflows: int | None = None
     lost: int = 0
-    told_twice: int = 0
+    notified_twice: int = 0
     refused: int = 0
     retries: int = 0
     wire_failures: int = 0
@@ -109,7 +110,7 @@ class StormRun:
     @property
     def errors(self) -> int:
         """All that went wrong; plugins that hang, and failures that were asked for, are not errors."""
-        counted = self.lost + self.told_twice + self.refused + self.retries + self.wire_failures
+        counted = self.lost + self.notified_twice + self.refused + self.retries + self.wire_failures
         return counted + bool(self.trouble)
 
 
@@ -185,34 +186,34 @@ class _Storm:
     def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:
         result = self.result
         share = 0.5 if self._scenario.stop_midway else 1.0
-        told = max(1, self._plugins.reached(share, self._scenario.patience))
-        result.cpu_ms = (daemon.cpu_seconds() - cpu_before) / told * 1000
+        notified = max(1, self._plugins.reached(share, self._scenario.patience))
+        result.cpu_ms = (daemon.cpu_seconds() - cpu_before) / notified * 1000
         result.delayed_s = daemon.delayed_seconds() - self._delayed_before
         if self._scenario.stop_midway:
             result.stop_s = daemon.stop()
             return
         time.sleep(min(_TAIL, self._scenario.settle))
-        result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / told * 1000
+        result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / notified * 1000
 
     def _account(self, since_ns: int) -> None:
         """Counts what the plugins saw; `since_ns` is when those that were there before could first be found."""
         result, report = self.result, self._plugins.report()
         healthy = [plugin for plugin in report if not plugin["hang"]]
-        told = [plugin for plugin in healthy if plugin["notified_ns"]]
-        result.told = len(told)
-        result.lost = 0 if self._scenario.stop_midway else len(healthy) - len(told)
-        result.told_twice = sum(plugin["notified"] > 1 for plugin in healthy)
+        notified = [plugin for plugin in healthy if plugin["notified_ns"]]
+        result.notified = len(notified)
+        result.lost = 0 if self._scenario.stop_midway else len(healthy) - len(notified)
+        result.notified_twice = sum(plugin["notified"] > 1 for plugin in healthy)
         result.refused = sum(plugin["refused"] > 0 for plugin in healthy)
         result.retries = sum(max(0, plugin["asked"] - 1 - self._scenario.fail_first) for plugin in healthy)
         result.wire_failures = self._plugins.failures()
-        if told:
+        if notified:
             first = max(since_ns, min(plugin["listening_ns"] for plugin in report))
-            result.last_told_s = (max(plugin["notified_ns"] for plugin in told) - first) / 1e9
-            self._latencies(told, since_ns)
+            result.last_notified_s = (max(plugin["notified_ns"] for plugin in notified) - first) / 1e9
+            self._latencies(notified, since_ns)
 
-    def _latencies(self, told: list[PluginReport], since_ns: int) -> None:
+    def _latencies(self, notified: list[PluginReport], since_ns: int) -> None:
         result = self.result
-        times = [(plugin["notified_ns"] - max(since_ns, plugin["listening_ns"])) / 1e6 for plugin in told]
+        times = [(plugin["notified_ns"] - max(since_ns, plugin["listening_ns"])) / 1e6 for plugin in notified]
         cuts = quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
         result.p50_ms, result.p90_ms, result.p99_ms, result.max_ms = cuts[49], cuts[89], cuts[98], max(times)
 
@@ -227,8 +228,8 @@ class _Storm:
             if self._scenario.overflow and daemon.status is not None:
                 found = re.search(rb'"overflows": (\d+)', daemon.get("/healthz")[1])
                 result.overflows = int(found[1]) if found else None
-            # Again, since whoever is told twice may be told late.
-            result.told_twice = sum(plugin["notified"] > 1 for plugin in self._plugins.report())
+            # Again, since a plugin that is notified twice may be notified late.
+            result.notified_twice = sum(plugin["notified"] > 1 for plugin in self._plugins.report())
             if self._scenario.remove:
                 self._remove(daemon)
             try:
@@ -250,14 +251,14 @@ class _Storm:
                 if lines := log.read().count(b'msg="plugin gone"'):
                     gone, ended = gone + lines, now
                 elif now - ended > 0.3:
-                    if _let_go(daemon) - before >= self.result.told:
+                    if _let_go(daemon) - before >= self.result.notified:
                         break
                     if now - ended > _REMOVAL:
-                        self.result.trouble = f"only {gone} of {self.result.told} plugins were seen to go"
+                        self.result.trouble = f"only {gone} of {self.result.notified} plugins were seen to go"
                         break
             self.result.removal_s = ended - began
-        if daemon.status is not None and (gone := _let_go(daemon) - before) != self.result.told:
-            self.result.trouble = f"of {self.result.told} plugins the handler let {gone} go"
+        if daemon.status is not None and (gone := _let_go(daemon) - before) != self.result.notified:
+            self.result.trouble = f"of {self.result.notified} plugins the handler let {gone} go"
 
 
 _DEREGISTERED = re.compile(

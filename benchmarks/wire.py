@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 import attrs
@@ -25,8 +24,9 @@ import attrs
 from plugind.benchmarks.peers.wire_clients import CLIENTS
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
-from plugind.benchmarks.report.svg import Bars, Series, chart
-from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table, write_json
+from plugind.benchmarks.report.files import add_file_arguments, write_files
+from plugind.benchmarks.report.plots import Bars, Plot, Series
+from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _COLOURS = {
     "plugind": "#0072b2",
@@ -173,7 +173,7 @@ def rows(outcome: Outcome, server: ServerOptions) -> list[Row]:
     return out
 
 
-def told(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
+def summary(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
     """The table and what belongs under it."""
     head = ["client", "at once", "conversations/s", "CPU ms each", "lowest", "highest", "in floors"]
     head.append("cheaper than grpcio-aio")
@@ -197,7 +197,7 @@ def told(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concur
     )
 
 
-def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
+def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> Plot:
     """CPU and pace, a group of bars for each concurrency."""
     groups = {level: f"{level:,} at once" for level in concurrency}
     pairs = [(level, client) for level in concurrency for client in clients]
@@ -225,7 +225,7 @@ def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concur
         for client in clients
         if any((client, level) in outcome.runs for level in concurrency)
     ]
-    return chart(_title(server), machine(), shown, panels)
+    return Plot(_title(server), machine(), shown, panels)
 
 
 def _title(server: ServerOptions) -> str:
@@ -245,8 +245,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
     parser.add_argument("--seconds", type=float, default=0.5, help="a run lasts so long, and one pass at least")
     parser.add_argument("--no-spin", dest="spin", action="store_false", help="a server that sleeps, as real ones do")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
-    parser.add_argument("--plot", type=Path, metavar="OUT.svg", help="draw them")
+    add_file_arguments(parser)
     return parser.parse_args()
 
 
@@ -263,11 +262,8 @@ def main() -> int:
             bench = Bench(server, arguments.seconds, cores[0])
             outcome = measure(bench, arguments.clients, arguments.concurrency, arguments.runs)
     what = outcome, options, arguments.clients, arguments.concurrency
-    print(told(*what))
-    if arguments.json:
-        write_json(arguments.json, rows(outcome, options))
-    if arguments.plot:
-        arguments.plot.write_text(plot(*what))
+    print(summary(*what))
+    write_files(arguments, rows(outcome, options), plot(*what))
     for client, reason in outcome.failed.items():
         print(f"{client} was not measured: {reason}", file=sys.stderr)
     return 0 if outcome.runs and all(reason.missing for reason in outcome.failed.values()) else 1

@@ -1,4 +1,4 @@
-"""What the cheap server is told, and one of its plugins."""
+"""The options of the cheap server, and one of its plugins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import attrs
 
-from plugind.benchmarks.plugins.cheap_protocol import AskInfo, Part, Told, failure, plugin_info, success
+from plugind.benchmarks.plugins.cheap_protocol import AskInfo, Notification, Part, failure, plugin_info, success
 
 VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
 HANGS = ("accept", "get-info", "notify", "backlog")
@@ -65,12 +65,12 @@ class ServerOptions:
 
 
 class Tally:
-    """How many sockets were told that they are registered, over all plugins of a server."""
+    """How many sockets were notified, over all plugins of a server."""
 
-    __slots__ = ("told",)
+    __slots__ = ("notified",)
 
     def __init__(self) -> None:
-        self.told = 0
+        self.notified = 0
 
 
 class PluginReport(TypedDict):
@@ -183,16 +183,16 @@ class Plugin:
             return failure(stream, _UNAVAILABLE, "not ready yet")
         return self.info if stream == 1 else success(stream, self.message)
 
-    def note(self, told: Told) -> None:
-        """It was told how its registration went."""
-        if told.registered:
+    def note(self, notified: Notification) -> None:
+        """Record the result of the registration."""
+        if notified.registered:
             self.notified += 1
             if not self.notified_ns:
                 self.notified_ns = time.monotonic_ns()
-                self.tally.told += 1
+                self.tally.notified += 1
         else:
             self.refused += 1
-            self.error = told.error
+            self.error = notified.error
 
     def report(self) -> PluginReport:
         """All that is known, for JSON."""

@@ -80,7 +80,7 @@ class AskInfo:
 
 
 @attrs.frozen
-class Told:
+class Notification:
     """NotifyRegistrationStatus was called on `stream`; it is answered like any other, and the plugin takes note."""
 
     stream: int
@@ -88,7 +88,7 @@ class Told:
     error: str
 
 
-Part = bytes | AskInfo | Told
+Part = bytes | AskInfo | Notification
 
 
 @attrs.frozen
@@ -238,7 +238,7 @@ class _Reading:
             self._parts.append(AskInfo(stream))
         elif call.path == NOTIFY:
             status = _status(call.body)
-            self._parts += [Told(stream, status.plugin_registered, status.error), success(stream, b"")]
+            self._parts += [Notification(stream, status.plugin_registered, status.error), success(stream, b"")]
         else:
             self._parts.append(failure(stream, 12, "this plugin only registers"))
 

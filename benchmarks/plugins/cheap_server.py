@@ -4,7 +4,7 @@
 
 Each socket answers GetInfo with its own name and NotifyRegistrationStatus with success, as `cheap_protocol` tells.
 Lines on standard input are commands: `create FIRST COUNT`, `remove FIRST COUNT` (without numbers: all of them),
-`await COUNT SECONDS` (says `reached` once so many sockets were told that they are registered, or too late), `counts`,
+`await COUNT SECONDS` (says `reached` once so many sockets were notified, or too late), `counts`,
 `report`, `quit`; the end of the input ends the server. What happened is printed as JSON, one line each. Times are
 nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of a machine share.
 """
@@ -90,9 +90,9 @@ class Server:
         return -1 if self._awaited is None else max(0.0, self._awaited[1] - time.monotonic())
 
     def _look_for_the_awaited(self, count: int, deadline: float) -> None:
-        if self.tally.told >= count or time.monotonic() >= deadline:
+        if self.tally.notified >= count or time.monotonic() >= deadline:
             self._awaited = None
-            _say({"event": "reached", "told": self.tally.told, "at_ns": time.monotonic_ns()})
+            _say({"event": "reached", "notified": self.tally.notified, "at_ns": time.monotonic_ns()})
 
     def _accept(self, plugin: Plugin) -> None:
         assert plugin.accept is not None

@@ -23,7 +23,7 @@ import grpc
 import grpc.aio
 
 from plugind.benchmarks.plugins.cheap_plugin import Plugin, ServerOptions, Tally
-from plugind.benchmarks.plugins.cheap_protocol import Told
+from plugind.benchmarks.plugins.cheap_protocol import Notification
 from plugind.benchmarks.plugins.cheap_server import parse_options, raise_descriptor_limit
 from plugind.protocol.proto.pluginregistration_pb2 import RegistrationStatus
 
@@ -73,7 +73,7 @@ class GrpcioPlugin:
         if self.plugin.hang == "notify":
             await asyncio.sleep(_FOREVER)
         status = RegistrationStatus.FromString(request)
-        self.plugin.note(Told(0, registered=status.plugin_registered, error=status.error))
+        self.plugin.note(Notification(0, registered=status.plugin_registered, error=status.error))
         self._changed()
         return b""
 
@@ -144,12 +144,12 @@ class Server:
     async def _await(self, count: int, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while self._tally.told < count:
+                while self._tally.notified < count:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            pass  # What was reached is what is told.
-        _say({"event": "reached", "told": self._tally.told, "at_ns": time.monotonic_ns()})
+            pass  # The count so far is the answer.
+        _say({"event": "reached", "notified": self._tally.notified, "at_ns": time.monotonic_ns()})
 
     def _counts(self) -> dict[str, object]:
         used = resource.getrusage(resource.RUSAGE_SELF)

@@ -54,9 +54,9 @@ class ServerProcess:
         return self.event("removed")
 
     def reached(self, count: int, seconds: float) -> int:
-        """Waits until so many sockets were told that they are registered, or so long; returns how many were."""
+        """Waits until so many sockets were notified, or so long; returns how many were."""
         self.ask("await", count, seconds)
-        return int(cast("int", self.event("reached")["told"]))
+        return int(cast("int", self.event("reached")["notified"]))
 
     def counts(self) -> dict[str, float]:
         """Sums over all sockets since the start, and the server's own CPU seconds."""
@@ -84,7 +84,7 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterator[ServerProcess]:
-    """Runs the server for as long as the block lasts; it is ready, and unless told to wait its sockets listen."""
+    """Runs the server for as long as the block lasts; it is ready, and unless asked to wait its sockets listen."""
     command = [sys.executable, "-m", f"plugind.benchmarks.plugins.{module}", *options.arguments()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

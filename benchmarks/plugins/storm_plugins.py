@@ -45,15 +45,15 @@ class Plugins:
         return min(int(cast("int", process.event("removed")["started_ns"])) for process in self.processes)
 
     def reached(self, share: float, patience: float) -> int:
-        """Waits until that share of the healthy plugins was told, or so many seconds; returns how many were."""
+        """Waits until that share of the healthy plugins was notified, or so many seconds; returns how many were."""
         deadline = time.monotonic() + patience
         for process in self.processes:
             process.ask("await", math.ceil(share * healthy(process.options)), patience)
-        told = 0
+        notified = 0
         for process in self.processes:
-            told += int(cast("int", process.event("reached")["told"]))
+            notified += int(cast("int", process.event("reached")["notified"]))
         assert time.monotonic() < deadline + 60, "the plugins' own deadline passed long ago"
-        return told
+        return notified
 
     def report(self) -> list[PluginReport]:
         """What each socket saw."""

@@ -7,11 +7,11 @@ from statistics import median
 
 import attrs
 
-from plugind.benchmarks.report.svg import Bars, Lines, Series, chart
+from plugind.benchmarks.report.plots import Bars, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Row, Spread, figure, machine, table
 from plugind.benchmarks.storm_run import Scenario, StormRun
 
-_TITLE = "Storms: sockets that appear at once, until the last plugin is told"
+_TITLE = "Storms: sockets that appear at once, until the last plugin is notified"
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
 _REFERENCE = "the reference, in Go"
 #: The reference's own figures on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
@@ -24,7 +24,7 @@ _REFERENCE_FIGURES = {
     10000: (13.3, 1.9, 694.0),
 }
 _COLUMNS = {
-    "s": "last_told_s",
+    "s": "last_notified_s",
     "p50 ms": "p50_ms",
     "p90 ms": "p90_ms",
     "p99 ms": "p99_ms",
@@ -66,7 +66,7 @@ class Outcome:
         return None if spread is None else spread.median
 
 
-def told(outcome: Outcome) -> str:
+def summary(outcome: Outcome) -> str:
     """The table, and what belongs under it."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     if not measured:
@@ -96,7 +96,7 @@ def conditions(scenario: Scenario) -> str:
     parts += ["there before the daemon starts (timed from its start)"] * scenario.existing
     parts += ["made while the daemon is stopped (timed from its waking)"] * scenario.overflow
     parts += [f"each failing its first {scenario.fail_first} GetInfo calls"] * bool(scenario.fail_first)
-    parts += ["the daemon told to stop midway"] * scenario.stop_midway
+    parts += ["the daemon is stopped midway"] * scenario.stop_midway
     if scenario.daemon_core is not None:
         parts.append(f"daemon on core {scenario.daemon_core}, plugins on core {scenario.server_core}")
     return ", ".join(parts)
@@ -107,23 +107,23 @@ def _troubles(outcome: Outcome) -> Iterator[str]:
         for run in runs:
             if run.errors:
                 yield (
-                    f"{scenario.daemon}, {scenario.sockets:,} sockets: {run.lost} lost, {run.told_twice} told more "
-                    f"than once, {run.refused} refused, {run.retries} asked again, {run.wire_failures} failures on the "
-                    "wire" + (f"; {run.trouble}" if run.trouble else "")
+                    f"{scenario.daemon}, {scenario.sockets:,} sockets: {run.lost} lost, {run.notified_twice} notified "
+                    f"more than once, {run.refused} refused, {run.retries} asked again, {run.wire_failures} failures "
+                    "on the wire" + (f"; {run.trouble}" if run.trouble else "")
                 )
 
 
 def _ratios(outcome: Outcome, measured: list[Scenario]) -> Iterator[str]:
     for scenario in measured:
         if scenario.daemon == "plugind" and (peer := attrs.evolve(scenario, daemon="peer")) in outcome.runs:
-            times = [_ratio(outcome, peer, scenario, field) for field in ("last_told_s", "cpu_ms", "peak_mib")]
+            times = [_ratio(outcome, peer, scenario, field) for field in ("last_notified_s", "cpu_ms", "peak_mib")]
             if all(times):
                 yield (
                     f"{scenario.sockets:,} sockets: the peer takes {figure(times[0])} times as long, "
                     f"{figure(times[1])} times the CPU and {figure(times[2])} times the memory at its peak"
                 )
         if scenario.hang_fraction:
-            ratio = _ratio(outcome, scenario, attrs.evolve(scenario, hang_fraction=0.0), "last_told_s")
+            ratio = _ratio(outcome, scenario, attrs.evolve(scenario, hang_fraction=0.0), "last_notified_s")
             yield (
                 f"{scenario.sockets:,} sockets, {scenario.daemon}: with {scenario.hang_fraction:.0%} hanging at "
                 f"{scenario.hang}, the healthy ones take {figure(ratio)} times as long as without"
@@ -131,7 +131,7 @@ def _ratios(outcome: Outcome, measured: list[Scenario]) -> Iterator[str]:
 
 
 def _ratio(outcome: Outcome, one: Scenario, other: Scenario, field: str) -> float | None:
-    """`one` in terms of `other`: the median over the runs, each run's pair divided, since a pair met one mood."""
+    """`one` in terms of `other`: the median over the runs, each run's pair divided, since a pair met the same load."""
     pairs = zip(outcome.runs[one], outcome.runs[other], strict=False)
     both = [(getattr(mine, field), getattr(theirs, field)) for mine, theirs in pairs]
     ratios = [mine / theirs for mine, theirs in both if mine is not None and theirs]
@@ -157,7 +157,7 @@ def rows(outcome: Outcome) -> list[Row]:
     return out
 
 
-def plot(outcome: Outcome) -> str:
+def plot(outcome: Outcome) -> Plot:
     """Time, CPU, memory and latency over the number of sockets; bars where hanging plugins are compared."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     plain = [scenario for scenario in measured if not scenario.hang_fraction]
@@ -169,12 +169,12 @@ def plot(outcome: Outcome) -> str:
     panels.append(_latency(outcome, [one for one in measured if one.daemon == measured[0].daemon]))
     names = [*dict.fromkeys(name for panel in panels if isinstance(panel, Lines) for name in panel.values)]
     series = [Series(name, _COLOURS[name]) for name in names] + _PERCENTILES
-    return chart(_TITLE, f"{conditions(measured[0])}; {machine()}", series, panels)
+    return Plot(_TITLE, f"{conditions(measured[0])}; {machine()}", series, panels)
 
 
 def _curves(outcome: Outcome, plain: list[Scenario], *, reference: bool) -> Iterator[Lines]:
     what = {
-        "last_told_s": "Seconds from the first socket to the last plugin told, logarithmic: less is better",
+        "last_notified_s": "Seconds from the first socket to the last plugin notified, logarithmic: less is better",
         "cpu_ms": "CPU milliseconds of the daemon per registration, logarithmic: flat is linear",
         "peak_mib": "Resident memory of the daemon at its peak, MiB, logarithmic",
     }
@@ -201,7 +201,7 @@ def _latency(outcome: Outcome, measured: list[Scenario]) -> Bars:
     fields = dict(zip((series.name for series in _PERCENTILES), ("p50_ms", "p99_ms", "max_ms"), strict=True))
     groups = {one: f"{one.sockets:,}" + f", {one.hang_fraction:.0%} hang" * bool(one.hang_fraction) for one in measured}
     return Bars(
-        title="Milliseconds from listen() until a plugin was told, by number of sockets, logarithmic",
+        title="Milliseconds from listen() until a plugin was notified, by number of sockets, logarithmic",
         groups=list(groups.values()),
         values={
             (group, name): spread

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
 import attrs
+import rich.progress
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
 
 Cell = str | float | int | None
 Row = dict[str, object]
@@ -61,11 +62,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     return "\n".join(out)
 
 
-def write_json(path: Path, rows: Sequence[Row]) -> None:
-    """Writes the rows as one JSON list."""
-    path.write_text(json.dumps(list(rows), indent=2) + "\n")
-
-
 def machine() -> str:
     """The facts that a figure depends on, in a few words."""
     return f"{_processor()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
@@ -79,21 +75,19 @@ def _processor() -> str:
 
 
 class Progress:
-    """One line on standard error that says what is being measured; silent where that is no terminal."""
+    """A progress bar on standard error, with what is being measured; nothing where that is no terminal."""
 
     def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self._done = 0
-        self._shown = sys.stderr.isatty()
+        console = Console(stderr=True)
+        columns = BarColumn(bar_width=24), TextColumn("{task.description}")
+        self._bar = rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=steps)
+        self._bar.start()
 
     def step(self, doing: str) -> None:
-        """Says what begins now."""
-        self._done += 1
-        if self._shown:
-            full = 24 * self._done // self._steps
-            print(f"\r\x1b[K{'█' * full}{'░' * (24 - full)} {doing}", end="", file=sys.stderr, flush=True)
+        """Show what begins now."""
+        self._bar.update(self._task, description=doing, advance=1)
 
     def end(self) -> None:
-        """Takes the line away."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        """Remove the bar."""
+        self._bar.stop()

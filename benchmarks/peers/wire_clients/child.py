@@ -65,7 +65,7 @@ def _hold(client: Client, targets: list[Target]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measures as told; exit code 3 and a line with `missing` when the client's package is not there."""
+    """Measure as the options say; exit code 3 and a line with `missing` when the client's package is not there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--client", choices=CLIENTS, required=True)
     parser.add_argument("--dir", type=Path, required=True)

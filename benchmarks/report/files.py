@@ -1,0 +1,46 @@
+"""The files that a benchmark writes on request: its figures as JSON, and a plot of them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from plugind.benchmarks.report.plots import Plot
+from plugind.benchmarks.report.table import Row
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``, which every benchmark has."""
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as a list of rows")
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json`` and ``--plot``."""
+    add_json_argument(parser)
+    parser.add_argument("--plot", type=_plot_path, metavar="OUT.svg", help="draw them; the suffix names the format")
+
+
+def _plot_path(text: str) -> Path:
+    # Checked before anything is measured: a missing library must not cost a measurement of minutes.
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("plots need matplotlib: run pip install -e '.[dev]'")
+    path = Path(text)
+    if path.suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text!r} ends neither in .svg nor in .png")
+    return path
+
+
+def write_json(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Write the rows as one JSON list, if ``--json`` was given."""
+    if arguments.json:
+        arguments.json.write_text(json.dumps(list(rows), indent=2) + "\n")
+
+
+def write_files(arguments: argparse.Namespace, rows: Sequence[Row], plot: Plot) -> None:
+    """Write the files that were asked for."""
+    write_json(arguments, rows)
+    if arguments.plot:
+        plot.save(arguments.plot)
