@@ -265,7 +265,7 @@ class _Registration:
             case states.StartTimer():
                 chance = self._config.rng.random()
                 self._deadline = self._began + self._config.backoff.delay(command.failures, chance)
-            case states.Claim():
+            case states.ClaimName():
                 self._info = command.info
                 claimed = m.Claimed(self._path, state.generation, command.info, self._new_ticket())
                 await self._report(self._config.reconciler, claimed)
@@ -284,7 +284,7 @@ class _Registration:
 
     def _new_ticket(self) -> int:
         # A safety net: twice the handler's deadline, as the call before it under the same name may use up one. What is
-        # given up does no harm. A Claim is given back, a Validate withdrawn, and a Register undone by the Deregister
+        # given up does no harm. A claim is given back, a Validate withdrawn, and a Register undone by the Deregister
         # that follows it in the lane of its name.
         self._deadline = self._began + 2 * self._config.timeouts.handler
         self._ticket += 1

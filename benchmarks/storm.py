@@ -24,7 +24,7 @@ from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import SERVERS, shares
 from plugind.benchmarks.report.files import add_file_arguments, write_files
-from plugind.benchmarks.report.storm_tables import Outcome, plot, rows, summary
+from plugind.benchmarks.report.storm_tables import StormResult, plot, rows, summary
 from plugind.benchmarks.report.table import Progress
 from plugind.benchmarks.storm_run import Scenario, run_storm
 from plugind.benchmarks.wire import Bench, ClientFailed
@@ -64,9 +64,9 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     ]
 
 
-def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> Outcome:
+def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> StormResult:
     """All scenarios by turns; the idle daemon is watched in the first run of each."""
-    outcome = Outcome({scenario: [] for scenario in wanted}, {})
+    outcome = StormResult({scenario: [] for scenario in wanted}, {})
     progress = Progress(len(wanted) * runs)
     for number in range(runs):
         for scenario in wanted:

@@ -57,7 +57,7 @@ class Run:
 
 
 @attrs.frozen
-class Outcome:
+class WireResult:
     """All that was measured."""
 
     runs: dict[tuple[str, int], list[Run]]
@@ -125,9 +125,9 @@ class Bench:
         return Run(conversations / figures["wall_s"], figures["cpu_s"] / conversations * 1000)
 
 
-def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], runs: int) -> Outcome:
+def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], runs: int) -> WireResult:
     """All clients by turns, so that what disturbs the machine for a while disturbs each of them."""
-    outcome = Outcome({}, {}, {})
+    outcome = WireResult({}, {}, {})
     steps: list[tuple[str, int | None]] = [(c, level) for _ in range(runs) for level in concurrency for c in clients]
     steps += [(client, None) for client in clients if client != "floor"]
     progress = Progress(len(steps))
@@ -147,7 +147,7 @@ def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], ru
     return outcome
 
 
-def rows(outcome: Outcome, server: ServerOptions) -> list[Row]:
+def rows(outcome: WireResult, server: ServerOptions) -> list[Row]:
     """One row for each client at each concurrency, for JSON."""
     out: list[Row] = []
     for (client, level), runs in outcome.runs.items():
@@ -173,7 +173,7 @@ def rows(outcome: Outcome, server: ServerOptions) -> list[Row]:
     return out
 
 
-def summary(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
+def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
     """The table and what belongs under it."""
     head = ["client", "at once", "conversations/s", "CPU ms each", "lowest", "highest", "in floors"]
     head.append("cheaper than grpcio-aio")
@@ -197,7 +197,7 @@ def summary(outcome: Outcome, server: ServerOptions, clients: Sequence[str], con
     )
 
 
-def plot(outcome: Outcome, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> Plot:
+def plot(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> Plot:
     """CPU and pace, a group of bars for each concurrency."""
     groups = {level: f"{level:,} at once" for level in concurrency}
     pairs = [(level, client) for level in concurrency for client in clients]

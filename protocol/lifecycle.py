@@ -67,9 +67,10 @@ from .states import (
     AskingInfo,
     AskRegister,
     AskValidate,
-    Claim,
     Claiming,
+    ClaimName,
     Command,
+    CommandOutcome,
     Dial,
     Dialed,
     Dialing,
@@ -84,7 +85,6 @@ from .states import (
     Notified,
     Notify,
     Notifying,
-    Outcome,
     Parked,
     Refusing,
     Registered,
@@ -286,7 +286,7 @@ def _is_for_another_type(event: _Trigger, paused: _Paused) -> bool:
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 
 #: The outcome of a command, or the answer to a claim.
-_Answered = Outcome | Admitted | NoHandler | ClaimRefused
+_Answered = CommandOutcome | Admitted | NoHandler | ClaimRefused
 
 
 def _after_outcome(state: State, event: _Answered) -> Step:
@@ -344,7 +344,7 @@ def _after_dialing(state: Dialing, event: _Answered) -> Step | None:
 def _after_asking(state: AskingInfo, event: _Answered) -> Step | None:
     match event:
         case InfoReceived():
-            return Claiming(state.generation, state.attempt, event.info), (Claim(event.info),)
+            return Claiming(state.generation, state.attempt, event.info), (ClaimName(event.info),)
         case InfoRejected():
             return _refuse(state, None, _VALIDATION_FAILED + event.reason)
         case Failed():

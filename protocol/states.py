@@ -266,8 +266,8 @@ class TimerElapsed:
     """The backoff is over."""
 
 
-Outcome = Dialed | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
-Event = Outcome | LifecycleMessage
+CommandOutcome = Dialed | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
+Event = CommandOutcome | LifecycleMessage
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class AskInfo:
 
 
 @value
-class Claim:
+class ClaimName:
     """Ask the reconciler to be admitted under this type and name."""
 
     info: PluginInfo
@@ -346,7 +346,7 @@ class Release:
 
 
 #: Commands whose outcome is an event; a step has at most one of them, as its last.
-WaitingCommand = Dial | AskInfo | Claim | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
+WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
 Command = WaitingCommand | HangUp | Announce | Release
 Step = tuple[State, tuple[Command, ...]]
 

@@ -67,7 +67,7 @@ class FakeSpec:
     reject_notify: bool = False
 
 
-class Outcome(enum.Enum):
+class Reaction(enum.Enum):
     """What the fake does with one call."""
 
     ANSWERED = "answered"
@@ -82,7 +82,7 @@ class GetInfoCalled:
     time: float
     socket: str
     peer_pid: int | None
-    outcome: Outcome
+    outcome: Reaction
 
 
 @attrs.frozen
@@ -92,7 +92,7 @@ class NotifyCalled:
     time: float
     socket: str
     peer_pid: int | None
-    outcome: Outcome
+    outcome: Reaction
     plugin_registered: bool
     error: str
 
@@ -101,17 +101,17 @@ FakeCall = GetInfoCalled | NotifyCalled
 OnCall = Callable[[FakeCall], None]
 
 
-def decide(spec: FakeSpec, call: CallName, earlier: int) -> Outcome:
+def decide(spec: FakeSpec, call: CallName, earlier: int) -> Reaction:
     """What becomes of a call, after ``earlier`` calls of the same name."""
     match call:
         case "GetInfo":
             if spec.hang == "get-info":
-                return Outcome.HUNG
-            return Outcome.REFUSED if earlier < spec.fail_get_info else Outcome.ANSWERED
+                return Reaction.HUNG
+            return Reaction.REFUSED if earlier < spec.fail_get_info else Reaction.ANSWERED
         case "NotifyRegistrationStatus":
             if spec.hang == "notify":
-                return Outcome.HUNG
-            return Outcome.REFUSED if spec.reject_notify else Outcome.ANSWERED
+                return Reaction.HUNG
+            return Reaction.REFUSED if spec.reject_notify else Reaction.ANSWERED
         case _:
             assert_never(call)
 
@@ -164,13 +164,13 @@ def _pid(peer: object) -> int | None:
     return peer.pid if isinstance(peer, Peer) else None
 
 
-async def _perform(outcome: Outcome, why: str) -> None:
+async def _perform(outcome: Reaction, why: str) -> None:
     match outcome:
-        case Outcome.ANSWERED:
+        case Reaction.ANSWERED:
             return
-        case Outcome.REFUSED:
+        case Reaction.REFUSED:
             raise GRPCError(Status.UNAVAILABLE, why)
-        case Outcome.HUNG:
+        case Reaction.HUNG:
             # The client's deadline or its leaving ends the call's scope.
             await trio.sleep_forever()
         case _:

@@ -16,7 +16,7 @@ from ..simulation.fuzz.script import Fault
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from ..simulation.fuzz.run import Outcome
+    from ..simulation.fuzz.run import SeedResult
 
 _EPILOG = """examples:
   plugind simulate --seed 7                        one script of 200 events, all faults
@@ -130,7 +130,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[Outcome, None, None]:
+def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[SeedResult, None, None]:
     """In the order of the seeds, whichever process had them."""
     play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
@@ -156,7 +156,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 def _play(
     seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
-) -> Outcome:
+) -> SeedResult:
     # Here, since the simulation runs the whole house, whose command line this is a part of.
     from ..simulation.fuzz.run import simulate
 
@@ -169,7 +169,7 @@ def _show(line: str) -> None:
         print(line)  # noqa: T201
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: SeedResult) -> None:
     print(  # noqa: T201
         f"seed {outcome.seed}  events {outcome.events}  virtual {outcome.virtual_seconds:.3f} s  "
         f"trace {outcome.trace_hash}  violations {len(outcome.violations)}",
@@ -177,7 +177,7 @@ def _print(outcome: Outcome) -> None:
     )
 
 
-def _explain(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
+def _explain(args: argparse.Namespace, outcome: SeedResult, progress: Progress) -> None:
     for violation in outcome.violations:
         print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
     print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
@@ -185,7 +185,7 @@ def _explain(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> 
         _shrink(args, outcome, progress)
 
 
-def _shrink(args: argparse.Namespace, outcome: Outcome, progress: Progress) -> None:
+def _shrink(args: argparse.Namespace, outcome: SeedResult, progress: Progress) -> None:
     from ..simulation.fuzz.shrink import shrink
 
     oracle = outcome.violations[0].oracle

@@ -44,7 +44,7 @@ _COLUMNS = {
 
 
 @attrs.frozen
-class Outcome:
+class StormResult:
     """All that was measured, and why what was not."""
 
     runs: dict[Scenario, list[StormRun]]
@@ -66,7 +66,7 @@ class Outcome:
         return None if spread is None else spread.median
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: StormResult) -> str:
     """The table, and what belongs under it."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     if not measured:
@@ -102,7 +102,7 @@ def conditions(scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def _troubles(outcome: Outcome) -> Iterator[str]:
+def _troubles(outcome: StormResult) -> Iterator[str]:
     for scenario, runs in outcome.runs.items():
         for run in runs:
             if run.errors:
@@ -113,7 +113,7 @@ def _troubles(outcome: Outcome) -> Iterator[str]:
                 )
 
 
-def _ratios(outcome: Outcome, measured: list[Scenario]) -> Iterator[str]:
+def _ratios(outcome: StormResult, measured: list[Scenario]) -> Iterator[str]:
     for scenario in measured:
         if scenario.daemon == "plugind" and (peer := attrs.evolve(scenario, daemon="peer")) in outcome.runs:
             times = [_ratio(outcome, peer, scenario, field) for field in ("last_notified_s", "cpu_ms", "peak_mib")]
@@ -130,7 +130,7 @@ def _ratios(outcome: Outcome, measured: list[Scenario]) -> Iterator[str]:
             )
 
 
-def _ratio(outcome: Outcome, one: Scenario, other: Scenario, field: str) -> float | None:
+def _ratio(outcome: StormResult, one: Scenario, other: Scenario, field: str) -> float | None:
     """`one` in terms of `other`: the median over the runs, each run's pair divided, since a pair met the same load."""
     pairs = zip(outcome.runs[one], outcome.runs[other], strict=False)
     both = [(getattr(mine, field), getattr(theirs, field)) for mine, theirs in pairs]
@@ -138,14 +138,14 @@ def _ratio(outcome: Outcome, one: Scenario, other: Scenario, field: str) -> floa
     return median(ratios) if ratios else None
 
 
-def _overflows(outcome: Outcome) -> Iterator[str]:
+def _overflows(outcome: StormResult) -> Iterator[str]:
     for scenario, runs in outcome.runs.items():
         if scenario.overflow:
             counts = ", ".join("unknown" if run.overflows is None else str(run.overflows) for run in runs)
             yield f"{scenario.daemon}, {scenario.sockets:,} sockets: overflows of the queue that it saw: {counts}"
 
 
-def rows(outcome: Outcome) -> list[Row]:
+def rows(outcome: StormResult) -> list[Row]:
     """One row for each scenario, with every run in it."""
     out: list[Row] = []
     for scenario, runs in outcome.runs.items():
@@ -157,7 +157,7 @@ def rows(outcome: Outcome) -> list[Row]:
     return out
 
 
-def plot(outcome: Outcome) -> Plot:
+def plot(outcome: StormResult) -> Plot:
     """Time, CPU, memory and latency over the number of sockets; bars where hanging plugins are compared."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     plain = [scenario for scenario in measured if not scenario.hang_fraction]
@@ -172,7 +172,7 @@ def plot(outcome: Outcome) -> Plot:
     return Plot(_TITLE, f"{conditions(measured[0])}; {machine()}", series, panels)
 
 
-def _curves(outcome: Outcome, plain: list[Scenario], *, reference: bool) -> Iterator[Lines]:
+def _curves(outcome: StormResult, plain: list[Scenario], *, reference: bool) -> Iterator[Lines]:
     what = {
         "last_notified_s": "Seconds from the first socket to the last plugin notified, logarithmic: less is better",
         "cpu_ms": "CPU milliseconds of the daemon per registration, logarithmic: flat is linear",
@@ -197,7 +197,7 @@ _PERCENTILES = [
 ]
 
 
-def _latency(outcome: Outcome, measured: list[Scenario]) -> Bars:
+def _latency(outcome: StormResult, measured: list[Scenario]) -> Bars:
     fields = dict(zip((series.name for series in _PERCENTILES), ("p50_ms", "p99_ms", "max_ms"), strict=True))
     groups = {one: f"{one.sockets:,}" + f", {one.hang_fraction:.0%} hang" * bool(one.hang_fraction) for one in measured}
     return Bars(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import attrs
 
-from plugind.benchmarks.report.storm_tables import Outcome
+from plugind.benchmarks.report.storm_tables import StormResult
 from plugind.benchmarks.storm_run import Scenario, StormRun
 
 TINY = Scenario(sockets=12, idle_seconds=0, patience=30, settle=0)
 
 
-def three_storms() -> Outcome:
+def three_storms() -> StormResult:
     small = attrs.evolve(TINY, sockets=1)
     peer = attrs.evolve(TINY, daemon="peer")
-    return Outcome(
+    return StormResult(
         {
             small: [
                 StormRun(sockets=1, healthy=1, notified=1, last_notified_s=0.5, cpu_ms=2.0, peak_mib=40.0, p50_ms=1.0)

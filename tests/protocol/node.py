@@ -96,9 +96,9 @@ class Actor:
     def take(self, event: s.Event) -> None:
         before = self.state
         after, commands = lifecycle.step(before, event)
-        if commands or isinstance(event, s.Outcome | m.Admission):
+        if commands or isinstance(event, s.CommandOutcome | m.Admission):
             # Whatever was asked, its answer comes too late from here on.
-            if not isinstance(event, s.Outcome):
+            if not isinstance(event, s.CommandOutcome):
                 self.withdraw()
             self.waiting, self.ticket = None, self.ticket + 1
         self.node.rules.stepped(self.path, before, event, after)
@@ -118,7 +118,7 @@ class Actor:
                 self.tell(m.PluginRegistered(self.path, self.state.generation))
             case s.Release():
                 self.tell(m.Released(self.path, command.generation))
-            case s.Claim():
+            case s.ClaimName():
                 self.tell(m.Claimed(self.path, self.state.generation, command.info, self.next_ticket(command)))
             case s.AskValidate():
                 self.ask(m.Validate, command, self.state.generation)
@@ -171,7 +171,7 @@ class Actor:
                 self.take(s.Notified() if well else s.Failed("EOF"))
             case s.StartTimer():
                 self.take(s.TimerElapsed())
-            case s.Claim():
+            case s.ClaimName():
                 self.take(s.Failed("no answer"))
             case _:
                 raise AssertionError(f"{self.waiting} is answered by others")
@@ -290,7 +290,7 @@ class Node:
                 picks.append(actor.read)
             elif isinstance(actor.waiting, s.Dial | s.AskInfo | s.Notify):
                 picks.append(lambda actor=actor: actor.outcome(well=well()))  # type: ignore[misc]
-            elif trouble and isinstance(actor.waiting, s.StartTimer | s.Claim):
+            elif trouble and isinstance(actor.waiting, s.StartTimer | s.ClaimName):
                 picks.append(lambda actor=actor: actor.outcome(well=False))  # type: ignore[misc]
         for handler in self.everyone():
             for name, lane in handler.lanes.items():

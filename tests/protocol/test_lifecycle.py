@@ -40,7 +40,7 @@ def test_a_good_plugin_is_dialed_asked_validated_registered_and_notified() -> No
         """
         Dialing(g1 #1) | Dial(patient)
         Dialed → AskingInfo(g1 #1) | AskInfo
-        InfoReceived(a) → Claiming(g1 #1 a) | Claim(a)
+        InfoReceived(a) → Claiming(g1 #1 a) | ClaimName(a)
         Admitted → Validating(g1 #1 a) | AskValidate(a)
         HandlerAccepted → Registering(g1 #1 a) | AskRegister(a)
         HandlerAccepted → Notifying(g1 #1 a) | Announce, Notify(None)
@@ -404,7 +404,7 @@ def test_a_handler_that_is_withdrawn_gives_up_what_it_has_and_its_plugin_becomes
             | HangUp, AskDeregister(a g1)
         HandlerAccepted → Dialing(g1 #1) | Release(g1), Dial(patient)
         Dialed → AskingInfo(g1 #1) | AskInfo
-        InfoReceived(a) → Claiming(g1 #1 a) | Claim(a)
+        InfoReceived(a) → Claiming(g1 #1 a) | ClaimName(a)
         NoHandler('no handler for T') → Refusing(g1 #1 a 'no handler for T' then=ThenPark(#1 until_type='T'))
             | Notify('no handler for T')
         Notified → Parked(g1 #1 'no handler for T' a until_type='T') | HangUp

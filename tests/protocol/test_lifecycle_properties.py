@@ -25,7 +25,7 @@ FAILURES = st.sampled_from([s.Failed("no", retry) for retry in s.Retry])
 OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
     s.Dial: st.just(s.Dialed()) | FAILURES,
     s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES,
-    s.Claim: st.sampled_from([ADMITTED, NO_HANDLER, CLAIM_REFUSED, s.Failed("no answer")]),
+    s.ClaimName: st.sampled_from([ADMITTED, NO_HANDLER, CLAIM_REFUSED, s.Failed("no answer")]),
     s.AskValidate: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
     s.AskRegister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
     s.AskDeregister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
@@ -50,7 +50,7 @@ MESSAGES: st.SearchStrategy[s.Event] = st.sampled_from(
 GOOD: dict[type[s.Command], s.Event] = {
     s.Dial: s.Dialed(),
     s.AskInfo: s.InfoReceived(INFO),
-    s.Claim: ADMITTED,
+    s.ClaimName: ADMITTED,
     s.AskValidate: s.HandlerAccepted(),
     s.AskRegister: s.HandlerAccepted(),
     s.AskDeregister: s.HandlerAccepted(),
@@ -86,7 +86,7 @@ class Life:
         before = self.state
         step = lifecycle.step(before, event)
         if step != (before, ()):
-            self.enter(step, over=bool(step[1]) or isinstance(event, s.Outcome | m.Admission))
+            self.enter(step, over=bool(step[1]) or isinstance(event, s.CommandOutcome | m.Admission))
         self.check_attempts(before, event)
 
     def enter(self, step: s.Step, *, over: bool = True) -> None:
@@ -112,7 +112,7 @@ class Life:
                 assert not isinstance(command, s.Notify) or (command.error is None) == isinstance(
                     self.state, s.Notifying
                 )
-            case s.Claim():
+            case s.ClaimName():
                 assert not self.claimed
                 self.claimed = True
             case s.AskValidate():

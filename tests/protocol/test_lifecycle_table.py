@@ -132,7 +132,7 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
         SocketVanished(g1) → Gone(g1) | HangUp
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
-        InfoReceived(a) → Claiming(g1 #2 a) | Claim(a)
+        InfoReceived(a) → Claiming(g1 #2 a) | ClaimName(a)
         InfoRejected('bad') → Refusing(g1 #2 None '…validation failed with err: bad' then=ThenWait(#2))
             | Notify('…validation failed with err: bad')
         Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)

@@ -22,7 +22,7 @@ import attrs
 from plugind.actors import conversation, registration
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.scanner import Scanner
-from plugind.actors.simulation.fuzz.run import EVENTS, Outcome, simulate
+from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
@@ -216,12 +216,12 @@ class Planted:
         """The name by which it is asked for."""
         return getattr(self.bug, "__name__", "?")
 
-    def with_it(self) -> Outcome:
+    def with_it(self) -> SeedResult:
         """Play its events on a plugind that has it."""
         with self.bug():
             return simulate(self.seed, only=self.events)
 
-    def without_it(self) -> Outcome:
+    def without_it(self) -> SeedResult:
         """Play its events on plugind as it is."""
         return simulate(self.seed, only=self.events)
 
@@ -263,7 +263,7 @@ OLD = (
 )
 
 
-def find(bug: Bug, seeds: range, events: int) -> tuple[int, Outcome] | None:
+def find(bug: Bug, seeds: range, events: int) -> tuple[int, SeedResult] | None:
     """Return the first of ``seeds`` that finds ``bug``, and what came of it."""
     for seed in seeds:
         with bug():
@@ -273,7 +273,7 @@ def find(bug: Bug, seeds: range, events: int) -> tuple[int, Outcome] | None:
     return None
 
 
-def fewest(bug: Bug, seed: int, outcome: Outcome) -> tuple[int, ...]:
+def fewest(bug: Bug, seed: int, outcome: SeedResult) -> tuple[int, ...]:
     """Return the events of ``seed`` that suffice to break with ``bug`` what was broken in ``outcome``."""
     broken = {violation.oracle for violation in outcome.violations}
 

@@ -28,7 +28,7 @@ from .player import Player
 from .script import Event, Fault, choose, write
 from .trace import Trace, Violation
 
-__all__ = ["ALL", "EVENTS", "Event", "Fault", "Outcome", "Violation", "simulate"]
+__all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "simulate"]
 
 ALL = frozenset(Fault)
 #: How many events a script has, unless said otherwise.
@@ -36,7 +36,7 @@ EVENTS = 200
 
 
 @attrs.frozen
-class Outcome:
+class SeedResult:
     """What came of one script."""
 
     seed: int
@@ -54,7 +54,7 @@ def simulate(
     faults: Collection[Fault] = ALL,
     only: Collection[int] | None = None,
     show: Callable[[str], None] | None = None,
-) -> Outcome:
+) -> SeedResult:
     """Play the script of ``seed``, of so many ``events``, and return what came of it.
 
     Every fourth script has only a few of several ``faults``, drawn from its seed.
@@ -72,7 +72,7 @@ def simulate(
     finally:
         if collects:
             gc.enable()
-    return Outcome(seed, len(script), seconds, trace.hash, tuple(trace.violations))
+    return SeedResult(seed, len(script), seconds, trace.hash, tuple(trace.violations))
 
 
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:

@@ -21,7 +21,7 @@ from plugind.actors.console.fake import (
     GetInfoCalled,
     Hang,
     NotifyCalled,
-    Outcome,
+    Reaction,
     add_arguments,
     decide,
     info_of,
@@ -44,18 +44,18 @@ def spec(*, fail_get_info: int = 0, hang: Hang | None = None, reject_notify: boo
 @pytest.mark.parametrize(
     ("told", "call", "outcomes"),
     [
-        (spec(), "GetInfo", [Outcome.ANSWERED] * 4),
-        (spec(fail_get_info=2), "GetInfo", [Outcome.REFUSED] * 2 + [Outcome.ANSWERED] * 2),
-        (spec(hang="get-info", fail_get_info=2), "GetInfo", [Outcome.HUNG] * 4),
-        (spec(hang="notify"), "GetInfo", [Outcome.ANSWERED] * 4),
-        (spec(), "NotifyRegistrationStatus", [Outcome.ANSWERED] * 4),
-        (spec(reject_notify=True), "NotifyRegistrationStatus", [Outcome.REFUSED] * 4),
-        (spec(hang="notify", reject_notify=True), "NotifyRegistrationStatus", [Outcome.HUNG] * 4),
-        (spec(hang="get-info"), "NotifyRegistrationStatus", [Outcome.ANSWERED] * 4),
+        (spec(), "GetInfo", [Reaction.ANSWERED] * 4),
+        (spec(fail_get_info=2), "GetInfo", [Reaction.REFUSED] * 2 + [Reaction.ANSWERED] * 2),
+        (spec(hang="get-info", fail_get_info=2), "GetInfo", [Reaction.HUNG] * 4),
+        (spec(hang="notify"), "GetInfo", [Reaction.ANSWERED] * 4),
+        (spec(), "NotifyRegistrationStatus", [Reaction.ANSWERED] * 4),
+        (spec(reject_notify=True), "NotifyRegistrationStatus", [Reaction.REFUSED] * 4),
+        (spec(hang="notify", reject_notify=True), "NotifyRegistrationStatus", [Reaction.HUNG] * 4),
+        (spec(hang="get-info"), "NotifyRegistrationStatus", [Reaction.ANSWERED] * 4),
     ],
 )
 def test_what_becomes_of_a_call_follows_from_the_spec_and_the_calls_before(
-    told: FakeSpec, call: CallName, outcomes: list[Outcome]
+    told: FakeSpec, call: CallName, outcomes: list[Reaction]
 ) -> None:
     assert [decide(told, call, earlier) for earlier in range(4)] == outcomes
 
@@ -97,9 +97,9 @@ async def test_a_fake_that_fails_once_then_answers_says_so_call_by_call(
     got, began = await converse(spec(fail_get_info=1), calls)
     assert got == [Status.UNAVAILABLE, "n", "told"]
     assert calls == [
-        GetInfoCalled(began, "/s", None, Outcome.REFUSED),
-        GetInfoCalled(began, "/s", None, Outcome.ANSWERED),
-        NotifyCalled(began, "/s", None, Outcome.ANSWERED, plugin_registered=False, error="no such type"),
+        GetInfoCalled(began, "/s", None, Reaction.REFUSED),
+        GetInfoCalled(began, "/s", None, Reaction.ANSWERED),
+        NotifyCalled(began, "/s", None, Reaction.ANSWERED, plugin_registered=False, error="no such type"),
     ]
 
 
@@ -109,9 +109,9 @@ async def test_a_fake_that_hangs_leaves_each_caller_to_its_deadline(autojump_clo
     got, began = await converse(spec(hang="get-info", reject_notify=True), calls)
     assert got == [Status.DEADLINE_EXCEEDED, Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE]
     assert [(call.time - began, call.outcome) for call in calls] == [
-        (0.0, Outcome.HUNG),
-        (2.0, Outcome.HUNG),
-        (4.0, Outcome.REFUSED),
+        (0.0, Reaction.HUNG),
+        (2.0, Reaction.HUNG),
+        (4.0, Reaction.REFUSED),
     ]
 
 
@@ -155,7 +155,9 @@ async def test_a_fake_replaces_the_socket_that_a_killed_one_left(tmp_path: Path)
 
 def test_a_call_is_one_line_of_json_whatever_its_text_holds() -> None:
     """fault 91."""
-    line = to_json(NotifyCalled(1.0, "/s\n\udcff", 7, Outcome.REFUSED, plugin_registered=False, error="a\nb\x1b"), 12.5)
+    line = to_json(
+        NotifyCalled(1.0, "/s\n\udcff", 7, Reaction.REFUSED, plugin_registered=False, error="a\nb\x1b"), 12.5
+    )
     assert "\n" not in line
     assert "\x1b" not in line
     assert json.loads(line) == {
