@@ -1,0 +1,103 @@
+"""What a wheel holds, and how it behaves once it is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from plugind.protocol.version import __version__
+
+REPOSITORY = Path(__file__).parents[2]
+#: The directories of the repository that are part of the package.
+PACKAGE = ("actors", "protocol")
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """Each module and data file of the package, and no test, benchmark or stray file."""
+    sources = [path for name in PACKAGE for path in (REPOSITORY / name).rglob("*")] + list(REPOSITORY.glob("*"))
+    modules = {path for path in sources if path.suffix == ".py" or path.name == "py.typed"} - {REPOSITORY / "setup.py"}
+    generated = {path for path in sources if path.suffix in (".proto", ".pyi")}
+    expected = {f"plugind/{path.relative_to(REPOSITORY)}" for path in modules | generated}
+    metadata = f"plugind-{__version__}.dist-info"
+    expected |= {
+        f"{metadata}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+    }
+
+    with ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+
+    assert sorted(held - expected) == []
+    assert sorted(expected - held) == []
+
+
+def test_every_level_of_the_package_is_marked_as_typed(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    levels = {name.rpartition("/")[0] for name in held if name.endswith("/__init__.py")}
+    assert "plugind/actors/io/grpc_client" in levels
+    assert sorted(level for level in levels if f"{level}/py.typed" not in held) == []
+
+
+def test_every_package_of_the_repository_is_named_in_pyproject() -> None:
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = [path.parent for name in PACKAGE for path in (REPOSITORY / name).rglob("__init__.py")]
+    names = ["plugind", *("plugind." + ".".join(path.relative_to(REPOSITORY).parts) for path in found)]
+    assert sorted(declared) == sorted(names)
+
+
+def check_types(installed: Path, program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run mypy as somebody who installed plugind from a wheel runs it: strict, without a configuration of ours."""
+    command: list[str | Path] = [
+        installed,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        directory / "cache",
+        program,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, cwd=directory)
+
+
+def test_the_installed_package_is_typed(installed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="PyPI package mypy")
+    program = tmp_path / "embed.py"
+    program.write_text((REPOSITORY / "examples" / "embed.py").read_text())
+
+    done = check_types(installed, program, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    program.write_text(program.read_text().replace("Root(root)", "Root(3)"))
+    done = check_types(installed, program, tmp_path)
+    assert 'Argument 1 to "Root" has incompatible type "int"; expected "str"' in done.stdout
+
+
+REWRITING = """
+import pkgutil, sys
+from importlib import import_module
+
+import plugind
+
+
+def test_no_module_of_plugind_is_rewritten():
+    assert "site-packages" in plugind.__file__
+    names = [module.name for module in pkgutil.walk_packages(plugind.__path__, "plugind.")]
+    modules = [plugind, *(import_module(name) for name in names)]
+    assert len(modules) > 100
+    assert [module.__name__ for module in modules if "@pytest_ar" in vars(module)] == []
+    assert "@pytest_ar" in globals()
+"""
+
+
+def test_pytest_does_not_rewrite_the_installed_package(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_ours.py").write_text(REWRITING)
+    (tmp_path / "pytest.ini").touch()
+    command: list[str | Path] = [installed, "-m", "pytest", "-q", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
