@@ -19,7 +19,8 @@ handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a 
 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
-each :class:`Call` that the plugin received. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
+each :class:`Call` that the plugin received, with
+the :class:`Reaction` of a fake. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
 happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
@@ -54,6 +55,7 @@ from .actors.simulation import (
     NodeEndedError,
     NotSettledError,
     PluggedIn,
+    Reaction,
     SimulatedNode,
     Takes,
 )
@@ -76,6 +78,7 @@ __all__ = [
     "NodeEndedError",
     "NotSettledError",
     "PluggedIn",
+    "Reaction",
     "SimulatedNode",
     "Takes",
 ]

@@ -26,9 +26,10 @@ from ...protocol.plugins import CSI, DEVICE, DRA
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
+from ..simulation.plugins import Call, FakePlugin
 from . import table as console_table
 from .client import Plugin, run
-from .fake import FakeCall, FakeSpec, run_fake
+from .fake import FakeSpec, run_fake
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -46,12 +47,12 @@ def specs(root: str) -> list[FakeSpec]:
         return os.path.join(root, f"{name}.sock")
 
     return [
-        FakeSpec(at("csi-reg"), CSI, "csi.example.com"),
-        FakeSpec(at("gpu"), DEVICE, "example.com/gpu", ("v1beta1",)),
-        FakeSpec(at("dra-reg"), DRA, "gpu.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin")),
-        FakeSpec(at("shaky-reg"), CSI, "shaky.example.com", fail_get_info=2),
-        FakeSpec(at("hung-reg"), CSI, "hung.example.com", hang="get-info"),
-        FakeSpec(at("odd"), "OddPlugin", "odd.example.com"),
+        FakeSpec(at("csi-reg"), FakePlugin(CSI, "csi.example.com")),
+        FakeSpec(at("gpu"), FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",))),
+        FakeSpec(at("dra-reg"), FakePlugin(DRA, "gpu.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin"))),
+        FakeSpec(at("shaky-reg"), FakePlugin(CSI, "shaky.example.com", get_info_fails=2)),
+        FakeSpec(at("hung-reg"), FakePlugin(CSI, "hung.example.com", hang="get-info")),
+        FakeSpec(at("odd"), FakePlugin("OddPlugin", "odd.example.com")),
     ]
 
 
@@ -86,7 +87,7 @@ async def _demo(args: argparse.Namespace) -> int:
     return 0 if settled or not args.once else 1
 
 
-def _ignore(call: FakeCall) -> None:
+def _ignore(call: Call) -> None:
     """The node's own account is what the demo shows."""
 
 

@@ -1,15 +1,13 @@
-"""The other side of the conversation: a plugin that registers as told, and misbehaves as told.
+"""``plugind fake``: a fake plugin as a process, with a real socket.
 
-``plugind fake`` runs it as a process, ``plugind demo`` and the tests as an actor beside the daemon. What a fake
-answers is :func:`decide`, pure and by the number of calls; :class:`FakeService` speaks it on any connection, in memory
-too; :func:`run_fake` listens on a socket.
+What a fake plugin answers and how it misbehaves is :class:`plugind.actors.simulation.plugins.FakePlugin`, which the
+test kit uses too. Here are its socket (:func:`run_fake`), its options, and the line that it prints for each call.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import enum
 import functools
 import json
 import os
@@ -17,29 +15,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TextIO, assert_never, cast
+from typing import Literal, TextIO, cast
 
 import attrs
 import trio
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 
-from ...protocol.proto.pluginregistration_grpc import RegistrationBase
-from ...protocol.proto.pluginregistration_pb2 import (
-    InfoRequest,
-    PluginInfo,
-    RegistrationStatus,
-    RegistrationStatusResponse,
-)
-from ..io.grpc_server.serve import Peer, bind_unix, owning, serve_listener
+from ..io.grpc_server.serve import bind_unix, owning, serve_listener
+from ..simulation.plugins import Call, FakePlugin, FakeRegistration
 
-if TYPE_CHECKING:
-    from grpclib.server import Stream
-
-Hang = Literal["accept", "get-info", "notify"]
-CallName = Literal["GetInfo", "NotifyRegistrationStatus"]
-
-#: What a plugin of each built-in type usually says it speaks; node-driver-registrar has "1.0.0" for all.
+#: What a plugin of each built-in type usually supports; node-driver-registrar has "1.0.0" for all.
 _USUAL_VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
 _EPILOG = """\
 examples:
@@ -48,141 +32,28 @@ examples:
   plugind fake --socket ./c.sock --type DevicePlugin --name example.com/c --hang get-info
 """
 
+OnCall = Callable[[Call], None]
+
 
 @attrs.frozen
 class FakeSpec:
-    """What a fake plugin says of itself, and how it misbehaves."""
+    """A fake plugin and its socket."""
 
     socket: str
-    type: str
-    name: str
-    versions: tuple[str, ...] = ("1.0.0",)
-    #: Empty means the registration socket itself, as the daemon fills it in.
-    endpoint: str = ""
-    #: How many of the first GetInfo calls end with UNAVAILABLE.
-    fail_get_info: int = 0
-    #: ``accept`` listens and never accepts; the others never answer that call.
-    hang: Hang | None = None
-    #: NotifyRegistrationStatus ends with an error.
-    reject_notify: bool = False
-
-
-class Reaction(enum.Enum):
-    """What the fake does with one call."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    HUNG = "hung"
-
-
-@attrs.frozen
-class GetInfoCalled:
-    """The daemon asked who we are; ``time`` is Trio's, in seconds."""
-
-    time: float
-    socket: str
-    peer_pid: int | None
-    outcome: Reaction
-
-
-@attrs.frozen
-class NotifyCalled:
-    """The daemon said how the registration went; ``time`` is Trio's, in seconds."""
-
-    time: float
-    socket: str
-    peer_pid: int | None
-    outcome: Reaction
-    plugin_registered: bool
-    error: str
-
-
-FakeCall = GetInfoCalled | NotifyCalled
-OnCall = Callable[[FakeCall], None]
-
-
-def decide(spec: FakeSpec, call: CallName, earlier: int) -> Reaction:
-    """What becomes of a call, after ``earlier`` calls of the same name."""
-    match call:
-        case "GetInfo":
-            if spec.hang == "get-info":
-                return Reaction.HUNG
-            return Reaction.REFUSED if earlier < spec.fail_get_info else Reaction.ANSWERED
-        case "NotifyRegistrationStatus":
-            if spec.hang == "notify":
-                return Reaction.HUNG
-            return Reaction.REFUSED if spec.reject_notify else Reaction.ANSWERED
-        case _:
-            assert_never(call)
-
-
-def info_of(spec: FakeSpec) -> PluginInfo:
-    """The answer to GetInfo."""
-    return PluginInfo(type=spec.type, name=spec.name, endpoint=spec.endpoint, supported_versions=list(spec.versions))
-
-
-class FakeService(RegistrationBase):
-    """The Registration service of one fake plugin; counts its calls over all its connections."""
-
-    def __init__(self, spec: FakeSpec, on_call: OnCall) -> None:
-        self._spec = spec
-        self._on_call = on_call
-        self._asked = 0
-        self._notified = 0
-
-    async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 -- the name in the .proto
-        """Say who we are, or do not, as the spec has it."""
-        await stream.recv_message()
-        outcome = decide(self._spec, "GetInfo", self._asked)
-        self._asked += 1
-        self._on_call(GetInfoCalled(trio.current_time(), self._spec.socket, _pid(stream.peer), outcome))
-        await _perform(outcome, f"this fake refuses its first {self._spec.fail_get_info} GetInfo calls")
-        await stream.send_message(info_of(self._spec))
-
-    async def NotifyRegistrationStatus(  # noqa: N802 -- the name in the .proto
-        self, stream: Stream[RegistrationStatus, RegistrationStatusResponse]
-    ) -> None:
-        """Take note of how the registration went, or do not, as the spec has it."""
-        status = await stream.recv_message() or RegistrationStatus()
-        outcome = decide(self._spec, "NotifyRegistrationStatus", self._notified)
-        self._notified += 1
-        self._on_call(
-            NotifyCalled(
-                trio.current_time(),
-                self._spec.socket,
-                _pid(stream.peer),
-                outcome,
-                status.plugin_registered,
-                status.error,
-            )
-        )
-        await _perform(outcome, "this fake refuses to be notified")
-        await stream.send_message(RegistrationStatusResponse())
-
-
-def _pid(peer: object) -> int | None:
-    return peer.pid if isinstance(peer, Peer) else None
-
-
-async def _perform(outcome: Reaction, why: str) -> None:
-    match outcome:
-        case Reaction.ANSWERED:
-            return
-        case Reaction.REFUSED:
-            raise GRPCError(Status.UNAVAILABLE, why)
-        case Reaction.HUNG:
-            # The client's deadline or its leaving ends the call's scope.
-            await trio.sleep_forever()
-        case _:
-            assert_never(outcome)
+    plugin: FakePlugin
+    #: False listens and never accepts.
+    accepts: bool = True
 
 
 async def run_fake(
     spec: FakeSpec, *, on_call: OnCall, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Listen on ``spec.socket`` and play the plugin until cancelled; ``on_call`` is told of each call as it comes.
+    """Listen on ``spec.socket`` and play the plugin until it is cancelled or dies, as its script says.
 
-    A stale socket is replaced, our own is removed at the end. Raises OSError where the path cannot be bound.
+    ``on_call`` is given each call as it comes. A stale socket is replaced; the fake's own socket is removed at the end.
+
+    Raises:
+      OSError: if the path cannot be bound.
     """
     listener = bind_unix(spec.socket, remove_stale=True)
     await _play(spec, listener, on_call=on_call, task_status=task_status)
@@ -191,48 +62,44 @@ async def run_fake(
 async def _play(
     spec: FakeSpec, listener: trio.socket.SocketType, *, on_call: OnCall, task_status: trio.TaskStatus[None]
 ) -> None:
-    if spec.hang == "accept":
+    if not spec.accepts:
         with owning(listener, spec.socket):
             task_status.started()
             await trio.sleep_forever()
-    await serve_listener([FakeService(spec, on_call)], listener, spec.socket, task_status=task_status)
+    with trio.CancelScope() as life:
+        service = FakeRegistration(spec.plugin, on_call, life.cancel)
+        await serve_listener([service], listener, spec.socket, task_status=task_status)
 
 
-def to_json(call: FakeCall, at: float) -> str:
-    """One line of JSON for one call, received at ``at`` seconds of the clock that the reader knows."""
-    match call:
-        case GetInfoCalled():
-            fields: dict[str, object] = {"time": at, "call": "GetInfo"}
-        case NotifyCalled():
-            fields = {
-                "time": at,
-                "call": "NotifyRegistrationStatus",
-                "plugin_registered": call.plugin_registered,
-                "error": call.error,
-            }
-        case _:
-            assert_never(call)
-    fields |= {"socket": call.socket, "peer_pid": call.peer_pid, "outcome": call.outcome.value}
+def to_json(call: Call, socket: str, at: float) -> str:
+    """Return one line of JSON for one ``call`` to ``socket``, received at ``at`` seconds of the reader's clock."""
+    fields: dict[str, object] = {"time": at, "call": call.method}
+    if call.registered is not None:
+        fields |= {"plugin_registered": call.registered, "error": call.error}
+    assert call.reaction is not None, "a fake plugin records what it does with each call"
+    fields |= {"socket": socket, "peer_pid": call.peer_pid, "outcome": call.reaction.value}
     return json.dumps(fields)
 
 
 async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
-    """Run the fake until SIGTERM or SIGINT, writing one line of JSON to ``out`` for each call.
+    """Run the fake until SIGTERM or SIGINT, and write one line of JSON to ``out`` for each call.
 
-    Raises OSError where the socket cannot be bound.
+    Raises:
+      OSError: if the socket cannot be bound.
     """
-    printer = _Printer(out)
+    printer = _Printer(spec.socket, out)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         # Bound here, so that its failure is no exception group.
         listener = bind_unix(spec.socket, remove_stale=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(functools.partial(_play, spec, listener, on_call=printer.print))
-            _tell(f"listening at {json.dumps(spec.socket)} as {json.dumps(spec.type)} {json.dumps(spec.name)}")
+            plugin = spec.plugin
+            _say(f"listening at {json.dumps(spec.socket)} as {json.dumps(plugin.type)} {json.dumps(plugin.name)}")
             async for _ in signals:
                 nursery.cancel_scope.cancel()
 
 
-def _tell(line: str) -> None:
+def _say(line: str) -> None:
     # A fake whose standard error is gone goes on playing (fault 95).
     with contextlib.suppress(OSError):
         sys.stderr.write(f"plugind fake: {line}\n")
@@ -240,13 +107,14 @@ def _tell(line: str) -> None:
 
 
 class _Printer:
-    """Writes calls until nobody reads them any more (fault 95)."""
+    """Writes a line for each call, for as long as somebody reads them (fault 95)."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, socket: str, out: TextIO) -> None:
+        self._socket = socket
         self._out = out
         self._broken = False
 
-    def print(self, call: FakeCall) -> None:
+    def print(self, call: Call) -> None:
         """Write one line and flush it.
 
         The time is CLOCK_MONOTONIC, which all processes of a machine share; Trio's clock has an offset of its own in
@@ -255,11 +123,11 @@ class _Printer:
         if self._broken:
             return
         try:
-            self._out.write(to_json(call, time.monotonic()) + "\n")
+            self._out.write(to_json(call, self._socket, time.monotonic()) + "\n")
             self._out.flush()
         except OSError as error:
             self._broken = True
-            _tell(f"calls are no longer written: {error.strerror}")
+            _say(f"calls are no longer written: {error.strerror}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -287,18 +155,19 @@ def _count(text: str) -> int:
 
 
 def spec_from(args: argparse.Namespace) -> FakeSpec:
-    """The spec that the parsed arguments ask for."""
+    """Return what the parsed arguments ask for."""
+    hang = cast('Literal["accept", "get-info", "notify"] | None', args.hang)
     versions = cast("list[str] | None", args.version) or [_USUAL_VERSIONS.get(args.type, "1.0.0")]
-    return FakeSpec(
-        socket=args.socket,
-        type=args.type,
-        name=args.name,
-        versions=tuple(versions),
-        endpoint=args.endpoint,
-        fail_get_info=args.fail_get_info,
-        hang=args.hang,
+    plugin = FakePlugin(
+        args.type,
+        args.name,
+        tuple(versions),
+        args.endpoint,
+        get_info_fails=args.fail_get_info,
         reject_notify=args.reject_notify,
+        hang=None if hang == "accept" else hang,
     )
+    return FakeSpec(args.socket, plugin, accepts=hang != "accept")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -307,7 +176,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         trio.run(functools.partial(fake_main, spec, out=sys.stdout))
     except OSError as error:
-        _tell(f"cannot listen at {json.dumps(spec.socket)}: {error.strerror}")
+        _say(f"cannot listen at {json.dumps(spec.socket)}: {error.strerror}")
         return 1
     finally:
         _settle_stdout()

@@ -8,7 +8,7 @@ from .directory import MemoryDirectory
 from .handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
 from .network import Accepting, MemoryNetwork
 from .node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
-from .plugins import Call, FakePlugin, PluggedIn
+from .plugins import Call, FakePlugin, PluggedIn, Reaction
 
 __all__ = [
     "DEFAULT_CONFIG",
@@ -27,6 +27,7 @@ __all__ = [
     "NodeEndedError",
     "NotSettledError",
     "PluggedIn",
+    "Reaction",
     "SimulatedNode",
     "Takes",
 ]

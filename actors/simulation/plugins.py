@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, assert_never
 
 import attrs
 import trio
@@ -21,6 +22,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
 )
 from ...protocol.wire.errors import Peer
 from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Service, log_report, serve_stream
+from ..io.grpc_server.serve import Peer as Caller
 from .directory import MemoryDirectory
 from .network import Accepting, Listener, MemoryNetwork
 from .streams import ServerEnd
@@ -31,28 +33,42 @@ if TYPE_CHECKING:
 #: A call of the registration service.
 Step = Literal["get-info", "notify"]
 
-_Reply = TypeVar("_Reply", bound=Message)
+
+class Reaction(enum.Enum):
+    """What a fake plugin does with one call."""
+
+    ANSWERED = "answered"
+    #: The call ends with an error.
+    REFUSED = "refused"
+    #: The call is never answered; the client's deadline ends it.
+    HUNG = "hung"
+    #: The connection breaks.
+    DIED = "died"
 
 
 @attrs.frozen
 class Call:
-    """One call that a plugin received; its answer, if any, came later."""
+    """One call that a plugin received; its answer, if any, comes later."""
 
-    #: Virtual seconds.
+    #: Seconds of Trio's clock, which is virtual in a simulated node.
     time: float
-    #: The method's name, without its service: ``GetInfo``.
+    #: The method's name without its service: ``GetInfo``.
     method: str
-    #: What the plugin was told, in a NotifyRegistrationStatus.
+    #: The verdict of a NotifyRegistrationStatus.
     registered: bool | None = None
     error: str = ""
+    #: What a :class:`FakePlugin` does with the call; not compared.
+    reaction: Reaction | None = attrs.field(default=None, eq=False, repr=False)
+    #: The process that called, where it is known; not compared.
+    peer_pid: int | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.define(eq=False)
 class FakePlugin:
-    """What a plugin says of itself, and how it misbehaves. All of it may be changed while the node runs.
+    """What a plugin says of itself, and how it misbehaves. All of it may be changed while the plugin runs.
 
     ``hang`` and ``die`` name a call that is never answered, and one upon which the connection breaks. Where several
-    faults of one call are asked for, the plugin dies rather than hangs, and hangs rather than fails.
+    faults of one call are set, the plugin dies rather than hangs, and hangs rather than fails.
     """
 
     type: str
@@ -81,54 +97,90 @@ class FakePlugin:
             type=self.type, name=self.name, endpoint=self.endpoint, supported_versions=list(self.versions)
         )
 
-    def fails(self, step: Step) -> bool:
-        """Whether the call fails; counts it."""
-        if step == "get-info":
-            failed, self.get_info_fails = self.get_info_fails > 0, max(0, self.get_info_fails - 1)
-        else:
-            failed, self.notify_fails = self.notify_fails > 0, max(0, self.notify_fails - 1)
-            failed = failed or self.reject_notify
-        return failed
+    def decide(self, step: Step) -> Reaction:
+        """Return what becomes of the next call of ``step``; a failure is counted."""
+        if self.die == step:
+            return Reaction.DIED
+        if self.hang == step:
+            return Reaction.HUNG
+        return Reaction.REFUSED if self._fails(step) else Reaction.ANSWERED
+
+    def _fails(self, step: Step) -> bool:
+        match step:
+            case "get-info":
+                failed, self.get_info_fails = self.get_info_fails > 0, max(0, self.get_info_fails - 1)
+                return failed
+            case "notify":
+                failed, self.notify_fails = self.notify_fails > 0, max(0, self.notify_fails - 1)
+                return failed or self.reject_notify
+        assert_never(step)
 
 
 class FakeRegistration(RegistrationBase):
-    """The registration service of a :class:`FakePlugin`."""
+    """The registration service of a :class:`FakePlugin`, on connections in memory or on a real socket.
 
-    def __init__(self, plugin: FakePlugin, told: Callable[[Call], None], die: Callable[[], None]) -> None:
+    ``record`` is given each call as it comes, before the answer. ``die`` breaks the connections.
+    """
+
+    def __init__(self, plugin: FakePlugin, record: Callable[[Call], None], die: Callable[[], None]) -> None:
         self._plugin = plugin
-        self._told = told
+        self._record = record
         self._die = die
 
     async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
-        """Say who the plugin is."""
+        """Answer with the plugin's info, or misbehave."""
         await stream.recv_message()
-        self._told(Call(now(), "GetInfo"))
-        await self._answer("get-info")
+        reaction = self._plugin.decide("get-info")
+        self._record(Call(now(), "GetInfo", reaction=reaction, peer_pid=_pid(stream.peer)))
+        await self._perform(reaction)
         await stream.send_message(self._plugin.info)
 
     async def NotifyRegistrationStatus(  # noqa: N802 - the name in the .proto
         self, stream: Stream[RegistrationStatus, RegistrationStatusResponse]
     ) -> None:
-        """Take note of how the registration went."""
+        """Record the verdict and acknowledge it, or misbehave."""
         verdict = await stream.recv_message() or RegistrationStatus()
-        self._told(Call(now(), "NotifyRegistrationStatus", verdict.plugin_registered, verdict.error))
-        await self._answer("notify")
+        reaction = self._plugin.decide("notify")
+        self._record(
+            Call(
+                now(),
+                "NotifyRegistrationStatus",
+                verdict.plugin_registered,
+                verdict.error,
+                reaction=reaction,
+                peer_pid=_pid(stream.peer),
+            )
+        )
+        await self._perform(reaction)
         await stream.send_message(RegistrationStatusResponse())
 
-    async def _answer(self, step: Step) -> None:
-        plugin = self._plugin
-        if plugin.die == step:
-            self._die()
-        if step in (plugin.die, plugin.hang):
-            await trio.sleep_forever()
-        if plugin.delay:
-            await trio.sleep(plugin.delay)
-        if plugin.fails(step):
-            raise plugin.error
+    async def _perform(self, reaction: Reaction) -> None:
+        match reaction:
+            case Reaction.DIED:
+                self._die()
+                await trio.sleep_forever()
+            case Reaction.HUNG:
+                # The client's deadline, or the end of the connection, ends the call's scope.
+                await trio.sleep_forever()
+            case Reaction.REFUSED:
+                await self._dawdle()
+                raise self._plugin.error
+            case Reaction.ANSWERED:
+                await self._dawdle()
+            case _:
+                assert_never(reaction)
+
+    async def _dawdle(self) -> None:
+        if self._plugin.delay:
+            await trio.sleep(self._plugin.delay)
+
+
+def _pid(peer: object) -> int | None:
+    return peer.pid if isinstance(peer, Caller) else None
 
 
 def now() -> float:
-    """Virtual seconds, to the microsecond: more digits are noise of the arithmetic."""
+    """Return the time of Trio's clock, to the microsecond: more digits are noise of the arithmetic."""
     return round(trio.current_time(), 6)
 
 

@@ -13,6 +13,7 @@ from plugind.protocol.messages import PluginChanged
 from plugind.protocol.status import StateName
 from plugind.protocol.wire.limits import Limits
 from plugind.supervisor import Supervisor
+from plugind.testing import FakePlugin
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ async def test_a_plugin_over_a_limit_waits_with_the_limit_as_its_reason(
 ) -> None:
     """Faults 50, 52 and 64."""
     config = Config(roots=(Root(str(tmp_path)),), wire_limits=limits)
-    spec = FakeSpec(str(tmp_path / "a.sock"), "CSIPlugin", f"{'a' * 200}.example.com")
+    spec = FakeSpec(str(tmp_path / "a.sock"), FakePlugin("CSIPlugin", f"{'a' * 200}.example.com"))
     with trio.fail_after(20):
         async with Supervisor(config) as node, node.changes() as changes, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: run_fake(spec, on_call=lambda _call: None))

@@ -9,10 +9,10 @@ from plugind.protocol.status import PluginStatus, StateName
 
 def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None:
     plugins = specs("/r")
-    good = {spec.type for spec in plugins if spec.hang is None and not spec.fail_get_info}
+    good = {spec.plugin.type for spec in plugins if spec.plugin.hang is None and not spec.plugin.get_info_fails}
     assert set(BUILT_IN_TYPES) < good
-    assert [spec.fail_get_info for spec in plugins if spec.fail_get_info] == [2]
-    assert [spec.hang for spec in plugins if spec.hang] == ["get-info"]
+    assert [spec.plugin.get_info_fails for spec in plugins if spec.plugin.get_info_fails] == [2]
+    assert [spec.plugin.hang for spec in plugins if spec.plugin.hang] == ["get-info"]
 
 
 @pytest.mark.parametrize(

@@ -1,77 +1,84 @@
-"""The fake plugin: what it answers, alone, in memory and by its clock; its socket and its lines."""
+"""The fake plugin: its reactions, its calls in memory, its socket, its options and its lines."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 import trio.testing
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from plugind.actors.console.fake import (
-    CallName,
-    FakeCall,
-    FakeService,
-    FakeSpec,
-    GetInfoCalled,
-    Hang,
-    NotifyCalled,
-    Reaction,
-    add_arguments,
-    decide,
-    info_of,
-    run_fake,
-    spec_from,
-    to_json,
-)
-from plugind.actors.io.grpc_client.dial import connect_stream
+from plugind.actors.console.fake import FakeSpec, add_arguments, run_fake, spec_from, to_json
+from plugind.actors.io.grpc_client.dial import connect_stream, dial
 from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.simulation.plugins import FakeRegistration, Step
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+from plugind.testing import Call, FakePlugin, Reaction
 
-GOOD = FakeSpec("/run/a.sock", "CSIPlugin", "a.example.com", ("1.0.0", "1.1.0"), "/run/a-service.sock")
+ANSWERED, REFUSED, HUNG, DIED = Reaction.ANSWERED, Reaction.REFUSED, Reaction.HUNG, Reaction.DIED
 
 
-def spec(*, fail_get_info: int = 0, hang: Hang | None = None, reject_notify: bool = False) -> FakeSpec:
-    return FakeSpec("/s", "T", "n", fail_get_info=fail_get_info, hang=hang, reject_notify=reject_notify)
+def plugin(
+    *,
+    get_info_fails: int = 0,
+    notify_fails: int = 0,
+    hang: Step | None = None,
+    die: Step | None = None,
+    reject_notify: bool = False,
+) -> FakePlugin:
+    return FakePlugin(
+        "T",
+        "n",
+        get_info_fails=get_info_fails,
+        notify_fails=notify_fails,
+        hang=hang,
+        die=die,
+        reject_notify=reject_notify,
+    )
 
 
 @pytest.mark.parametrize(
-    ("told", "call", "outcomes"),
+    ("fake", "step", "reactions"),
     [
-        (spec(), "GetInfo", [Reaction.ANSWERED] * 4),
-        (spec(fail_get_info=2), "GetInfo", [Reaction.REFUSED] * 2 + [Reaction.ANSWERED] * 2),
-        (spec(hang="get-info", fail_get_info=2), "GetInfo", [Reaction.HUNG] * 4),
-        (spec(hang="notify"), "GetInfo", [Reaction.ANSWERED] * 4),
-        (spec(), "NotifyRegistrationStatus", [Reaction.ANSWERED] * 4),
-        (spec(reject_notify=True), "NotifyRegistrationStatus", [Reaction.REFUSED] * 4),
-        (spec(hang="notify", reject_notify=True), "NotifyRegistrationStatus", [Reaction.HUNG] * 4),
-        (spec(hang="get-info"), "NotifyRegistrationStatus", [Reaction.ANSWERED] * 4),
+        (plugin(), "get-info", [ANSWERED] * 4),
+        (plugin(get_info_fails=2), "get-info", [REFUSED] * 2 + [ANSWERED] * 2),
+        (plugin(hang="get-info", get_info_fails=2), "get-info", [HUNG] * 4),
+        (plugin(die="get-info", hang="get-info"), "get-info", [DIED] * 4),
+        (plugin(hang="notify"), "get-info", [ANSWERED] * 4),
+        (plugin(), "notify", [ANSWERED] * 4),
+        (plugin(notify_fails=1), "notify", [REFUSED] + [ANSWERED] * 3),
+        (plugin(reject_notify=True), "notify", [REFUSED] * 4),
+        (plugin(hang="notify", reject_notify=True), "notify", [HUNG] * 4),
+        (plugin(hang="get-info"), "notify", [ANSWERED] * 4),
     ],
 )
-def test_what_becomes_of_a_call_follows_from_the_spec_and_the_calls_before(
-    told: FakeSpec, call: CallName, outcomes: list[Reaction]
+def test_the_reaction_follows_from_the_script_and_from_earlier_calls(
+    fake: FakePlugin, step: Step, reactions: list[Reaction]
 ) -> None:
-    assert [decide(told, call, earlier) for earlier in range(4)] == outcomes
+    assert [fake.decide(step) for _ in range(4)] == reactions
 
 
-def test_the_info_is_what_the_spec_says() -> None:
-    assert info_of(GOOD) == PluginInfo(
+def test_the_info_is_what_the_script_says() -> None:
+    fake = FakePlugin("CSIPlugin", "a.example.com", ("1.0.0", "1.1.0"), "/run/a-service.sock")
+    assert fake.info == PluginInfo(
         type="CSIPlugin", name="a.example.com", endpoint="/run/a-service.sock", supported_versions=["1.0.0", "1.1.0"]
     )
 
 
-async def converse(told: FakeSpec, calls: list[FakeCall]) -> tuple[list[object], float]:
-    """Two GetInfo and one Notify in memory, each with two seconds: what the client got, and when it all began."""
+async def converse(fake: FakePlugin, calls: list[Call]) -> list[object]:
+    """Make two GetInfo calls and one Notify in memory, each with a deadline of 2 s; return what the client got."""
     near, far = trio.testing.memory_stream_pair()
-    began, got = trio.current_time(), list[object]()
+    got = list[object]()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, [FakeService(told, calls.append)], far)
+        nursery.start_soon(serve_stream, [FakeRegistration(fake, calls.append, lambda: None)], far)
         channel = await connect_stream(near)
         async with channel:
             stub = channel.stub(RegistrationStub)
@@ -87,45 +94,42 @@ async def converse(told: FakeSpec, calls: list[FakeCall]) -> tuple[list[object],
             except GRPCError as error:
                 got.append(error.status)
         nursery.cancel_scope.cancel()
-    return got, began
+    return got
 
 
-async def test_a_fake_that_fails_once_then_answers_says_so_call_by_call(
+def reactions(calls: list[Call]) -> list[tuple[float, Reaction | None]]:
+    return [(call.time, call.reaction) for call in calls]
+
+
+async def test_a_fake_that_fails_once_and_then_answers_records_each_call(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    calls: list[FakeCall] = []
-    got, began = await converse(spec(fail_get_info=1), calls)
-    assert got == [Status.UNAVAILABLE, "n", "told"]
-    assert calls == [
-        GetInfoCalled(began, "/s", None, Reaction.REFUSED),
-        GetInfoCalled(began, "/s", None, Reaction.ANSWERED),
-        NotifyCalled(began, "/s", None, Reaction.ANSWERED, plugin_registered=False, error="no such type"),
-    ]
+    calls: list[Call] = []
+    assert await converse(plugin(get_info_fails=1), calls) == [Status.UNAVAILABLE, "n", "told"]
+    notified = Call(0.0, "NotifyRegistrationStatus", registered=False, error="no such type")
+    assert calls == [Call(0.0, "GetInfo"), Call(0.0, "GetInfo"), notified]
+    assert reactions(calls) == [(0.0, REFUSED), (0.0, ANSWERED), (0.0, ANSWERED)]
 
 
 async def test_a_fake_that_hangs_leaves_each_caller_to_its_deadline(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 32."""
-    calls: list[FakeCall] = []
-    got, began = await converse(spec(hang="get-info", reject_notify=True), calls)
+    """Fault 32."""
+    calls: list[Call] = []
+    got = await converse(plugin(hang="get-info", reject_notify=True), calls)
     assert got == [Status.DEADLINE_EXCEEDED, Status.DEADLINE_EXCEEDED, Status.UNAVAILABLE]
-    assert [(call.time - began, call.outcome) for call in calls] == [
-        (0.0, Reaction.HUNG),
-        (2.0, Reaction.HUNG),
-        (4.0, Reaction.REFUSED),
-    ]
+    assert reactions(calls) == [(0.0, HUNG), (2.0, HUNG), (4.0, REFUSED)]
 
 
 async def test_a_fake_that_never_accepts_still_listens_and_removes_its_socket(tmp_path: Path) -> None:
-    told = FakeSpec(str(tmp_path / "s"), "T", "n", hang="accept")
-    calls: list[FakeCall] = []
+    spec = FakeSpec(str(tmp_path / "s"), plugin(), accepts=False)
+    calls: list[Call] = []
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[None]) -> None:
-                await run_fake(told, on_call=calls.append, task_status=task_status)
+                await run_fake(spec, on_call=calls.append, task_status=task_status)
 
             await nursery.start(run)
-            stream = await trio.open_unix_socket(told.socket)
+            stream = await trio.open_unix_socket(spec.socket)
             with trio.move_on_after(0.05) as scope:
                 await stream.receive_some(1)
             assert scope.cancelled_caught
@@ -146,18 +150,35 @@ async def test_a_fake_replaces_the_socket_that_a_killed_one_left(tmp_path: Path)
         async with trio.open_nursery() as nursery:
 
             async def run(*, task_status: trio.TaskStatus[None]) -> None:
-                await run_fake(FakeSpec(str(tmp_path / "s"), "T", "n"), on_call=print, task_status=task_status)
+                await run_fake(FakeSpec(str(tmp_path / "s"), plugin()), on_call=print, task_status=task_status)
 
             await nursery.start(run)
             await (await trio.open_unix_socket(str(tmp_path / "s"))).aclose()
             nursery.cancel_scope.cancel()
 
 
+async def test_a_fake_that_dies_closes_the_connection_and_ends(tmp_path: Path) -> None:
+    spec = FakeSpec(str(tmp_path / "s"), plugin(die="get-info"))
+    calls: list[Call] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+
+            async def run(*, task_status: trio.TaskStatus[None]) -> None:
+                await run_fake(spec, on_call=calls.append, task_status=task_status)
+
+            await nursery.start(run)
+            async with await dial(spec.socket, timeout=5) as channel:
+                with pytest.raises(GRPCError) as caught:
+                    await channel.stub(RegistrationStub).GetInfo(InfoRequest())
+    assert caught.value.status is Status.UNAVAILABLE
+    assert [(call.reaction, call.peer_pid) for call in calls] == [(DIED, os.getpid())]
+    assert not exists(tmp_path / "s")
+
+
 def test_a_call_is_one_line_of_json_whatever_its_text_holds() -> None:
-    """fault 91."""
-    line = to_json(
-        NotifyCalled(1.0, "/s\n\udcff", 7, Reaction.REFUSED, plugin_registered=False, error="a\nb\x1b"), 12.5
-    )
+    """Fault 91."""
+    call = Call(1.0, "NotifyRegistrationStatus", registered=False, error="a\nb\x1b", reaction=REFUSED, peer_pid=7)
+    line = to_json(call, "/s\n\udcff", 12.5)
     assert "\n" not in line
     assert "\x1b" not in line
     assert json.loads(line) == {
@@ -177,11 +198,19 @@ def parse(*words: str) -> FakeSpec:
     return spec_from(parser.parse_args(words))
 
 
-def test_every_argument_reaches_the_spec() -> None:
-    assert parse(
+def fields(spec: FakeSpec) -> tuple[object, ...]:
+    return spec.socket, spec.accepts, *attrs.astuple(spec.plugin, filter=lambda field, _: field.name != "error")
+
+
+def test_every_argument_reaches_the_plugin() -> None:
+    spec = parse(
         "--socket=/s", "--type=T", "--name=n", "--version=1", "--version=2", "--endpoint=/e", "--fail-get-info=3",
         "--hang=notify", "--reject-notify",
-    ) == FakeSpec("/s", "T", "n", ("1", "2"), "/e", 3, "notify", reject_notify=True)  # fmt: skip
+    )  # fmt: skip
+    fake = FakePlugin("T", "n", ("1", "2"), "/e", get_info_fails=3, hang="notify", reject_notify=True)
+    assert fields(spec) == fields(FakeSpec("/s", fake))
+    spec = parse("--socket=/s", "--type=T", "--name=n", "--hang=accept")
+    assert fields(spec) == fields(FakeSpec("/s", plugin(), accepts=False)), "versions too: an unknown type's is 1.0.0"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +218,7 @@ def test_every_argument_reaches_the_spec() -> None:
     [("CSIPlugin", "1.0.0"), ("DevicePlugin", "v1beta1"), ("DRAPlugin", "v1.DRAPlugin"), ("Other", "1.0.0")],
 )
 def test_a_fake_without_versions_has_the_usual_one_of_its_type(plugin_type: str, version: str) -> None:
-    assert parse("--socket=/s", f"--type={plugin_type}", "--name=n") == FakeSpec("/s", plugin_type, "n", (version,))
+    assert parse("--socket=/s", f"--type={plugin_type}", "--name=n").plugin.versions == (version,)
 
 
 @pytest.mark.parametrize("bad", ["-1", "many"])

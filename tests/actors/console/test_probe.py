@@ -13,20 +13,21 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.console.fake import FakeCall, FakeSpec, NotifyCalled, run_fake
+from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.console.probe import ProbeStep, Verdict, probe
+from plugind.testing import Call, FakePlugin
 
 DEADLINE = 20.0
-GOOD = FakeSpec("", "CSIPlugin", "csi.example.com")
+GOOD = FakePlugin("CSIPlugin", "csi.example.com")
 
 
 @asynccontextmanager
-async def fake(path: Path, spec: FakeSpec) -> AsyncIterator[list[FakeCall]]:
+async def fake(path: Path, plugin: FakePlugin, *, accepts: bool = True) -> AsyncIterator[list[Call]]:
     """Run a fake at ``path``; the value is what it was asked."""
-    calls: list[FakeCall] = []
+    calls: list[Call] = []
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:
-            await nursery.start(partial(run_fake, attrs.evolve(spec, socket=str(path)), on_call=calls.append))
+            await nursery.start(partial(run_fake, FakeSpec(str(path), plugin, accepts=accepts), on_call=calls.append))
             yield calls
             nursery.cancel_scope.cancel()
 
@@ -44,7 +45,7 @@ async def test_a_good_plugin_is_right_in_every_step_and_is_not_notified(tmp_path
     async with fake(path, GOOD) as calls:
         steps = await probe(str(path), timeout=5)
     assert verdicts(steps) == [*SAID, ("type rules", OK), ("endpoint", OK)]
-    assert not any(isinstance(call, NotifyCalled) for call in calls)
+    assert [call.method for call in calls] == ["GetInfo"]
     assert steps[1].detail == f"accepted, process {os.getpid()} of user {os.geteuid()} listens"
     assert all(step.seconds is not None for step in steps[1:3])
 
@@ -54,11 +55,11 @@ async def test_it_notifies_when_told_to(tmp_path: Path) -> None:
     async with fake(path, GOOD) as calls:
         steps = await probe(str(path), timeout=5, notify=True)
     assert verdicts(steps)[-1] == ("NotifyRegistrationStatus", OK)
-    assert [call.plugin_registered for call in calls if isinstance(call, NotifyCalled)] == [True]
+    assert [call.registered for call in calls] == [None, True]
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected", "words"),
+    ("plugin", "expected", "words"),
     [
         (attrs.evolve(GOOD, versions=("2.0.0",)), ("type rules", WRONG), "2.0.0"),
         (attrs.evolve(GOOD, versions=()), ("type rules", WRONG), "no supported version"),
@@ -69,15 +70,15 @@ async def test_it_notifies_when_told_to(tmp_path: Path) -> None:
         (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty"),
         (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path"),
         (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file"),
-        (attrs.evolve(GOOD, fail_get_info=9), ("GetInfo", WRONG), "UNAVAILABLE"),
+        (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE"),
     ],
 )
 async def test_each_rule_that_is_broken_is_named(
-    spec: FakeSpec, expected: tuple[str, Verdict], words: str, tmp_path: Path
+    plugin: FakePlugin, expected: tuple[str, Verdict], words: str, tmp_path: Path
 ) -> None:
     """TestValidatePlugin: version rules; faults 42 to 44, 73 to 75."""
     path = tmp_path / "a.sock"
-    async with fake(path, spec):
+    async with fake(path, plugin):
         steps = await probe(str(path), timeout=5)
     found = [step for step in steps if (step.step, step.verdict) == expected]
     assert [words in step.detail for step in found] == [True], steps
@@ -87,8 +88,8 @@ async def test_each_rule_that_is_broken_is_named(
 async def test_a_plugin_that_hangs_is_given_up_in_time(hang: str, step: str, tmp_path: Path) -> None:
     """Fault 32."""
     path = tmp_path / "a.sock"
-    spec = attrs.evolve(GOOD, hang="accept" if hang == "accept" else "get-info")
-    async with fake(path, spec):
+    plugin = attrs.evolve(GOOD, hang="get-info" if hang == "get-info" else None)
+    async with fake(path, plugin, accepts=hang != "accept"):
         steps = await probe(str(path), timeout=0.2)
     assert verdicts(steps)[-1] == (step, WRONG)
 
