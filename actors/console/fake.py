@@ -20,7 +20,8 @@ from typing import Literal, TextIO, cast
 import attrs
 import trio
 
-from ..io.grpc_server.serve import bind_unix, owning, serve_listener
+from ..io.grpc_server.serve import serve_listener
+from ..io.unix_socket import UnixListener, listen
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
 
 #: What a plugin of each built-in type usually supports; node-driver-registrar has "1.0.0" for all.
@@ -55,20 +56,18 @@ async def run_fake(
     Raises:
       OSError: if the path cannot be bound.
     """
-    listener = bind_unix(spec.socket, remove_stale=True)
+    listener = listen(spec.socket, remove_stale=True)
     await _play(spec, listener, on_call=on_call, task_status=task_status)
 
 
-async def _play(
-    spec: FakeSpec, listener: trio.socket.SocketType, *, on_call: OnCall, task_status: trio.TaskStatus[None]
-) -> None:
+async def _play(spec: FakeSpec, listener: UnixListener, *, on_call: OnCall, task_status: trio.TaskStatus[None]) -> None:
     if not spec.accepts:
-        with owning(listener, spec.socket):
+        with listener:
             task_status.started()
             await trio.sleep_forever()
     with trio.CancelScope() as life:
         service = FakeRegistration(spec.plugin, on_call, life.cancel)
-        await serve_listener([service], listener, spec.socket, task_status=task_status)
+        await serve_listener([service], listener, task_status=task_status)
 
 
 def to_json(call: Call, socket: str, at: float) -> str:
@@ -90,7 +89,7 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
     printer = _Printer(spec.socket, out)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         # Bound here, so that its failure is no exception group.
-        listener = bind_unix(spec.socket, remove_stale=True)
+        listener = listen(spec.socket, remove_stale=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(functools.partial(_play, spec, listener, on_call=printer.print))
             plugin = spec.plugin

@@ -5,15 +5,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import os
-import socket
 from collections.abc import AsyncIterator
 
 import attrs
 import h11
 import trio
 
-from .unix_socket import MAX_PATH
+from .unix_socket import connect, stream_socket
 
 #: Bytes of a whole answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024
@@ -113,32 +111,19 @@ async def ask(path: str, method: str, target: str, body: bytes = b"") -> AsyncIt
 
 
 async def _connect(path: str) -> trio.socket.SocketType:
-    bare = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        bare.settimeout(0)
-        while (code := _try_connect(bare, path)) == errno.EAGAIN:  # noqa: ASYNC110
-            # The backlog is full; the kernel tells nobody when it no longer is, so there is no event to wait for.
-            await trio.sleep(0.02)
-        if code:
-            raise UnreachableError(path, os.strerror(code), code)
-        return trio.socket.from_stdlib_socket(bare)
-    except BaseException:
-        bare.close()
-        raise
-
-
-def _try_connect(bare: socket.socket, path: str) -> int:
-    if len(os.fsencode(path)) <= MAX_PATH:
-        return bare.connect_ex(path)
-    directory, name = os.path.split(path)
-    try:
-        at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        return error.errno or errno.EINVAL
-    try:
-        return bare.connect_ex(f"/proc/self/fd/{at}/{name}")
-    finally:
-        os.close(at)
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(stream_socket())
+        while True:
+            try:
+                connect(connection, path)
+                break
+            except BlockingIOError:
+                # The backlog is full. There is no event to wait for when it no longer is.
+                await trio.sleep(0.02)
+            except OSError as error:
+                raise UnreachableError(path, error.strerror or str(error), error.errno) from error
+        undo.pop_all()
+        return trio.socket.from_stdlib_socket(connection)
 
 
 async def _next_event(

@@ -8,7 +8,6 @@ broken connection ends that connection alone; an error of ours is let through to
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +19,7 @@ import attrs
 import h11
 import trio
 
-from .unix_socket import Peer, UnixListener, peer_of
+from .unix_socket import Credentials, UnixListener, peer_credentials
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -49,7 +48,7 @@ class Request:
     path: str
     query: Mapping[str, str]
     body: bytes
-    peer: Peer | None = None
+    peer: Credentials | None = None
 
 
 @attrs.frozen
@@ -93,13 +92,13 @@ async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *,
         async def serve_one(stream: trio.SocketStream, refusal: Response | None) -> None:
             nonlocal open_now
             try:
-                await serve_connection(stream, handler, limits, peer=peer_of(stream.socket), refusal=refusal)
+                await serve_connection(stream, handler, limits, peer=peer_credentials(stream.socket), refusal=refusal)
             finally:
                 open_now -= 1
 
         while True:
             try:
-                connection = await _accept(listener.socket)
+                connection = await listener.accept()
             except trio.ClosedResourceError:
                 # The listener was closed: who is here is still served.
                 return
@@ -109,31 +108,11 @@ async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *,
                 continue
             if open_now >= limits.connections:
                 refusal = problem(503, f"{limits.connections} connections are open, which is the limit")
-            elif peer_of(connection).uid not in allowed:
+            elif peer_credentials(connection).uid not in allowed:
                 refusal = problem(403, "only the user of the daemon and root may ask")
             # Counted here: several may be accepted before the task of the first one runs.
             open_now += 1
             nursery.start_soon(serve_one, trio.SocketStream(connection), refusal)
-
-
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-async def _accept(listener: trio.socket.SocketType) -> trio.socket.SocketType:
-    while True:
-        try:
-            connection, _ = await listener.accept()
-        except OSError as error:
-            if listener.fileno() < 0:
-                # Closed between the kernel's word that somebody is there and the call.
-                raise trio.ClosedResourceError("the listener was closed") from error
-            if error.errno in _EXHAUSTED:
-                # A connection stays pending, so accept would fail again at once (fault 46).
-                await trio.sleep(0.1)
-            elif error.errno not in (errno.ECONNABORTED, errno.EINTR, errno.EPERM):
-                raise
-        else:
-            return connection
 
 
 async def serve_connection(
@@ -141,7 +120,7 @@ async def serve_connection(
     handler: Handler,
     limits: HttpLimits,
     *,
-    peer: Peer | None = None,
+    peer: Credentials | None = None,
     refusal: Response | None = None,
 ) -> None:
     """Serve the one request of ``stream`` and close it; ``refusal`` answers whatever is asked."""
@@ -169,7 +148,7 @@ async def serve_connection(
 
 
 async def _receive_request(
-    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits, peer: Peer | None
+    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits, peer: Credentials | None
 ) -> Request:
     head: h11.Request | None = None
     body = bytearray()

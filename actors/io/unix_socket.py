@@ -1,4 +1,13 @@
-"""A listening unix socket that only its owner may use, made and removed without ever being in another's way."""
+"""Unix sockets: how they are bound, removed, accepted from and connected to, and who is at the other end.
+
+Whatever in plugind listens on a path or connects to one does it through this module, so that each rule of unix(7) that
+is easy to get wrong is kept in one place:
+
+* A ``sockaddr_un`` holds a path of 107 bytes. Longer ones are reached through a descriptor (fault 23).
+* A socket never has a wider mode than it was asked for, not even between bind() and chmod().
+* A socket that is in the way is removed only if nothing listens on it, and at the end ours only if it still is ours.
+* accept() fails while the process has no descriptors left, and succeeds again later (fault 46).
+"""
 
 from __future__ import annotations
 
@@ -8,133 +17,218 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Self
 
 import attrs
 import trio
 
-from ...protocol.errors import ConfigError
-from ...protocol.text import escaped
+#: Bytes of the longest path that a ``sockaddr_un`` holds, without its NUL.
+MAX_PATH: Final = 107
 
-#: Bytes that a path in a ``sockaddr_un`` can have (unix(7); the terminating NUL is not among them).
-MAX_PATH = 107
+# Plain integers, since the enums of the socket module cost time on each connection.
+_FAMILY: Final = int(socket.AF_UNIX)
+_KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+_UCRED: Final = struct.Struct("3i")
+#: accept() found no descriptor or no memory. The connection stays pending, so that accept() would fail again at once.
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_EXHAUSTED_PAUSE: Final = 0.1
+#: accept() failed for one connection, which is gone.
+_LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 
 
 @attrs.frozen
-class Peer:
-    """Who is at the other end, by SO_PEERCRED."""
+class Credentials:
+    """The process at the other end of a unix socket, as the kernel knows it.
+
+    They are those at the time of connect() for the side that accepts, and at the time of listen() for the side that
+    connects, in our own namespaces.
+    """
 
     pid: int
     uid: int
+    gid: int
 
 
-def peer_of(connection: socket.socket | trio.socket.SocketType) -> Peer:
-    """Return who holds the other end of a unix socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return Peer(pid, uid)
+def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
+    """The credentials of the process at the other end of ``connection`` (SO_PEERCRED, fault 40)."""
+    return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
 
 
-def own_uid() -> int:
-    """The user id that this process acts as."""
-    return os.geteuid()
+def fits(path: str) -> bool:
+    """Whether a ``sockaddr_un`` holds ``path``."""
+    return len(path) <= MAX_PATH and (path.isascii() or len(os.fsencode(path)) <= MAX_PATH)
+
+
+def stream_socket() -> socket.socket:
+    """A new unix stream socket that does not block."""
+    return socket.socket(_FAMILY, _KIND)
+
+
+def connect(connection: socket.socket, path: str) -> None:
+    """Connect a socket that does not block to ``path``, of whatever length; there is nothing to wait for.
+
+    Raises:
+      BlockingIOError: if the backlog of the listener is full. The kernel tells nobody when it no longer is.
+      OSError: as connect(2) does.
+    """
+    if fits(path):
+        connection.connect(path)
+        return
+    with _entry(path) as short:
+        if fits(short):
+            connection.connect(short)
+            return
+    # The name alone is too long. Linux also connects to the descriptor of the socket's file itself.
+    with _opened(path, os.O_PATH | os.O_NOFOLLOW) as descriptor:
+        connection.connect(f"/proc/self/fd/{descriptor}")
 
 
 @attrs.frozen
 class UnixListener:
-    """A socket that listens at ``path``, and which file it is."""
+    """A socket that listens on ``path``; a context manager that closes it."""
 
     path: str
     socket: trio.socket.SocketType
-    inode: tuple[int, int]
+    _bound: os.stat_result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def accept(self, on_exhausted: Callable[[OSError], None] | None = None) -> trio.socket.SocketType:
+        """Wait for the next connection.
+
+        While descriptors or memory are exhausted, ``on_exhausted`` is called with each error, and after a pause the
+        connection that is pending is accepted (fault 46).
+
+        Raises:
+          trio.ClosedResourceError: if the listener is closed.
+        """
+        while True:
+            try:
+                connection, _ = await self.socket.accept()
+            except OSError as error:
+                if self.socket.fileno() < 0:
+                    # It was closed between the kernel's notice of a connection and the call.
+                    raise trio.ClosedResourceError("the listener was closed") from error
+                if error.errno in _EXHAUSTED:
+                    if on_exhausted is not None:
+                        on_exhausted(error)
+                    await trio.sleep(_EXHAUSTED_PAUSE)
+                elif error.errno not in _LOST:
+                    raise
+            else:
+                return connection
 
     def close(self) -> None:
-        """Stop listening, and remove the file if it is still this one. May be repeated."""
+        """Remove the file if it still is this socket's, and stop listening. May be repeated."""
         if self.socket.fileno() < 0:
             return
+        # A file that cannot be removed stays, as that of a killed process does; the next listener finds it stale.
+        # While the socket is open the kernel gives its inode to no other file, so the comparison is exact.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.lstat(self.path), self._bound):
+                os.unlink(self.path)
         self.socket.close()
-        with contextlib.suppress(OSError), _directory_of(self.path) as (at, name, reach):
-            # A successor may have been given the same inode; but it answers, and this one no longer does.
-            if _inode(os.lstat(name, dir_fd=at)) == self.inode and not _answers(reach):
-                os.unlink(name, dir_fd=at)
 
 
-def _inode(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+def listen(
+    path: str, *, mode: int = 0o600, backlog: int = 128, remove_stale: bool = False, any_length: bool = False
+) -> UnixListener:
+    """Bind ``path`` with ``mode`` and listen on it.
 
-
-def listen(path: str, *, backlog: int = 128) -> UnixListener:
-    """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it is missing.
-
-    A stale file of a dead daemon is replaced. The socket has its mode from the moment that it is there.
+    With ``remove_stale`` a socket at ``path`` on which nothing listens is removed first. With ``any_length`` the path
+    may be longer than 107 bytes; only a client that uses :func:`connect` reaches it then.
 
     Raises:
-      ConfigError: if something that lives, or is no socket, is there, or the directory cannot be written.
+      OSError: ENAMETOOLONG for a path that is too long, EADDRINUSE where another process listens or, without
+        ``remove_stale``, anything exists, EEXIST where what exists is no socket, and whatever bind(2) says.
     """
-    whole = os.path.abspath(path)
-    if path.endswith("/") or "\0" in path or not path:
-        raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
+    if not (fits(path) or any_length):
+        raise _too_long(path)
+    if remove_stale:
+        _remove_stale(path)
     try:
-        os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
-        with _directory_of(whole) as (at, name, reach):
-            _remove_what_is_dead(whole, at, name, reach)
-            return _bind(whole, at, name, reach, backlog)
+        return _bind(path, mode, backlog)
     except OSError as error:
-        raise ConfigError(
-            f"cannot make the status socket {escaped(path)}: {error.strerror or error};"
-            " give another path with --status or PLUGIND_STATUS"
-        ) from error
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _bind(path: str, mode: int, backlog: int) -> UnixListener:
+    with contextlib.ExitStack() as undo:
+        made = undo.enter_context(stream_socket())
+        # Linux gives the file the mode of the descriptor, less the umask, so that it is never wider than asked.
+        os.fchmod(made.fileno(), mode)
+        _bind_name(made, path)
+        undo.callback(_unlink_if_there, path)
+        made.listen(backlog)
+        bound = os.lstat(path)
+        if stat.S_IMODE(bound.st_mode) != mode:
+            os.chmod(path, mode)
+        listener = UnixListener(path, trio.socket.from_stdlib_socket(made), bound)
+        undo.pop_all()
+        return listener
+
+
+def _bind_name(made: socket.socket, path: str) -> None:
+    if fits(path):
+        made.bind(path)
+        return
+    with _entry(path) as short:
+        if not fits(short):
+            raise _too_long(path)
+        made.bind(short)
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(errno.EEXIST, "something that is no socket is in the way", path)
+    with stream_socket() as probe:
+        try:
+            connect(probe, path)
+        except ConnectionRefusedError:
+            _unlink_if_there(path)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # A full backlog or another kind of socket: something listens there.
+            if error.errno not in (errno.EAGAIN, errno.EPROTOTYPE):
+                raise OSError(error.errno, error.strerror, path) from error
+    raise OSError(errno.EADDRINUSE, "another process listens there", path)
+
+
+def _unlink_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _too_long(path: str) -> OSError:
+    return OSError(errno.ENAMETOOLONG, f"a unix socket path holds at most {MAX_PATH} bytes", path)
 
 
 @contextlib.contextmanager
-def _directory_of(path: str) -> Iterator[tuple[int, str, str]]:
-    """Open the directory of ``path``; also yield the file's name, and a path short enough to connect to (fault 23)."""
+def _entry(path: str) -> Iterator[str]:
+    """A short name of the directory entry ``path``, which holds within the block."""
     directory, name = os.path.split(path)
-    at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _opened(directory or ".", os.O_PATH | os.O_DIRECTORY) as descriptor:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+
+
+@contextlib.contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:
-        yield at, name, path if len(os.fsencode(path)) <= MAX_PATH else f"/proc/self/fd/{at}/{name}"
+        yield descriptor
     finally:
-        os.close(at)
-
-
-def _remove_what_is_dead(path: str, at: int, name: str, reach: str) -> None:
-    try:
-        mode = os.lstat(name, dir_fd=at).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{escaped(path)} exists and is no socket; remove it or give another path with --status")
-    if _answers(reach):
-        raise ConfigError(
-            f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
-        )
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=at)
-
-
-def _answers(reach: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0)
-        return probe.connect_ex(reach) not in (errno.ECONNREFUSED, errno.ENOENT)
-
-
-def _bind(path: str, at: int, name: str, reach: str, backlog: int) -> UnixListener:
-    bare = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Of the whole process, but for one system call; a chmod after bind would leave a moment in which others connect.
-    before = os.umask(0o177)
-    try:
-        bare.bind(reach)
-    except BaseException:
-        bare.close()
-        raise
-    finally:
-        os.umask(before)
-    try:
-        inode = _inode(os.lstat(name, dir_fd=at))
-        bare.listen(backlog)
-        return UnixListener(path, trio.socket.from_stdlib_socket(bare), inode)
-    except BaseException:
-        bare.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=at)
-        raise
+        os.close(descriptor)

@@ -176,7 +176,7 @@ class FakeRegistration(RegistrationBase):
 
 
 def _pid(peer: object) -> int | None:
-    return peer.pid if isinstance(peer, Caller) else None
+    return peer.credentials.pid if isinstance(peer, Caller) and peer.credentials is not None else None
 
 
 def now() -> float:

@@ -6,6 +6,7 @@ the status socket are tasks of their own in this actor's nursery, which read the
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -33,8 +34,8 @@ from ...protocol.messages import (
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
-from ..io import unix_socket as unix_listener
 from .api import Api, LastCrash, Memory, StatusConfig
+from .listener import listen
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
@@ -61,11 +62,11 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    listener = unix_listener.listen(config.socket)
+    listener = listen(config.socket)
     try:
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler)
-            allowed = frozenset({0, unix_listener.own_uid()})
+            allowed = frozenset({0, os.geteuid()})
             nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed))
             task_status.started()
             await actor.run(inbox)

@@ -14,7 +14,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from plugind.actors.io.grpc_server.serve import bind_unix
+from plugind.actors.io.unix_socket import listen
 from plugind.tests.end_to_end.packages import program
 
 DEADLINE = 20.0
@@ -61,7 +61,7 @@ async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
         async with trio.open_nursery() as nursery:
             start = partial(trio.run_process, command, stdout=file, stderr=file, check=False)
             process: trio.Process = await nursery.start(start)
-            listener = trio.SocketListener(bind_unix(str(directory / "s")))
+            listener = trio.SocketListener(listen(str(directory / "s")).socket)
             await nursery.start(trio.serve_listeners, partial(_bridge, partial(_when_it_listens, port)), [listener])
             yield Nghttpd(str(directory / "s"), process, log)
             nursery.cancel_scope.cancel()

@@ -20,6 +20,8 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.metadata import decode_metadata, encode_grpc_message, encode_metadata
 from multidict import MultiDict
 
+from ..unix_socket import Credentials
+
 Headers = list[tuple[str, str]]
 MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
 RecvT = TypeVar("RecvT", bound=Message)
@@ -37,14 +39,10 @@ _MAX_STATUS_MESSAGE = 1300
 
 @attrs.frozen
 class Peer:
-    """Who is at the other end of a unix socket, by SO_PEERCRED; all None for streams that are no sockets.
+    """The client of a call, with the methods that grpclib's handlers expect of it."""
 
-    The credentials are those at the time of connect(), in our own namespaces.
-    """
-
-    pid: int | None = None
-    uid: int | None = None
-    gid: int | None = None
+    #: None where the connection is no socket.
+    credentials: Credentials | None = None
 
     def addr(self) -> str:
         """What grpclib calls the address; a unix client has none, so an empty string."""

@@ -1,0 +1,313 @@
+"""Unix sockets: what is bound, replaced and removed, paths of any length, credentials, and accept() in need."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from plugind.actors.io import unix_socket
+from plugind.actors.io.unix_socket import MAX_PATH, Credentials, UnixListener, connect, listen, stream_socket
+
+
+def stale_socket(path: Path, kind: int = socket.SOCK_STREAM) -> None:
+    """Leave a socket as a process does that was killed."""
+    with socket.socket(socket.AF_UNIX, kind) as sock:
+        sock.bind(str(path))
+
+
+def connected(path: Path) -> socket.socket:
+    """A connection to ``path``, which the listener has still to accept."""
+    connection = stream_socket()
+    try:
+        connect(connection, str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def path_of_length(directory: Path, length: int) -> Path:
+    return directory / ("x" * (length - len(os.fsencode(directory)) - 1))
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let every system call that makes a descriptor fail with EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/", os.O_PATH)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# --- bind -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o777])
+async def test_the_mode_is_what_was_asked_for_whatever_the_umask(tmp_path: Path, mode: int, mask: int) -> None:
+    with umask(mask), listen(str(tmp_path / "s"), mode=mode):
+        found = (tmp_path / "s").lstat()
+        assert stat.S_ISSOCK(found.st_mode)
+        assert stat.S_IMODE(found.st_mode) == mode
+
+
+async def test_the_mode_is_never_wider_than_asked_for_not_even_before_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chmod after bind() would leave a moment in which others connect."""
+    seen = []
+    real = socket.socket.bind
+
+    def bind(self: socket.socket, address: str) -> None:
+        real(self, address)
+        seen.append(stat.S_IMODE(os.lstat(address).st_mode))
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with umask(0), listen(str(tmp_path / "s"), mode=0o600):
+        assert seen == [0o600]
+
+
+async def test_a_stale_socket_is_replaced_only_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    stale_socket(path)
+    with pytest.raises(OSError, match="Address already in use") as caught:
+        listen(str(path))
+    assert (caught.value.errno, caught.value.filename) == (errno.EADDRINUSE, str(path))
+    with listen(str(path), remove_stale=True), connected(path):
+        pass
+
+
+async def test_a_socket_that_listens_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with listen(str(path)):
+        with pytest.raises(OSError, match="another process listens there") as caught:
+            listen(str(path), remove_stale=True)
+        assert caught.value.errno == errno.EADDRINUSE
+        connected(path).close()
+
+
+async def test_a_socket_whose_backlog_is_full_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with listen(str(path), backlog=0), connected(path):
+        with pytest.raises(BlockingIOError):
+            connected(path)
+        with pytest.raises(OSError, match="another process listens there"):
+            listen(str(path), remove_stale=True)
+
+
+async def test_a_datagram_socket_is_never_replaced(tmp_path: Path) -> None:
+    """Connecting to it says EPROTOTYPE, whether or not its process lives."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(OSError, match="another process listens there"):
+            listen(str(path), remove_stale=True)
+    assert path.is_socket()
+
+
+async def test_a_file_that_is_no_socket_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(OSError, match="something that is no socket is in the way") as caught:
+        listen(str(tmp_path / "s"), remove_stale=True)
+    assert caught.value.errno == errno.EEXIST
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+def test_a_missing_directory_is_an_oserror_that_names_the_path(tmp_path: Path) -> None:
+    path = str(tmp_path / "no" / "s")
+    with pytest.raises(FileNotFoundError) as caught:
+        listen(path)
+    assert caught.value.filename == path
+
+
+def test_a_socket_that_is_bound_and_cannot_listen_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: socket.socket, backlog: int) -> None:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(socket.socket, "listen", refuse)
+    with pytest.raises(OSError, match="No buffer space"):
+        listen(str(tmp_path / "s"))
+    assert os.listdir(tmp_path) == []
+
+
+# --- paths of 107 bytes and more (fault 23) ---------------------------------------------------------------------------
+
+
+async def test_a_path_of_107_bytes_is_bound(tmp_path: Path) -> None:
+    """Fault 23."""
+    path = path_of_length(tmp_path, MAX_PATH)
+    with listen(str(path)), connected(path):
+        pass
+
+
+def test_a_path_over_107_bytes_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """Fault 23."""
+    with pytest.raises(OSError, match="at most 107 bytes") as caught:
+        listen(str(path_of_length(tmp_path, MAX_PATH + 1)))
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_limit_counts_bytes_and_not_characters() -> None:
+    """Fault 23."""
+    assert unix_socket.fits("/" + "ü" * 53)
+    assert not unix_socket.fits("/" + "ü" * 54)
+
+
+async def test_a_longer_path_is_bound_and_reached_where_any_length_is_allowed(tmp_path: Path) -> None:
+    """Fault 23."""
+    path = tmp_path / ("d" * 100) / "s"
+    path.parent.mkdir()
+    stale_through_its_directory(path)
+    with listen(str(path), any_length=True, remove_stale=True), connected(path):
+        assert path.is_socket()
+        with pytest.raises(OSError, match="another process listens there"):
+            listen(str(path), any_length=True, remove_stale=True)
+    assert not path.exists()
+
+
+def stale_through_its_directory(path: Path) -> None:
+    descriptor = os.open(path.parent, os.O_PATH)
+    stale_socket(Path(f"/proc/self/fd/{descriptor}/{path.name}"))
+    os.close(descriptor)
+
+
+async def test_a_name_too_long_even_within_its_directory_is_reached_and_cannot_be_bound(tmp_path: Path) -> None:
+    """Fault 23."""
+    path = tmp_path / ("n" * 200)
+    with listen(str(tmp_path / "s")):
+        os.rename(tmp_path / "s", path)
+        connected(path).close()
+    with pytest.raises(OSError, match="at most 107 bytes"):
+        listen(str(tmp_path / ("m" * 200)), any_length=True)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_removes_the_file_and_may_be_repeated(tmp_path: Path) -> None:
+    listener = listen(str(tmp_path / "s"))
+    listener.close()
+    assert os.listdir(tmp_path) == []
+    with listen(str(tmp_path / "s")):
+        listener.close()
+        assert os.listdir(tmp_path) == ["s"]
+
+
+async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = listen(str(path))
+    path.unlink()
+    with listen(str(path)):
+        first.close()
+        connected(path).close()
+
+
+async def test_a_file_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir()
+    listener = listen(str(directory / "s"))
+    (directory / "s").unlink()
+    directory.rmdir()
+    listener.close()
+    assert listener.socket.fileno() < 0
+
+
+# --- accept -----------------------------------------------------------------------------------------------------------
+
+
+async def test_credentials_are_those_of_the_other_process_on_both_sides(tmp_path: Path) -> None:
+    """Fault 40: known before a byte is sent."""
+    us = Credentials(os.getpid(), os.getuid(), os.getgid())
+    with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s") as client:
+        assert unix_socket.peer_credentials(client) == us
+        with await listener.accept() as accepted:
+            assert unix_socket.peer_credentials(accepted) == us
+
+
+async def test_a_connection_that_comes_without_a_descriptor_left_is_accepted_later(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Fault 46: the connection stays pending, accept() is tried again after a pause, each failure is reported."""
+    errors: list[int | None] = []
+    with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
+        async with trio.open_nursery() as nursery:
+            with no_descriptor_left():
+                nursery.start_soon(accept_one, listener, errors)
+                await trio.sleep(0.25)
+                assert errors == [errno.EMFILE] * 3
+    assert errors == [errno.EMFILE] * 3
+
+
+async def accept_one(listener: UnixListener, errors: list[int | None]) -> None:
+    with await listener.accept(lambda error: errors.append(error.errno)):
+        pass
+
+
+async def test_a_connection_that_is_lost_before_accept_does_not_end_the_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [
+        ConnectionAbortedError(errno.ECONNABORTED, "aborted"),
+        PermissionError(errno.EPERM, "a security module"),
+    ]
+    with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
+        fail_first(listener, failures, monkeypatch)
+        with await listener.accept():
+            assert failures == []
+
+
+async def test_an_error_that_no_retry_cures_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with listen(str(tmp_path / "s")) as listener:
+        fail_first(listener, [OSError(errno.EINVAL, "Invalid argument")], monkeypatch)
+        with pytest.raises(OSError, match="Invalid argument"):
+            await listener.accept()
+
+
+def fail_first(listener: UnixListener, failures: list[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let accept() raise each of ``failures`` before it works."""
+    real = listener.socket.accept
+
+    async def accept() -> tuple[trio.socket.SocketType, object]:
+        if failures:
+            raise failures.pop(0)
+        return await real()
+
+    monkeypatch.setattr(listener.socket, "accept", accept)
+
+
+async def test_closing_wakes_an_accept_that_waits(tmp_path: Path, nursery: trio.Nursery) -> None:
+    listener = listen(str(tmp_path / "s"))
+
+    async def close() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        listener.close()
+
+    nursery.start_soon(close)
+    with trio.fail_after(10), pytest.raises(trio.ClosedResourceError):
+        await listener.accept()

@@ -1,0 +1,72 @@
+"""The status socket: who may connect, what it replaces, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.status.listener import listen
+from plugind.protocol.errors import ConfigError
+
+
+async def test_the_socket_is_for_its_owner_alone_and_is_removed(tmp_path: Path) -> None:
+    """Fault 93: mode 0600, in a directory of mode 0700."""
+    path = tmp_path / "made" / "status.sock"
+    listener = listen(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert os.listdir(path.parent) == ["status.sock"], "nothing half made is left"
+    listener.close()
+    assert os.listdir(path.parent) == []
+
+
+async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "status.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    first = listen(str(path))
+    with pytest.raises(
+        ConfigError, match=r"another process answers at .*status\.sock; stop it, or give this one another"
+    ):
+        listen(str(path))
+    assert path.is_socket()
+    first.close()
+
+
+async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(ConfigError, match="exists and is no socket; remove it or give another path with --status"):
+        listen(str(path))
+    assert path.read_text() == "data"
+    with pytest.raises(ConfigError, match="cannot make the status socket"):
+        listen(str(path / "below"))
+
+
+async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "status.sock"
+    first = listen(str(path))
+    path.unlink()
+    second = listen(str(path))
+    first.close()
+    assert path.is_socket()
+    second.close()
+    assert not path.exists()
+
+
+async def test_a_directory_too_deep_for_a_socket_address_holds_a_status_socket(tmp_path: Path) -> None:
+    """Fault 23."""
+    path = tmp_path / ("d" * 100) / ("e" * 100) / "status.sock"
+    with listen(str(path)):
+        assert path.is_socket()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("path", ["", "status/", "a\0b"])
+def test_a_path_that_names_no_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="is not the path of a file; give one with --status"):
+        listen(path)
