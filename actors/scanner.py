@@ -1,315 +1,336 @@
-"""Looking: from names in a directory, and from events about names, to a judgement on each.
+"""The scanner of one root: rescans the whole tree, and between rescans follows events to single names.
 
-The order is always: watch, read the events that wait, look, judge. So whatever happens after a look comes as an event
-after it, and whatever happened before it is not taken for news (faults 11 and 12).
+It always keeps to one order: watch a directory, read the pending events, look at names, judge what was found. So
+whatever happens after a look causes an event after that look, and an event from before the look is never taken for a
+change since then (faults 11 and 12). Looking is one ``lstat``. Judging is done by
+:class:`~plugind.protocol.discovery.Discovery`, which says what is new and which messages follow.
+
+A *rescan* reads every directory again. It repairs whatever the events missed, and is the only source where inotify is
+not available (behaviour 14). *Following events* looks only at the paths that events named.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 
+import attrs
 import trio
 
 from ..protocol.discovery import LOOK, Discovery, Found, Kind, Message, below
 from ..protocol.watches import Watches
-from .io.directory import CHUNK, Chunk, Directory, Events
+from .io.directory import CHUNK, Chunk, Directory, describe
+from .io.inotify import Inotify
 
-#: Hands messages on, and lets others run; may be called without any.
-Tell = Callable[[Sequence[Message]], Awaitable[None]]
+#: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
+Send = Callable[[Sequence[Message]], Awaitable[None]]
+
+
+@attrs.frozen
+class ScanReport:
+    """What one rescan found out about the root. Reasons are text for users, or None while all is well."""
+
+    #: Why the root cannot be read. Whatever was known below it stays registered (fault 26).
+    unavailable: str | None
+    #: Why inotify does not watch the whole tree: rescans alone find changes there (faults 17 and 18).
+    unwatched: str | None
+    #: The last error with a directory or a name below the root.
+    last_error: str | None
+    #: How many directories could not be read.
+    failures: int
+    #: The kernel had dropped events, and this rescan recovered from that (fault 19).
+    overflowed: bool
+    #: How many entries were left out because the limit of entries is reached (fault 48).
+    over_limit: int
+    #: How many sockets are known now.
+    sockets: int
+    #: All known paths, once: in the report of the first rescan that could read everything.
+    paths: frozenset[str] | None
 
 
 class Scanner:
-    """The eyes of one watcher: owned and driven by it, and it alone.
+    """Finds the sockets below the root of ``discovery`` and sends what follows from each look.
 
-    The three reasons are in words, or None while all is well.
+    One task at a time may use it. Errors of the file system are part of the report; any other error is a bug and
+    propagates.
     """
 
-    def __init__(self, directory: Directory, discovery: Discovery, tell: Tell, *, follow_symlinks: bool) -> None:
-        self.directory = directory
-        self.discovery = discovery
-        self.root = discovery.root
-        self.watches = Watches(self.root)
-        #: The first scan that could read everything is over.
-        self.complete = False
-        #: Why the root cannot be read; why inotify is not to be had for all of it; what else could not be read.
-        self.unavailable: str | None = None
-        self.unwatched: str | None = None
-        self.last_error: str | None = None
-        #: Look at every name, also where no event and no other inode asks for it.
-        self.deep = True
-        self._tell = tell
+    def __init__(
+        self, directory: Directory, discovery: Discovery, send: Send, *, follow_symlinks: bool = False
+    ) -> None:
+        self._root = discovery.root
+        self._directory = directory
+        self._discovery = discovery
+        self._send = send
         self._follow_symlinks = follow_symlinks
-        self._events: Events | None = None
-        #: Directories to watch and scan, and paths to look at again, for the sake of what was just found.
+        self._watches = Watches(self._root)
+        self._inotify = Inotify(directory, self._watches)
+        #: A rescan has read everything: from now on, what appears is new on the node, and not only to this scanner.
+        self._complete = False
+        #: The two errors of the present or last rescan; see :class:`ScanReport`.
+        self._unavailable: str | None = None
+        self._last_error: str | None = None
+        #: Directories to watch and scan, and paths to look at again, because of what was just found.
         self._enter: deque[str] = deque()
         self._again: deque[str] = deque()
-        #: Marks on paths whose look failed; they wait for the next look at everything (seed 982).
-        self._unseen: dict[str, int] = {}
-
-    def close(self) -> None:
-        """Give the descriptor of inotify back."""
-        if self._events is not None:
-            self._events.close()
-
-    def begin(self) -> None:
-        """A look at everything begins: what was wrong before may be so no longer."""
-        self.unavailable = self.unwatched = self.last_error = None
-        self.discovery.over_limit = 0
-        self._open_events()
-        unseen, self._unseen = self._unseen, {}
-        self.watches.put_back(unseen)
-        self.collect()
 
     @property
-    def needs_rescan(self) -> bool:
-        """Looking here and there does not do: everything must be looked at, at once."""
-        return self.watches.overflowed or self.root in self.watches.marks or self.unavailable is not None
+    def overflowed(self) -> bool:
+        """Whether the kernel has dropped events since the last rescan (fault 19)."""
+        return self._watches.overflowed
 
-    # --- scanning -----------------------------------------------------------------------------------------------------
+    async def rescan(self, *, deep: bool, make_root: bool) -> ScanReport:
+        """Find the root, read every directory below it, and report how that went.
 
-    async def scan_tree(self) -> int:
-        """Scan the root and all beneath, then whatever follows from that; how many directories could not be read."""
+        A ``deep`` rescan looks at every name. Any other skips a socket whose inode number in the listing is the known
+        one, as long as events are reliable there. ``make_root`` makes a root that is missing and was not known.
+        """
+        overflowed = self._begin_rescan()
+        failures = await self._scan_tree(deep=deep) if await self._find_root(make=make_root) else 0
+        return self._report(failures, overflowed=overflowed)
+
+    async def follow_events(self, deadline: float) -> None:
+        """Look wherever events name a path; return at ``deadline``, or earlier if a rescan is needed."""
+        while trio.current_time() < deadline and not self._watches.need_rescan:
+            await self._inotify.wait(deadline)
+            self._inotify.read()
+            await self._settle()
+
+    def close(self) -> None:
+        """Close the descriptor of inotify."""
+        self._inotify.close()
+
+    # --- a rescan -----------------------------------------------------------------------------------------------------
+
+    def _begin_rescan(self) -> bool:
+        """Forget the errors of the last rescan; return whether there was an overflow to recover from."""
+        overflowed = self._watches.overflowed
+        if overflowed:
+            self._inotify.read()
+            self._watches.clear_overflow()
+        self._unavailable = self._last_error = None
+        self._discovery.begin_rescan()
+        self._inotify.open()
+        self._watches.begin_rescan()
+        self._inotify.read()
+        return overflowed
+
+    async def _find_root(self, *, make: bool) -> bool:
+        """Look at the root itself, which may be missing, or another directory than before (faults 1, 14 to 16)."""
+        self._inotify.watch_parent()
+        try:
+            found = self._directory.look(self._root)
+            if found is None and make and not self._discovery.knows_directory(self._root):
+                self._directory.make(self._root)
+                self._inotify.watch_parent()
+            self._inotify.read()
+            found = self._directory.look(self._root)
+        except OSError as error:
+            self._unavailable = f"cannot have {self._root}: {describe(error)}"
+            # Marks on the root ask for a rescan at once. Left there, they would do so again and again.
+            self._watches.postpone(self._root, self._watches.take_path(self._root))
+            return False
+        marks = self._watches.take_path(self._root)
+        if found is None or found.kind is not Kind.DIRECTORY:
+            # It is made again only by the next scheduled rescan: whoever removed it may be about to remove the
+            # directory above it too, or to make it again.
+            self._unavailable = f"{self._root} {'was removed' if found is None else 'is not a directory'}"
+            found = None
+        self._observe(self._root, found, marks)
+        await self._flush()
+        return found is not None
+
+    async def _scan_tree(self, *, deep: bool) -> int:
+        """Scan the root and all below it, then settle; return how many directories could not be read."""
         failures = 0
-        waiting = deque([self.root])
-        while waiting and self.unavailable is None:
+        waiting = deque([self._root])
+        while waiting and self._unavailable is None:
             path = waiting.popleft()
-            failures += not await self._scan(path)
-            waiting.extend(self.discovery.subdirectories(path))
+            failures += not await self._scan(path, deep=deep)
+            waiting.extend(self._discovery.subdirectories(path))
         self._enter.clear()
-        await self.settle()
+        await self._settle()
         return failures
 
-    async def _scan(self, path: str) -> bool:
-        """Watch one directory, then read it (fault 12). False: it could not be read, and nothing follows (fault 26)."""
-        self._watch(path)
-        trusted = self.watches.trusts(path)
-        known = self.discovery.children(path) if trusted and not self.deep else {}
+    def _report(self, failures: int, *, overflowed: bool) -> ScanReport:
+        over_limit = self._discovery.over_limit
+        complete = not (self._unavailable or failures or self._last_error or over_limit)
+        paths = self._discovery.paths() if complete and not self._complete else None
+        self._complete = self._complete or complete
+        return ScanReport(
+            unavailable=self._unavailable,
+            unwatched=self._inotify.unwatched,
+            last_error=self._last_error,
+            failures=failures,
+            overflowed=overflowed,
+            over_limit=over_limit,
+            sockets=self._discovery.sockets,
+            paths=paths,
+        )
+
+    # --- one directory ------------------------------------------------------------------------------------------------
+
+    async def _scan(self, path: str, *, deep: bool) -> bool:
+        """Watch one directory, then read it (fault 12). If it cannot be read, return False; nothing else follows."""
+        self._inotify.watch(path)
+        trusted = self._watches.trusts(path)
+        known = self._discovery.children(path) if trusted and not deep else {}
         seen: set[str] = set()
-        self.collect()
+        self._inotify.read()
         try:
-            with closing(self.directory.scan(path, known)) as chunks:
+            with closing(self._directory.scan(path, known)) as chunks:
                 for chunk in chunks:
                     self._judge(path, chunk, seen, trusted=trusted)
-                    await self.flush()
-                    self.collect()
+                    await self._flush()
+                    self._inotify.read()
         except OSError as error:
             return self._is_gone(path) or self._fail(path, error)
-        for missing in self.discovery.missing(path, seen):
-            self._look(missing, self.watches.marks.pop(missing, 0))
-        self.watches.trust(path)
-        await self.flush()
+        for missing in self._discovery.missing(path, seen):
+            self._look(missing, self._watches.take_path(missing))
+        self._watches.trust(path)
+        await self._flush()
         return True
 
     def _judge(self, path: str, chunk: Chunk, seen: set[str], *, trusted: bool) -> None:
-        # Events that came between the look and now belong to the next look, but an overflow among them spoils this one.
-        earlier = self.watches.take()
-        self.collect()
-        trusted = trusted and not self.watches.overflowed
+        """Judge the names in one chunk of the directory ``path`` and add them to ``seen``."""
+        # Events from between the listing and now belong to the next look, but an overflow among them counts now.
+        earlier = self._watches.take()
+        self._inotify.read()
+        trusted = trusted and not self._watches.overflowed
         now = trio.current_time()
         for name, found in chunk.found:
             child = below(path, name)
-            self.observe(child, found, earlier.pop(child, 0), now=now, trusted=trusted)
+            self._observe(child, found, earlier.pop(child, 0), now=now, trusted=trusted)
             seen.add(name)
         seen.update(chunk.unchanged, chunk.unreadable)
         for name in chunk.unreadable:
-            self.last_error = f"cannot look at {below(path, name)}"
-        self.watches.put_back(earlier)
+            self._last_error = f"cannot look at {below(path, name)}"
+        self._watches.put_back(earlier)
 
     def _is_gone(self, path: str) -> bool:
-        """Whether a directory that could not be read is one no more, which is no failure (fault 25)."""
+        """Whether a directory could not be read because it is gone, which is no failure (fault 25)."""
         try:
-            found = self.directory.look(path)
+            found = self._directory.look(path)
         except OSError:
             return False
         if found is not None and found.kind is Kind.DIRECTORY:
             return False
-        self.watches.put_back({path: LOOK})
+        self._watches.put_back({path: LOOK})
         return True
 
     def _fail(self, path: str, error: OSError) -> bool:
-        reason = f"cannot read {path}: {words(error)}"
-        if path == self.root:
-            self.unavailable = reason
+        reason = f"cannot read {path}: {describe(error)}"
+        if path == self._root:
+            self._unavailable = reason
         else:
-            self.last_error = reason
+            self._last_error = reason
         return False
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- where something happened -------------------------------------------------------------------------------------
 
-    def collect(self) -> None:
-        """Read the events that wait, and remember what they say."""
-        if self._events is not None:
-            for notice in self._events.read():
-                self.watches.note(notice)
-
-    async def settle(self) -> None:
-        """Look wherever something was said to have happened, and go on until nothing follows, or there is alarm."""
-        while not self.needs_rescan:
-            if self.watches.marks:
+    async def _settle(self) -> None:
+        """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
+        while not (self._watches.need_rescan or self._unavailable):
+            if self._watches.pending:
                 await self._look_at_marked()
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
                 path = self._enter.popleft()
-                if self.discovery.knows_directory(path) and not self.watches.trusts(path):
-                    await self._scan(path)
+                if self._discovery.knows_directory(path) and not self._watches.trusts(path):
+                    await self._scan(path, deep=True)
             else:
                 return
-            await self.flush()
-
-    async def wait(self, deadline: float) -> None:
-        """Return when there are events to read, and at the deadline at the latest."""
-        if self._events is None:
-            await trio.sleep_until(deadline)
-            return
-        with trio.move_on_at(deadline):
-            await self._events.wait()
+            await self._flush()
 
     async def _look_at_marked(self) -> None:
-        marked = self.watches.take()
+        """Look at every path that events named, and judge what is missing first: a rename is one of each (fault 9)."""
         looks: list[tuple[str, int, Found | None]] = []
-        for path, marks in marked.items():
+        for path, marks in self._watches.take().items():
             try:
-                looks.append((path, marks, self.directory.look(path)))
+                looks.append((path, marks, self._directory.look(path)))
             except OSError as error:
-                self._unseeable(path, marks, error)
-        self.collect()
-        # What went away makes room for what appeared: a rename is one of each (fault 9).
+                self._postpone(path, marks, error)
+        self._inotify.read()
         looks.sort(key=lambda look: look[2] is not None)
         for count, (path, marks, found) in enumerate(looks, 1):
-            self.observe(path, found, marks)
-            self._revisit(path)
+            self._observe(path, found, marks)
+            # A directory that lost its watch, or could not be read, is entered again.
+            if self._discovery.knows_directory(path) and not self._watches.trusts(path):
+                self._enter.append(path)
             if count % CHUNK == 0:
-                await self.flush()
+                await self._flush()
 
-    def _revisit(self, path: str) -> None:
-        """A directory that lost its watch, or could not be read, is entered again when something happened to it."""
-        if self.discovery.knows_directory(path) and not self.watches.trusts(path):
-            self._enter.append(path)
-
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- one name -----------------------------------------------------------------------------------------------------
 
     def _look(self, path: str, marks: int) -> None:
         try:
-            found = self.directory.look(path)
+            found = self._directory.look(path)
         except OSError as error:
-            self._unseeable(path, marks, error)
+            self._postpone(path, marks, error)
             return
-        self.observe(path, found, marks)
+        self._observe(path, found, marks)
 
-    def _unseeable(self, path: str, marks: int, error: OSError) -> None:
-        """What events said of ``path`` is kept: without it, a socket with the inode of the old one is no news."""
-        self.last_error = f"cannot look at {path}: {words(error)}"
-        self._unseen[path] = self._unseen.get(path, 0) | marks
+    def _postpone(self, path: str, marks: int, error: OSError) -> None:
+        """Leave ``path`` to the next rescan, which needs the marks: a removal alone tells two sockets apart."""
+        self._last_error = f"cannot look at {path}: {describe(error)}"
+        self._watches.postpone(path, marks)
 
-    def observe(
+    def _observe(
         self, path: str, found: Found | None, marks: int, *, now: float | None = None, trusted: bool | None = None
     ) -> None:
-        """Judge what was found at ``path``; what follows is told by the next :meth:`flush`."""
+        """Judge what was found at ``path``; the next :meth:`_flush` sends what follows."""
         refusal = None
         if found is not None and found.kind is Kind.SYMLINK and self._follow_symlinks:
             found, refusal = self._follow(path, found)
         if found is not None and found.kind is Kind.SOCKET:
-            self._look_at_other_name(path, found)
+            self._look_at_hard_link(path, found)
         if trusted is None:
-            trusted = self.watches.trusts(os.path.dirname(path))
-        self.discovery.observe(
+            trusted = self._watches.trusts(os.path.dirname(path))
+        self._discovery.observe(
             path,
             found,
             marks,
             time=trio.current_time() if now is None else now,
             trusted=trusted,
-            first=not self.complete,
+            first=not self._complete,
             refusal=refusal,
         )
 
-    def _look_at_other_name(self, path: str, found: Found) -> None:
-        other = self.discovery.hard_link_of(path, found)
+    def _look_at_hard_link(self, path: str, found: Found) -> None:
+        """Judge the other path of this very socket first: it may be gone, since a rename ends one path (fault 9)."""
+        other = self._discovery.hard_link_of(path, found)
         if other is None:
             return
         try:
-            there = self.directory.look(other)
+            there = self._directory.look(other)
         except OSError:
             return
         if there is not None and there.kind is Kind.SYMLINK:
-            there = self.directory.follow(other, self.root)
-        self.discovery.observe(
+            there = self._directory.follow(other, self._root)
+        self._discovery.observe(
             other,
             there,
-            self.watches.marks.pop(other, 0),
+            self._watches.take_path(other),
             time=trio.current_time(),
-            trusted=self.watches.trusts(os.path.dirname(other)),
-            first=not self.complete,
+            trusted=self._watches.trusts(os.path.dirname(other)),
+            first=not self._complete,
         )
 
     def _follow(self, path: str, link: Found) -> tuple[Found, str | None]:
-        target = self.directory.follow(path, self.root)
+        """Return what a symbolic link leads to; or the link itself, and why it is refused (behaviour 7)."""
+        target = self._directory.follow(path, self._root)
         if target is not None and target.kind is Kind.SOCKET:
             return target, None
         return link, "a symbolic link that leads to no socket inside the root"
 
-    # --- inotify ------------------------------------------------------------------------------------------------------
-
-    def _open_events(self) -> None:
-        if self._events is not None:
-            return
-        try:
-            self._events = self.directory.events()
-        except OSError as error:
-            self.unwatched = f"no inotify instance: {words(error)}"
-
-    def _watch(self, path: str) -> None:
-        """Watch a directory; one that is watched is asked for again, in case that the word of its end was lost."""
-        if self._events is None:
-            return
-        known = self.watches.descriptor(path)
-        try:
-            descriptor = self._events.watch(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            if known is None:
-                self.unwatched = f"cannot watch {path}: {words(error)}"
-            return
-        if descriptor == known:
-            return
-        old = self.watches.drop(path)
-        if old is not None:
-            self._events.unwatch(old)
-        self.watches.add(path, descriptor)
-
-    def watch_parent(self) -> None:
-        """Watch the directory that holds the root (behaviour 11); without, only scans see what becomes of the root."""
-        parent = os.path.dirname(self.root)
-        if self._events is None or parent == self.root:
-            return
-        try:
-            self.watches.add_parent(self._events.watch_parent(parent))
-        except OSError:
-            return
-
-    # --- handing on ---------------------------------------------------------------------------------------------------
-
-    async def flush(self) -> None:
-        """Tell what follows from the looks so far, and let others run."""
-        changes = self.discovery.take()
+    async def _flush(self) -> None:
+        """Send what follows from the looks so far, end watches that are not needed any more, let other tasks run."""
+        changes = self._discovery.take()
         for path in changes.leave:
-            descriptor = self.watches.drop(path)
-            if descriptor is not None and self._events is not None:
-                self._events.unwatch(descriptor)
+            self._inotify.unwatch(path)
         self._enter.extend(changes.enter)
         self._again.extend(changes.again)
-        await self._tell(changes.messages)
-
-
-def words(error: OSError) -> str:
-    """What the error is called, in words where the system has some."""
-    if error.errno == errno.ENOSPC:
-        return "no inotify watches are left (fs.inotify.max_user_watches)"
-    if error.errno == errno.EMFILE:
-        return "too many open files or inotify instances (fs.inotify.max_user_instances)"
-    return error.strerror or str(error)
+        await self._send(changes.messages)

@@ -114,9 +114,8 @@ class Discovery:
         max_entries: int = 100_000,
     ) -> None:
         self.root = root
-        #: Entries that were left out for want of room; whoever starts a full scan sets it to zero.
-        self.over_limit = 0
-        self.sockets = 0
+        self._over_limit = 0
+        self._sockets = 0
         self._generations = generations
         self._deprecated = deprecated
         self._max_depth = max_depth
@@ -130,6 +129,16 @@ class Discovery:
         self._changes = Changes()
 
     # --- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def sockets(self) -> int:
+        """How many sockets are known; refused entries do not count."""
+        return self._sockets
+
+    @property
+    def over_limit(self) -> int:
+        """How many entries were left out since :meth:`begin_rescan`, because the limit is reached (fault 48)."""
+        return self._over_limit
 
     def paths(self) -> frozenset[str]:
         """All that was told of and is still there, refused entries included."""
@@ -164,6 +173,10 @@ class Discovery:
         """What follows from the looks since the last call."""
         changes, self._changes = self._changes, Changes()
         return changes
+
+    def begin_rescan(self) -> None:
+        """A rescan begins, which looks at all entries that were left out, and counts again those that still are."""
+        self._over_limit = 0
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +239,7 @@ class Discovery:
         entry = self._entries.get(path)
         if entry is None:
             if self._is_full():
-                self.over_limit += 1
+                self._over_limit += 1
                 return
         elif entry.refusal is not None:
             if entry.refusal == reason and _inode(entry.identity) == _inode(identity):
@@ -242,7 +255,7 @@ class Discovery:
         self._adopt(path, identity.inode if reason is None else 0)
         if reason is None:
             self._owners[_inode(identity)] = path
-            self.sockets += 1
+            self._sockets += 1
             told: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
             self._others.setdefault(_inode(identity), set()).add(path)
@@ -259,7 +272,7 @@ class Discovery:
         elif path in self._entries:
             self._forget(path)
         if self._is_full():
-            self.over_limit += 1
+            self._over_limit += 1
             return
         self._adopt(path, 0)
         self._directories[path] = _Directory(identity)
@@ -281,7 +294,7 @@ class Discovery:
     def _release(self, path: str, entry: _Entry) -> None:
         """The inode is no longer taken under this path; its other names get their turn."""
         inode = _inode(entry.identity)
-        self.sockets -= 1
+        self._sockets -= 1
         if self._owners.get(inode) == path:
             del self._owners[inode]
             self._changes.again.extend(sorted(self._others.get(inode, ())))

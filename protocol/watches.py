@@ -39,15 +39,17 @@ class Watches:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        #: Marks on paths that nobody has looked at since.
-        self.marks: dict[str, int] = {}
-        #: The kernel dropped events: nothing is trusted, and all must be looked at (fault 19).
-        self.overflowed = False
+        self._marks: dict[str, int] = {}
+        #: Marks on paths that could not be looked at; see :meth:`postpone`.
+        self._postponed: dict[str, int] = {}
+        self._overflowed = False
         self._root_name = root.rpartition("/")[2]
         self._parent: int | None = None
         self._descriptors: dict[str, int] = {}
         self._paths: dict[int, set[str]] = {}
         self._trusted: set[str] = set()
+
+    # --- which directories are watched --------------------------------------------------------------------------------
 
     def has(self, path: str) -> bool:
         """Whether the directory ``path`` is watched."""
@@ -72,7 +74,7 @@ class Watches:
 
     def trust(self, path: str) -> None:
         """A scan of ``path`` is complete. Only a directory that was watched before the scan becomes trusted."""
-        if path in self._descriptors and not self.overflowed:
+        if path in self._descriptors and not self._overflowed:
             self._trusted.add(path)
 
     def drop(self, path: str) -> int | None:
@@ -88,11 +90,32 @@ class Watches:
         del self._paths[descriptor]
         return None if descriptor == self._parent else descriptor
 
+    # --- what events said ---------------------------------------------------------------------------------------------
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the kernel has dropped events: no directory is trusted, and a rescan is needed (fault 19)."""
+        return self._overflowed
+
+    def clear_overflow(self) -> None:
+        """A rescan begins, which recovers from the overflow."""
+        self._overflowed = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are marks to take."""
+        return bool(self._marks)
+
+    @property
+    def need_rescan(self) -> bool:
+        """Whether looking at the marked paths is not enough: events were dropped, or something happened to the root."""
+        return self._overflowed or self.root in self._marks
+
     def note(self, notice: Notice) -> None:
         """Keep what one event tells. Events of descriptors that were dropped tell nothing."""
         descriptor, mask, name = notice
         if mask & Q_OVERFLOW:
-            self.overflowed = True
+            self._overflowed = True
             self._trusted.clear()
         elif mask & IGNORED:
             self._lose(descriptor)
@@ -108,16 +131,29 @@ class Watches:
 
     def take(self) -> dict[str, int]:
         """The marks, which are the caller's from now on."""
-        marks, self.marks = self.marks, {}
+        marks, self._marks = self._marks, {}
         return marks
+
+    def take_path(self, path: str) -> int:
+        """The marks of ``path`` alone; 0 if there are none."""
+        return self._marks.pop(path, 0)
 
     def put_back(self, marks: dict[str, int]) -> None:
         """Marks that were taken and turned out to belong to another look."""
         for path, bits in marks.items():
-            self.marks[path] = self.marks.get(path, 0) | bits
+            self._marks[path] = self._marks.get(path, 0) | bits
+
+    def postpone(self, path: str, marks: int) -> None:
+        """Keep marks that were taken until the next rescan, since ``path`` could not be looked at (seed 982)."""
+        self._postponed[path] = self._postponed.get(path, 0) | marks
+
+    def begin_rescan(self) -> None:
+        """A rescan begins, which looks at the paths that were postponed."""
+        postponed, self._postponed = self._postponed, {}
+        self.put_back(postponed)
 
     def _mark(self, path: str, mask: int) -> None:
-        self.marks[path] = self.marks.get(path, 0) | _marks(mask)
+        self._marks[path] = self._marks.get(path, 0) | _marks(mask)
 
     def _lose(self, descriptor: int) -> None:
         """The kernel ended this watch (fault 20): whether the directory is still there must be looked at."""

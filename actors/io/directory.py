@@ -6,6 +6,7 @@ Nothing here follows a symbolic link, opens a file or decides anything. Names th
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Generator, Mapping
@@ -97,6 +98,15 @@ def _look_at(entry: os.DirEntry[str], chunk: Chunk) -> None:
         return
     except OSError:
         chunk.unreadable.append(entry.name)
+
+
+def describe(error: OSError) -> str:
+    """The error in words; for those of inotify with the limit that is reached (faults 17 and 18)."""
+    if error.errno == errno.ENOSPC:
+        return "no inotify watches are left (fs.inotify.max_user_watches)"
+    if error.errno == errno.EMFILE:
+        return "too many open files or inotify instances (fs.inotify.max_user_instances)"
+    return error.strerror or str(error)
 
 
 class RealEvents:

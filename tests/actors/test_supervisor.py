@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import supervisor as supervisor_module
-from plugind.actors import conversation, reconciler, registration, watcher
+from plugind.actors import conversation, reconciler, registration
 from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.scanner import Scanner
 from plugind.actors.supervision import GaveUpError
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.config import Config, Root
@@ -211,7 +212,7 @@ async def test_a_watcher_that_crashes_looks_again_and_loses_nothing(
         node.plug("stays.sock", red())
         goes = node.plug("goes.sock", FakePlugin("Colour", "blue"))
         await node.settled()
-        crashed = crash_once(monkeypatch, watcher._Watcher, "look_at_everything")
+        crashed = crash_once(monkeypatch, Scanner, "rescan")
         node.directory.drop_events()
         goes.stop()
         node.plug("comes.sock", FakePlugin("Colour", "green"))

@@ -297,7 +297,8 @@ def test_watches_are_what_a_list_of_pairs_says(steps: list[tuple[str, str, int] 
                 model.overflowed = True
                 model.trusted.clear()
             case ("recover", _, _):
-                watches.overflowed = model.overflowed = False
+                watches.clear_overflow()
+                model.overflowed = False
             case ("take", _, _):
                 taken = watches.take()
                 assert taken == model.marks

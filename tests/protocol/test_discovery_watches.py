@@ -83,7 +83,8 @@ def test_an_overflow_ends_all_trust() -> None:
     assert not watches.trusts("/p/r")
     watches.trust("/p/r")
     assert not watches.trusts("/p/r")
-    watches.overflowed = False
+    watches.clear_overflow()
+    assert not watches.overflowed
     watches.trust("/p/r")
     assert watches.trusts("/p/r")
 

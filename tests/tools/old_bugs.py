@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 import trio
 
-from plugind.actors import registration, supervision, watcher
+from plugind.actors import registration, supervision
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.scanner import Scanner, words
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
+from plugind.protocol.watches import Watches
 from plugind.protocol.world import World
 from plugind.supervisor import Supervisor
 
@@ -26,15 +26,15 @@ from plugind.supervisor import Supervisor
 @contextmanager
 def look_for_ever() -> Iterator[None]:
     """What events said of a root that cannot be looked at asks for the next look at once (seed 5)."""
-    find_root = watcher._Watcher._find_root
+    postpone = Watches.postpone
 
-    async def restless(self: watcher._Watcher) -> bool:
-        found = await find_root(self)
-        if self._root_marks:
-            self._scanner.watches.put_back({self._root: self._take_root_marks()})
-        return found
+    def restless(self: Watches, path: str, marks: int) -> None:
+        if path == self.root and marks:
+            self.put_back({path: marks})
+        else:
+            postpone(self, path, marks)
 
-    with patch.object(watcher._Watcher, "_find_root", restless):
+    with patch.object(Watches, "postpone", restless):
         yield
 
 
@@ -99,10 +99,13 @@ def leave_a_validation_behind() -> Iterator[None]:
 def forget_what_could_not_be_seen() -> Iterator[None]:
     """What events said of a name is lost when the look at it fails (seed 982)."""
 
-    def careless(self: Scanner, path: str, marks: int, error: OSError) -> None:
-        self.last_error = f"cannot look at {path}: {words(error)}"
+    postpone = Watches.postpone
 
-    with patch.object(Scanner, "_unseeable", careless):
+    def forgetful(self: Watches, path: str, marks: int) -> None:
+        if path == self.root:
+            postpone(self, path, marks)
+
+    with patch.object(Watches, "postpone", forgetful):
         yield
 
 

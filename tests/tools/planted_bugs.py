@@ -21,13 +21,13 @@ import attrs
 
 from plugind.actors import conversation, registration
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
 from plugind.protocol.claims import Name
 from plugind.protocol.view import View
+from plugind.protocol.watches import Notice, Watches
 from plugind.tests.tools import old_bugs
 
 #: Puts a bug in for as long as it is entered.
@@ -67,14 +67,14 @@ def skip_a_deregistration() -> Iterator[None]:
 
 @contextmanager
 def ignore_an_overflow() -> Iterator[None]:
-    """An overflow of the event queue is taken note of, and no scan follows."""
-    collect = Scanner.collect
+    """An overflow of the event queue is noted, and no rescan follows."""
+    note = Watches.note
 
-    def ignoring(self: Scanner) -> None:
-        collect(self)
-        self.watches.overflowed = False
+    def ignoring(self: Watches, notice: Notice) -> None:
+        note(self, notice)
+        self.clear_overflow()
 
-    with patch.object(Scanner, "collect", ignoring):
+    with patch.object(Watches, "note", ignoring):
         yield
 
 
