@@ -3,124 +3,153 @@
 Each of them costs a budget, so that a flood of any kind ends (faults 54 to 60).
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
-from .budgets import PINGS, PRIORITIES, RESETS, SETTINGS_FRAMES, WINDOW_UPDATES
+from .budgets import PINGS, PRIORITIES, RESETS, SETTINGS_FRAMES, UNKNOWN_FRAMES, WINDOW_UPDATES, Budgets
 from .errors import WireError, WireProblem, code_name, over_limit, shown
 from .frames import (
     ACK,
     FRAME_BYTES,
+    GOAWAY,
     INITIAL_WINDOW,
     MAX_STREAM_ID,
     MAX_STREAMS,
     PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
     SETTINGS_ACK,
+    WINDOW_UPDATE,
     WORD,
     frame,
     read_settings,
 )
+from .hpack_cache import ResponsePrefix
 from .limits import MAX_WINDOW
 from .sending import Sender, Stream
 
-MAX_OWED: Final = 1000
-"""Acknowledgements that may wait because the peer does not read."""
+#: How many acknowledgements may wait because the peer does not read.
+MAX_UNREAD_ACKS: Final = 1000
 
 
-class Control(Sender):
-    """A connection that minds SETTINGS, windows, PING, PRIORITY, resets and GOAWAY."""
+class Control:
+    """Handles SETTINGS, PING, PRIORITY, GOAWAY, window updates and resets of the peer of ``sender``."""
 
-    __slots__ = ("_owed", "settled")
+    __slots__ = ("_budgets", "_sender", "_unread_acks", "settled")
 
-    settled: bool
-    """True once the peer's first SETTINGS have come."""
-    _owed: int
+    def __init__(self, sender: Sender, budgets: Budgets) -> None:
+        self._sender = sender
+        self._budgets = budgets
+        #: True once the peer's first SETTINGS have come.
+        self.settled = False
+        #: Acknowledgements added since the peer last had nothing left to read.
+        self._unread_acks = 0
 
-    def _stream(self, stream_id: int, kind: str) -> Stream | None:
-        """The stream that a frame belongs to; None if it is over."""
-        stream = self.streams.get(stream_id)
-        if stream is None and (stream_id >= self._next_id or not stream_id & 1):
-            raise WireError(WireProblem.PROTOCOL, f"{kind} on stream {stream_id}, which was never opened")
-        return stream
+    def receive(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """Handle one frame of a type that is not DATA, HEADERS or CONTINUATION.
 
-    def _break_stream(self, stream: Stream, error: WireError) -> None:
-        """End one stream for an error of the peer that concerns no other (section 5.4.2)."""
-        self.reset(stream, error.code)
-        self.touched.append(stream)
-        stream.on_failed(error)
+        Raises:
+            WireError: the frame breaks a rule, or is one too many of its kind; the connection cannot go on.
+        """
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            self._budgets.spend(UNKNOWN_FRAMES)
+        else:
+            handler(self, flags, stream_id, payload)
 
-    def on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
+    def take_settings(self, prefix: ResponsePrefix) -> bool:
+        """Apply the SETTINGS that a whole response begins with.
+
+        Return False, with nothing changed, if they are over the budget or missing where they must come first.
+        """
+        spent = self._budgets.spent[SETTINGS_FRAMES] + prefix.settings_frames
+        if spent > self._sender.limits.settings or not (self.settled or prefix.settings_frames):
+            return False
+        self._budgets.spent[SETTINGS_FRAMES] = spent
+        self._budgets.counted += prefix.settings_frames
+        self._settle()
+        for payload in prefix.settings:
+            self._apply_settings(payload)
+        return True
+
+    def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         """RST_STREAM (section 6.4)."""
-        stream = self._stream(stream_id, "RST_STREAM")
+        sender = self._sender
+        stream = sender.find(stream_id, "RST_STREAM")
         if len(payload) != 4:
             raise WireError(WireProblem.FRAME_SIZE, "RST_STREAM of a wrong size")
         if stream is None:
-            self.budgets.spend(RESETS)
+            self._budgets.spend(RESETS)
         else:
-            del self.streams[stream_id]
+            del sender.streams[stream_id]
             stream.local_open = stream.remote_open = False
-            self.touched.append(stream)
+            sender.touched.append(stream)
             stream.on_reset(WORD.unpack(payload)[0])
 
-    def on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
+    def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
         """GOAWAY: the calls beyond the last that the peer will answer are over (section 6.8)."""
         if stream_id or len(payload) < 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed GOAWAY")
-        self.budgets.spend(RESETS)
+        self._budgets.spend(RESETS)
         last, code = WORD.unpack_from(payload)[0] & MAX_STREAM_ID, WORD.unpack_from(payload, 4)[0]
         said = f": {shown(payload[8:])}" if len(payload) > 8 else ""
-        self.goaway = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
-        for stream in [stream for stream in self.streams.values() if stream.id > last]:
-            del self.streams[stream.id]
-            stream.local_open = stream.remote_open = False
-            self.touched.append(stream)
-            stream.on_failed(self.goaway)
+        error = WireError(WireProblem.GOING_AWAY, f"the peer is going away ({code_name(code)}{said})")
+        self._sender.refuse(error, last)
 
-    def on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         """SETTINGS, or the acknowledgement of ours (section 6.5)."""
         if stream_id:
             raise WireError(WireProblem.PROTOCOL, "SETTINGS on a stream")
         if len(payload) % 6 or (flags & ACK and payload):
             raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
-        self.budgets.spend(SETTINGS_FRAMES)
-        if not self.settled:
-            self.settled = True
-            self.max_streams = None
+        self._budgets.spend(SETTINGS_FRAMES)
+        self._settle()
         if not flags & ACK:
             self._apply_settings(payload)
+
+    def _settle(self) -> None:
+        """The first SETTINGS end the limit of streams that we assume before them."""
+        if not self.settled:
+            self.settled = True
+            self._sender.max_streams = None
 
     def _apply_settings(self, payload: bytes) -> None:
         for key, value in read_settings(payload) if payload else ():
             if key == INITIAL_WINDOW:
                 self._on_initial_window(value)
             elif key == FRAME_BYTES:
-                self.max_frame = min(value, 65_536)
+                self._sender.max_frame = min(value, 65_536)
             elif key == MAX_STREAMS:
-                self.max_streams = value
+                self._sender.max_streams = value
         self._acknowledge(SETTINGS_ACK)
 
     def _on_initial_window(self, value: int) -> None:
-        change, self._initial_window = value - self._initial_window, value
-        for stream in self.streams.values():
+        sender = self._sender
+        change, sender.initial_window = value - sender.initial_window, value
+        for stream in sender.streams.values():
             stream.send_window += change
             if stream.send_window > MAX_WINDOW:
                 raise WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1")
-            self.touched.append(stream)
+            sender.touched.append(stream)
 
-    def on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
+    def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         """WINDOW_UPDATE (section 6.9)."""
         if len(payload) != 4:
             raise WireError(WireProblem.FRAME_SIZE, "WINDOW_UPDATE of a wrong size")
-        self.budgets.spend(WINDOW_UPDATES)
+        self._budgets.spend(WINDOW_UPDATES)
+        sender = self._sender
         more = WORD.unpack(payload)[0] & MAX_WINDOW
         if stream_id:
-            self._on_stream_window(self._stream(stream_id, "WINDOW_UPDATE"), more)
+            self._on_stream_window(sender.find(stream_id, "WINDOW_UPDATE"), more)
             return
         if not more:
             raise WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing")
-        if self.send_window <= 0:
-            self.touched.extend(self.streams.values())
-        self.send_window += more
-        if self.send_window > MAX_WINDOW:
+        if sender.send_window <= 0:
+            sender.touched.extend(sender.streams.values())
+        sender.send_window += more
+        if sender.send_window > MAX_WINDOW:
             raise WireError(WireProblem.FLOW_CONTROL, "the connection's window beyond 2^31-1")
 
     def _on_stream_window(self, stream: Stream | None, more: int) -> None:
@@ -128,33 +157,47 @@ class Control(Sender):
             return
         stream.send_window += more
         if not more:
-            self._break_stream(stream, WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing"))
+            self._sender.fail(stream, WireError(WireProblem.PROTOCOL, "WINDOW_UPDATE by nothing"))
         elif stream.send_window > MAX_WINDOW:
-            self._break_stream(stream, WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1"))
+            self._sender.fail(stream, WireError(WireProblem.FLOW_CONTROL, "a stream's window beyond 2^31-1"))
         else:
-            self.touched.append(stream)
+            self._sender.touched.append(stream)
 
-    def on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         """PING, or the answer to one (section 6.7)."""
         if stream_id or len(payload) != 8:
             raise WireError(WireProblem.PROTOCOL if stream_id else WireProblem.FRAME_SIZE, "malformed PING")
-        self.budgets.spend(PINGS)
+        self._budgets.spend(PINGS)
         if not flags & ACK:
             self._acknowledge(frame(PING, ACK, 0, payload))
 
     def _acknowledge(self, answer: bytes) -> None:
-        """Answer the peer; one that asks for ever and reads no answer is not kept (fault 65)."""
-        self._owed = self._owed + 1 if self.outgoing else 0
-        if self._owed > MAX_OWED:
-            raise over_limit(WireProblem.PINGS, MAX_OWED, "acknowledgements that the peer does not read")
-        self.outgoing += answer
+        """Answer the peer. A peer that asks for ever and reads no answer loses its connection (fault 65)."""
+        outgoing = self._sender.outgoing
+        self._unread_acks = self._unread_acks + 1 if outgoing else 0
+        if self._unread_acks > MAX_UNREAD_ACKS:
+            raise over_limit(WireProblem.PINGS, MAX_UNREAD_ACKS, "acknowledgements that the peer does not read")
+        outgoing += answer
 
-    def on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
-        """PRIORITY, which says nothing any more (section 5.3.2)."""
+    def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
+        """PRIORITY, which no longer has a meaning (section 5.3.2)."""
         if not stream_id or len(payload) != 5:
             raise WireError(WireProblem.FRAME_SIZE if stream_id else WireProblem.PROTOCOL, "malformed PRIORITY")
-        self.budgets.spend(PRIORITIES)
+        self._budgets.spend(PRIORITIES)
 
-    def on_push_promise(self, *_: object) -> None:
+    def _on_push_promise(self, *_: object) -> None:
         """PUSH_PROMISE, which no server may send to us (section 8.4)."""
         raise WireError(WireProblem.PROTOCOL, "PUSH_PROMISE, though push is disabled")
+
+    HANDLERS: ClassVar[dict[int, Callable[["Control", int, int, bytes], None]]] = {
+        PRIORITY: _on_priority,
+        RST_STREAM: _on_reset,
+        SETTINGS: _on_settings,
+        PUSH_PROMISE: _on_push_promise,
+        PING: _on_ping,
+        GOAWAY: _on_goaway,
+        WINDOW_UPDATE: _on_window_update,
+    }
+
+
+_HANDLERS: Final = Control.HANDLERS

@@ -17,12 +17,10 @@ from grpclib.metadata import encode_metadata
 from .errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
 from .frames import literal_field, literal_string
 from .hpack_cache import ResponseBlock
-from .http2 import ClientConnection
-from .sending import Stream
+from .responses import PREFIX_BYTES
+from .sending import Sender, Stream
 
 MetadataLike = Mapping[str, str | bytes] | Collection[tuple[str, str | bytes]]
-
-PREFIX_BYTES: Final = 5
 
 _PREFIX: Final = struct.Struct(">BI")
 
@@ -109,11 +107,11 @@ def frame_message(message: bytes) -> bytes:
 class ClientCall(Stream):
     """One call as its caller sees it: headers, messages, trailers, outcome."""
 
-    __slots__ = ("_connection", "_held", "_partial", "_queued", "head", "messages", "outcome", "trailers", "unary")
+    __slots__ = ("_held", "_partial", "_queued", "_sender", "head", "messages", "outcome", "trailers", "unary")
 
-    def __init__(self, connection: ClientConnection, *, unary: bool) -> None:
+    def __init__(self, sender: Sender, *, unary: bool) -> None:
         super().__init__()
-        self._connection = connection
+        self._sender = sender
         self.unary = unary
         """True where the response is exactly one message."""
         self.head: ResponseBlock | None = None
@@ -145,15 +143,15 @@ class ClientCall(Stream):
 
     def can_send(self) -> bool:
         """True when there is room in the windows, or no sense in waiting for it."""
-        return not self.local_open or (self.send_window > 0 and self._connection.send_window > 0)
+        return not self.local_open or (self.send_window > 0 and self._sender.send_window > 0)
 
     def take(self) -> bytes:
         """The oldest message not taken yet."""
         assert self.messages
         message = self.messages.popleft()
         self._queued -= len(message) + PREFIX_BYTES
-        if self._held and self._queued <= self._connection.limits.stream_window:
-            self._connection.used(self, self._held)
+        if self._held and self._queued <= self._sender.limits.stream_window:
+            self._sender.used(self, self._held)
             self._held = 0
         return message
 
@@ -184,7 +182,7 @@ class ClientCall(Stream):
     def on_data(self, data: bytes, *, end: bool) -> None:
         """A piece of the messages, which HTTP/2 may cut anywhere."""
         size = len(data)
-        limits = self._connection.limits
+        limits = self._sender.limits
         if (
             self._partial is None
             and size >= PREFIX_BYTES
@@ -198,7 +196,7 @@ class ClientCall(Stream):
         if self._queued > limits.stream_window:
             self._held += size
         else:
-            self._connection.used(self, size)
+            self._sender.used(self, size)
         if end:
             missing = WireError(WireProblem.PROTOCOL, "the response ended without trailers")
             self._decide(self._end_problem(None) or CallOutcome(Status.UNKNOWN, missing.message, missing))
@@ -257,7 +255,7 @@ class ClientCall(Stream):
             self._violate("a compressed message, though no compression was agreed on")
             return None
         size = int.from_bytes(partial[position + 1 : position + PREFIX_BYTES], "big")
-        limit = self._connection.limits.message_bytes
+        limit = self._sender.limits.message_bytes
         if size > limit:
             error = over_limit(WireProblem.MESSAGE_BYTES, limit, f"a message of {size} bytes")
             self._decide(CallOutcome(Status.RESOURCE_EXHAUSTED, error.message, error))
@@ -288,7 +286,7 @@ class ClientCall(Stream):
             self.outcome = outcome
             self._partial = None
             if self.remote_open:
-                self._connection.reset(self)
+                self._sender.reset(self)
 
 
 def failure_outcome(error: WireError) -> CallOutcome:

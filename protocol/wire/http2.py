@@ -1,19 +1,23 @@
 """The client half of HTTP/2 by prior knowledge, as gRPC uses it (RFC 9113): bytes in, events out.
 
-Everything that decides what a frame means is here; nothing here waits, logs or reads a clock. Bytes go in by
-`ClientConnection.receive`, in any pieces, and the `Stream` that a frame belongs to is called: `on_headers`, `on_data`,
-`on_reset`, `on_failed`. What must be sent gathers in `outgoing`. `receive` raises nothing: whatever the peer does, the
-connection either goes on or has a `failure`, a `WireError` with the rule or limit that was broken, and then every open
-stream has been told and a GOAWAY is in `outgoing`.
+Everything that decides what a frame means is here and in the modules beside this one; nothing here waits, logs or reads
+a clock. A connection has three parts. ``ClientConnection`` receives: bytes go into ``receive``, in any pieces, and the
+events go to the ``Stream`` that a frame belongs to: ``on_headers``, ``on_data``, ``on_reset``, ``on_failed``.
+``Control`` handles the frames that belong to no response. ``Sender`` begins requests and holds the open streams.
+What must be sent gathers in ``outgoing``.
 
-Data is credited to the connection when it arrives and to its stream when the stream says that it was used, so that one
-slow reader stops its own stream only.
+``receive`` raises nothing. Whatever the peer does, either the connection goes on, or it has a ``failure``: a
+``WireError`` that names the broken rule or limit. In that case every open stream has got ``on_failed``, and a GOAWAY is
+in ``outgoing``.
+
+Data is credited to the connection when it arrives, and to its stream when the stream says that it was used. A slow
+reader therefore stops only its own stream.
 """
 
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from .budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, SETTINGS_FRAMES, UNKNOWN_FRAMES
+from .budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, Budgets
 from .control import Control
 from .errors import WireError, WireProblem, over_limit, shown
 from .frames import (
@@ -28,10 +32,6 @@ from .frames import (
     MAX_FRAME,
     MAX_STREAM_ID,
     PADDED,
-    PING,
-    PRIORITY,
-    PUSH_PROMISE,
-    RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
     WITH_PRIORITY,
@@ -40,13 +40,13 @@ from .frames import (
     not_http2,
     unpadded,
 )
-from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock, ResponsePrefix
+from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
 from .limits import DEFAULT_LIMITS, Limits
-from .responses import MAX_LEARNT_BYTES, MESSAGE_HEAD, NEW_RESPONSES_PER_CONNECTION, split_response
-from .sending import Stream
+from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_response
+from .sending import Sender, Stream
 
 
-class ClientConnection(Control):
+class ClientConnection:
     """One connection, from its first byte to its last."""
 
     __slots__ = (
@@ -55,27 +55,60 @@ class ClientConnection(Control):
         "_block_parts",
         "_block_stream",
         "_buffer",
+        "_control",
         "_headers",
         "_may_learn",
         "_receive_window",
         "_received",
+        "_streams",
         "_wanted",
+        "budgets",
+        "failure",
+        "limits",
+        "outgoing",
+        "sender",
+        "touched",
     )
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, cache: HeaderCache = CACHE) -> None:
-        super().__init__(limits)
-        self.settled = False
+        budgets = Budgets(limits)
+        sender = Sender(limits, budgets)
+        self.limits = limits
+        self.budgets = budgets
+        #: The sending half: begins requests, sends data, resets streams.
+        self.sender = sender
+        self._control = Control(sender, budgets)
+        #: What must be sent: the same object as ``sender.outgoing``.
+        self.outgoing = sender.outgoing
+        #: The streams that got an event: the same object as ``sender.touched``.
+        self.touched = sender.touched
+        #: The open streams: the same object as ``sender.streams``.
+        self._streams = sender.streams
+        #: Why the connection is over, if it is.
+        self.failure: WireError | None = None
+        #: Bytes received so far, counted only where there is a limit.
         self._received = 0
+        #: Bytes that our window for the connection still allows the peer.
         self._receive_window = limits.connection_window
-        self._owed = 0
+        #: The beginning of a frame whose rest has not come; never empty.
         self._buffer: bytearray | None = None
+        #: How many bytes ``_buffer`` must have before it is worth a look.
         self._wanted = 9
         self._headers = HeaderReader(limits.header_list_bytes, cache)
+        #: How many more responses this connection may add to the cache.
         self._may_learn = NEW_RESPONSES_PER_CONNECTION
+        #: A header block whose end has not come. Only CONTINUATION frames of ``_block_stream`` may follow.
         self._block: bytearray | None = None
         self._block_stream = 0
+        #: True where the stream ends with ``_block``.
         self._block_end = False
+        #: CONTINUATION frames in ``_block`` so far.
         self._block_parts = 0
+
+    @property
+    def settled(self) -> bool:
+        """True once the peer's first SETTINGS have come."""
+        return self._control.settled
 
     @property
     def buffered(self) -> int:
@@ -83,29 +116,23 @@ class ClientConnection(Control):
         return len(self._buffer or b"") + len(self._block or b"")
 
     def fail(self, error: WireError) -> None:
-        """End the connection: every stream is told, and the peer is told why. The first cause is kept."""
+        """End the connection: every stream gets ``error``, and the peer gets its code. The first cause is kept."""
         if self.failure is not None:
             return
         self.failure = error
         self._buffer = self._block = None
         self.outgoing += frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(error.code))
-        streams, self.streams = self.streams, {}
-        for stream in streams.values():
-            stream.local_open = stream.remote_open = False
-            self.touched.append(stream)
-            stream.on_failed(error)
+        self.sender.refuse(error)
 
     def receive(self, data: bytes) -> None:
         """Take the next bytes of the peer."""
         if self.failure is not None:
             return
         try:
-            self._received += len(data)
-            total = self.limits.total_bytes
-            if total is not None and self._received > total:
-                raise over_limit(WireProblem.TOTAL_BYTES, total, "bytes received on this connection")
+            if self.limits.total_bytes is not None:
+                self._count(len(data), self.limits.total_bytes)
             if self._buffer is None:
-                if not self._take_known(data):
+                if not self._take_response(data):
                     self._take_new(data)
             else:
                 self._buffer += data
@@ -117,75 +144,47 @@ class ClientConnection(Control):
 
     def receive_end(self) -> None:
         """The peer closed the connection, or its half of it (faults 33, 34, 37)."""
-        if self.goaway is not None:
-            self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection: {self.goaway}"))
+        if self.sender.refused is not None:
+            said = f": {self.sender.refused}"
         elif not self.settled:
             rest = bytes(self._buffer or b"")
             said = f' after "{shown(rest)}"' if rest else " without a byte"
-            self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
         else:
-            self.fail(WireError(WireProblem.CLOSED, "the peer closed the connection"))
+            said = ""
+        self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
 
-    def _take_known(self, data: bytes) -> bool:
-        """Take a whole response that means what one before it meant. False, with nothing changed, if it is none."""
-        state = self._headers.state
-        for size in state.prefix_sizes:
-            prefix = state.prefixes.get(data[:size])
-            if prefix is not None and self._block is None and len(data) - size > MESSAGE_HEAD.size:
-                return self._take_response(prefix, data)
-        return False
+    def _count(self, size: int, limit: int) -> None:
+        self._received += size
+        if self._received > limit:
+            raise over_limit(WireProblem.TOTAL_BYTES, limit, "bytes received on this connection")
 
-    def _take_response(self, prefix: ResponsePrefix, data: bytes) -> bool:
-        """See `_take_known`. Whatever is out of the ordinary goes the long way, which does the same and explains."""
-        start = prefix.size
-        high, low, kind, flags, stream_id, compressed, length = MESSAGE_HEAD.unpack_from(data, start)
-        size = high << 8 | low
-        start += 9
-        suffix = prefix.suffixes.get(data[start + size :])
-        limits, stream = self.limits, self.streams.get(stream_id)
-        window = self._receive_window - size
-        settings = self.budgets.spent[SETTINGS_FRAMES] + prefix.settings_frames
-        if (
-            suffix is None
-            or stream is None
-            or kind != DATA
-            or flags
-            or compressed
-            or stream_id != prefix.stream_id
-            or size != length + 5
-            or size > MAX_FRAME
-            or length > limits.message_bytes
-            or window * 2 < limits.connection_window
-            or stream.local_open
-            or stream.head_done
-            or not stream.remote_open
-            or suffix.list_size > limits.header_list_bytes
-            or settings > limits.settings
-            or not (self.settled or prefix.settings_frames)
-        ):
+    def _take_response(self, data: bytes) -> bool:
+        """Take a whole response of a shape seen before. Return False, with nothing changed, if ``data`` is none.
+
+        Everything else is taken frame by frame, which has the same effect and explains what is wrong.
+        """
+        found = match_response(self._headers.state, data, self.limits)
+        if found is None or self._block is not None:
             return False
-        if prefix.settings_frames:
-            self._take_settings(prefix, settings)
+        prefix, message, suffix = found
+        stream = self._streams.get(prefix.stream_id)
+        if stream is None or stream.local_open or stream.head_done or not stream.remote_open:
+            return False
+        window = self._receive_window - len(message)
+        if window * 2 < self.limits.connection_window:
+            return False
+        if not (self._control.take_settings(prefix) if prefix.settings_frames else self._control.settled):
+            return False
         self._headers.state = suffix.state
         self._receive_window = window
         stream.head_done, stream.remote_open = True, False
-        del self.streams[stream_id]
+        del self._streams[prefix.stream_id]
         self.touched.append(stream)
-        stream.on_response(prefix.head, data[start : start + size], suffix.trailers)
+        stream.on_response(prefix.head, message, suffix.trailers)
         return True
 
-    def _take_settings(self, prefix: ResponsePrefix, spent: int) -> None:
-        """The SETTINGS that a prefix begins with."""
-        self.budgets.spent[SETTINGS_FRAMES] = spent
-        self.budgets.counted += prefix.settings_frames
-        if not self.settled:
-            self.settled = True
-            self.max_streams = None
-        for payload in prefix.settings:
-            self._apply_settings(payload)
-
     def _take_new(self, data: bytes) -> None:
-        """Take frames one by one, and remember them if they are a whole response as most servers send it."""
+        """Take frames one by one, and remember their shape if they are a whole response as most servers send it."""
         state, whole = self._headers.state, self._block is None
         self._take_frames(data)
         if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
@@ -195,14 +194,14 @@ class ClientConnection(Control):
                 self._headers.learn(state, prefix, suffix)
 
     def _take_frames(self, data: bytes) -> None:
-        """Handle the whole frames of `data`, and keep the rest. At most one frame is ever kept (fault 65)."""
+        """Handle the whole frames of ``data``, and keep the rest: never more than one frame (fault 65)."""
         position, size = 0, len(data)
         while size - position >= 9:
             high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
             length = high << 8 | low
             start = position + 9
             end = start + length
-            if not self.settled or length > MAX_FRAME:
+            if not self._control.settled or length > MAX_FRAME:
                 self._check_frame(data[position:start], kind, flags, length)
             if end > size:
                 self._wanted = 9 + length
@@ -210,12 +209,12 @@ class ClientConnection(Control):
             if self._block is not None and (kind != CONTINUATION or stream_id & MAX_STREAM_ID != self._block_stream):
                 raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
             if kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
-                # Nearly all header blocks come so: whole, and without padding or priority.
+                # Nearly all header blocks come like this: whole, and without padding or priority.
                 self._on_block(stream_id & MAX_STREAM_ID, data[start:end], end=flags & END_STREAM != 0)
             else:
                 handler = _HANDLERS.get(kind)
                 if handler is None:
-                    self.budgets.spend(UNKNOWN_FRAMES)
+                    self._control.receive(kind, flags, stream_id & MAX_STREAM_ID, data[start:end])
                 else:
                     handler(self, flags, stream_id & MAX_STREAM_ID, data[start:end])
             position = end
@@ -232,7 +231,7 @@ class ClientConnection(Control):
             raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        stream = self.streams.get(stream_id) or self._stream(stream_id, "DATA")
+        stream = self._streams.get(stream_id) or self.sender.find(stream_id, "DATA")
         size = len(payload)
         self._receive_window -= size
         if self._receive_window < 0:
@@ -250,20 +249,20 @@ class ClientConnection(Control):
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
-            self._break_stream(stream, WireError(WireProblem.FLOW_CONTROL, "more data than the stream's window"))
+            self.sender.fail(stream, WireError(WireProblem.FLOW_CONTROL, "more data than the stream's window"))
         elif not stream.head_done:
-            self._break_stream(stream, WireError(WireProblem.PROTOCOL, "DATA before the response headers"))
+            self.sender.fail(stream, WireError(WireProblem.PROTOCOL, "DATA before the response headers"))
         else:
             if size != len(data):
-                self.used(stream, size - len(data))
+                self.sender.used(stream, size - len(data))
             stream.remote_open = not end
             self.touched.append(stream)
             stream.on_data(data, end=end)
             if end:
                 if stream.local_open:
-                    self.reset(stream)
+                    self.sender.reset(stream)
                 else:
-                    self.streams.pop(stream_id, None)
+                    self._streams.pop(stream_id, None)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if flags & PADDED:
@@ -293,19 +292,19 @@ class ClientConnection(Control):
             self._on_block(stream_id, block, end=self._block_end)
 
     def _on_block(self, stream_id: int, data: bytes, *, end: bool) -> None:
-        stream = self.streams.get(stream_id) or self._stream(stream_id, "HEADERS")
+        stream = self._streams.get(stream_id) or self.sender.find(stream_id, "HEADERS")
         block = self._headers.read(data)
         if stream is None or not stream.remote_open:
             self.budgets.spend(LATE_FRAMES)
             return
         if block.malformed or stream.head_done is not (block.http_status is None) or (stream.head_done and not end):
             problem = block.malformed or _misplaced(stream, block)
-            self._break_stream(stream, WireError(WireProblem.PROTOCOL, f"malformed response headers: {problem}"))
+            self.sender.fail(stream, WireError(WireProblem.PROTOCOL, f"malformed response headers: {problem}"))
             return
         if block.http_status is not None and block.http_status < 200:
             if end:
                 error = WireError(WireProblem.PROTOCOL, "an informational response ended the stream")
-                self._break_stream(stream, error)
+                self.sender.fail(stream, error)
                 return
             self.budgets.spend(INFORMATIONAL)
             return
@@ -315,21 +314,15 @@ class ClientConnection(Control):
         stream.on_headers(block, end=end)
         if end:
             if stream.local_open:
-                # Nobody will read the rest of the request (section 8.1).
-                self.reset(stream)
+                # The peer will not read the rest of the request (section 8.1).
+                self.sender.reset(stream)
             else:
-                self.streams.pop(stream_id, None)
+                self._streams.pop(stream_id, None)
 
+    #: The frames that carry parts of responses; ``Control`` handles all others.
     HANDLERS: ClassVar[dict[int, Callable[["ClientConnection", int, int, bytes], None]]] = {
         DATA: _on_data,
         HEADERS: _on_headers,
-        PRIORITY: Control.on_priority,
-        RST_STREAM: Control.on_reset,
-        SETTINGS: Control.on_settings,
-        PUSH_PROMISE: Control.on_push_promise,
-        PING: Control.on_ping,
-        GOAWAY: Control.on_goaway,
-        WINDOW_UPDATE: Control.on_window_update,
         CONTINUATION: _on_continuation,
     }
 

@@ -11,14 +11,53 @@ the state of the stream.
 import struct
 from typing import Final
 
-from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, SETTINGS
+from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME, SETTINGS
 from .hpack_cache import ResponsePrefix, ResponseSuffix, TableState
+from .limits import Limits
 
 NEW_RESPONSES_PER_CONNECTION: Final = 2
 MAX_LEARNT_BYTES: Final = 2048
 
-MESSAGE_HEAD: Final = struct.Struct(">HBBBIBI")
-"""The head of a DATA frame, and gRPC's prefix of the message in it."""
+#: What gRPC puts before a message: a byte that says whether it is compressed, and its length.
+PREFIX_BYTES: Final = 5
+
+#: The largest message that fits into one frame.
+_MAX_MESSAGE: Final = MAX_FRAME - PREFIX_BYTES
+#: The head of a DATA frame, and gRPC's five bytes before the message in it.
+_MESSAGE_HEAD: Final = struct.Struct(">HBBBIBI")
+_MESSAGE_HEAD_BYTES: Final = _MESSAGE_HEAD.size
+
+
+def match_response(
+    state: TableState, data: bytes, limits: Limits
+) -> tuple[ResponsePrefix, bytes, ResponseSuffix] | None:
+    """Split ``data`` if it is a whole response of a shape seen in ``state``: prefix, message, suffix. None otherwise.
+
+    The message includes gRPC's five bytes; it is neither compressed nor cut, and within ``limits``. Everything that the
+    bytes alone can tell is checked here; the caller checks what depends on the connection.
+    """
+    for size in state.prefix_sizes:
+        prefix = state.prefixes.get(data[:size])
+        if prefix is None or len(data) - size <= _MESSAGE_HEAD_BYTES:
+            continue
+        high, low, kind, flags, stream_id, compressed, length = _MESSAGE_HEAD.unpack_from(data, size)
+        start = size + 9
+        end = start + PREFIX_BYTES + length
+        suffix = prefix.suffixes.get(data[end:])
+        if (
+            suffix is None
+            or kind != DATA
+            or flags
+            or compressed
+            or stream_id != prefix.stream_id
+            or high << 8 | low != length + PREFIX_BYTES
+            or length > _MAX_MESSAGE
+            or length > limits.message_bytes
+            or suffix.list_size > limits.header_list_bytes
+        ):
+            return None
+        return prefix, data[start:end], suffix
+    return None
 
 
 def split_response(state: TableState, data: bytes) -> tuple[ResponsePrefix | None, ResponseSuffix | None]:
@@ -27,9 +66,9 @@ def split_response(state: TableState, data: bytes) -> tuple[ResponsePrefix | Non
     None for what is not SETTINGS frames or none, HEADERS, DATA, HEADERS, in plain form and of one stream.
     """
     prefix = _prefix(state, data)
-    if prefix is None or len(data) - prefix.size < MESSAGE_HEAD.size:
+    if prefix is None or len(data) - prefix.size < _MESSAGE_HEAD_BYTES:
         return None, None
-    high, low, kind, flags, stream_id, *_ = MESSAGE_HEAD.unpack_from(data, prefix.size)
+    high, low, kind, flags, stream_id, *_ = _MESSAGE_HEAD.unpack_from(data, prefix.size)
     if kind != DATA or flags or stream_id != prefix.stream_id:
         return None, None
     return prefix, _suffix(prefix, data, prefix.size + 9 + (high << 8 | low))

@@ -1,7 +1,7 @@
 """What we send on an HTTP/2 connection: requests, data within the peer's windows, resets, credit (RFC 9113).
 
-We send no header field through HPACK's dynamic table: the first block of a connection sets its size to zero, which is
-within whatever limit the peer announces (RFC 7541 section 4.2), and after that a block is a constant.
+No header field that we send goes through HPACK's dynamic table. The first block of a connection sets the table's size
+to zero, which is within any limit that the peer announces (RFC 7541 section 4.2); after that a block is a constant.
 """
 
 from typing import Final
@@ -26,25 +26,32 @@ from .frames import (
 from .hpack_cache import ResponseBlock
 from .limits import DEFAULT_WINDOW, Limits
 
+#: How many calls may begin before the peer says how many it takes; no server should take fewer (section 6.5.2).
 STREAMS_BEFORE_SETTINGS: Final = 100
-"""How many calls begin before the peer said how many it takes; no server is to take fewer (section 6.5.2)."""
 
 
 class Stream:
-    """One request and its response: the state that HTTP/2 keeps of it, and the events that it gets.
+    """One request and its response: the state that HTTP/2 keeps for it, and the events that it gets.
 
-    Subclasses say what the events mean.
+    Subclasses define what the events mean.
     """
 
     __slots__ = ("head_done", "id", "local_open", "receive_window", "remote_open", "send_window", "unacknowledged")
 
     def __init__(self) -> None:
+        #: The stream's number; 0 until the request begins.
         self.id = 0
+        #: Bytes that the peer's window for this stream still allows. SETTINGS can make it negative.
         self.send_window = 0
+        #: Bytes that our window for this stream still allows the peer.
         self.receive_window = 0
+        #: Bytes that were used and not yet credited to the peer.
         self.unacknowledged = 0
+        #: True until the request has ended.
         self.local_open = False
+        #: True until the response has ended.
         self.remote_open = False
+        #: True once the response headers have come.
         self.head_done = False
 
     def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
@@ -52,7 +59,7 @@ class Stream:
         raise NotImplementedError
 
     def on_data(self, data: bytes, *, end: bool) -> None:
-        """A piece of the body has come. Say `ClientConnection.used` when it is no longer kept."""
+        """A piece of the body has come. Call ``Sender.used`` when it is no longer kept."""
         raise NotImplementedError
 
     def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
@@ -74,42 +81,44 @@ class Sender:
     """The sending half of a connection, and the streams that are open on it."""
 
     __slots__ = (
-        "_initial_window",
+        "_budgets",
         "_next_id",
-        "budgets",
-        "failure",
-        "goaway",
+        "initial_window",
         "limits",
         "max_frame",
         "max_streams",
         "outgoing",
+        "refused",
         "send_window",
         "streams",
         "touched",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, budgets: Budgets) -> None:
         self.limits = limits
-        self.budgets = Budgets(limits)
+        self._budgets = budgets
+        #: What must be sent. The code that sends a part of it deletes that part. Never replaced by another object.
         self.outgoing = bytearray(limits.preamble)
-        """What must be sent; whoever sends a part of it deletes that part."""
+        #: The open streams by number. Never replaced by another object.
         self.streams: dict[int, Stream] = {}
+        #: The streams that got an event or room to send; the code that reads it clears it. Never replaced.
         self.touched: list[Stream] = []
-        """The streams that got an event or room to send; whoever looks at it clears it."""
-        self.failure: WireError | None = None
-        """Why the connection is over, if it is."""
-        self.goaway: WireError | None = None
-        """Why no new stream can be opened, once the peer said GOAWAY."""
+        #: Why no new stream can be opened: the peer sent GOAWAY, or the connection is over.
+        self.refused: WireError | None = None
+        #: Bytes that the peer's window for the connection still allows.
         self.send_window = DEFAULT_WINDOW
+        #: The largest frame that we send.
         self.max_frame = MAX_FRAME
+        #: How many streams the peer takes at once; None where it sets no limit.
         self.max_streams: int | None = STREAMS_BEFORE_SETTINGS
-        self._initial_window = DEFAULT_WINDOW
+        #: The peer's window for a new stream.
+        self.initial_window = DEFAULT_WINDOW
         self._next_id = 1
 
     @property
     def can_open(self) -> bool:
         """True while the peer takes one more stream."""
-        if self.failure or self.goaway or self._next_id > MAX_STREAM_ID:
+        if self.refused or self._next_id > MAX_STREAM_ID:
             return False
         return self.max_streams is None or len(self.streams) < self.max_streams
 
@@ -118,12 +127,26 @@ class Sender:
         """Why no stream can ever be opened again, if so."""
         if self._next_id > MAX_STREAM_ID:
             return WireError(WireProblem.GOING_AWAY, "the connection has used up its stream numbers")
-        return self.failure or self.goaway
+        return self.refused
+
+    def find(self, stream_id: int, kind: str) -> Stream | None:
+        """Return the stream that a frame of type ``kind`` belongs to; None if it is over.
+
+        Raises:
+            WireError: the stream was never opened.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None and (stream_id >= self._next_id or not stream_id & 1):
+            raise WireError(WireProblem.PROTOCOL, f"{kind} on stream {stream_id}, which was never opened")
+        return stream
 
     def open(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
-        """Begin a request with a header block made of `literal_field` and static entries. `can_open` must be true."""
+        """Begin a request with a header block made of ``literal_field`` and static entries.
+
+        ``can_open`` must be true.
+        """
         number = stream.id = self._next_id
-        stream.send_window = self._initial_window
+        stream.send_window = self.initial_window
         stream.receive_window = self.limits.stream_window
         stream.local_open = not end
         stream.remote_open = True
@@ -143,26 +166,26 @@ class Sender:
             kind, flags = CONTINUATION, 0
 
     def request(self, stream: Stream, block: bytes, data: bytes) -> bool:
-        """Begin and end a request in one step. False, with nothing changed, if it is not that simple.
+        """Begin and end a request in one step. Return False, with nothing changed, if it is not that simple.
 
-        `can_open` must be true.
+        ``can_open`` must be true.
         """
         size, length = len(block) + 1, len(data)
         window = self.send_window - length
-        if size > MAX_FRAME or length > self.max_frame or window < 0 or length > self._initial_window:
+        if size > MAX_FRAME or length > self.max_frame or window < 0 or length > self.initial_window:
             return False
         number = stream.id = self._next_id
         if number == 1:
             block = NO_DYNAMIC_TABLE + block
         else:
             size -= 1
-        stream.send_window = self._initial_window - length
+        stream.send_window = self.initial_window - length
         stream.receive_window = self.limits.stream_window
         stream.remote_open = True
         self._next_id = number + 2
         self.streams[number] = stream
         self.send_window = window
-        self.budgets.spent[WINDOW_UPDATES] -= 2
+        self._budgets.spent[WINDOW_UPDATES] -= 2
         self.outgoing += b"".join(
             (
                 HEAD.pack(size >> 8, size & 0xFF, HEADERS, END_HEADERS, number),
@@ -174,7 +197,7 @@ class Sender:
         return True
 
     def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> int:
-        """Send as much of `data` as the windows allow, with `end` after its last byte. Returns how many bytes went."""
+        """Send as much of ``data`` as the windows allow, with ``end`` after its last byte. Return how many bytes."""
         size = len(data)
         # A frame without data needs no window, even where SETTINGS made it negative (section 6.9.2).
         if not size or (size <= self.max_frame and size <= self.send_window and size <= stream.send_window):
@@ -194,8 +217,8 @@ class Sender:
         self.outgoing += data
         self.send_window -= size
         stream.send_window -= size
-        # Whoever takes data says so, on two levels.
-        self.budgets.spent[WINDOW_UPDATES] -= 2
+        # A peer that takes data credits it twice: to the stream and to the connection.
+        self._budgets.spent[WINDOW_UPDATES] -= 2
         if end:
             stream.local_open = False
 
@@ -203,13 +226,28 @@ class Sender:
         """End a stream from our side, if it is still open."""
         if stream.local_open or stream.remote_open:
             stream.local_open = stream.remote_open = False
-            if self.streams.pop(stream.id, None) is not None and self.failure is None:
+            if self.streams.pop(stream.id, None) is not None:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
-                # What the peer sent before it heard of this is no fault of its own.
-                self.budgets.spent[LATE_FRAMES] = 0
+                # The peer is not to blame for what it sent before it received this.
+                self._budgets.spent[LATE_FRAMES] = 0
+
+    def fail(self, stream: Stream, error: WireError) -> None:
+        """End one stream for an error of the peer that concerns no other stream (section 5.4.2)."""
+        self.reset(stream, error.code)
+        self.touched.append(stream)
+        stream.on_failed(error)
+
+    def refuse(self, error: WireError, last: int = 0) -> None:
+        """Open no more streams. ``error`` says why, and ends the open streams with numbers above ``last``."""
+        self.refused = error
+        for stream in [stream for stream in self.streams.values() if stream.id > last]:
+            del self.streams[stream.id]
+            stream.local_open = stream.remote_open = False
+            self.touched.append(stream)
+            stream.on_failed(error)
 
     def used(self, stream: Stream, size: int) -> None:
-        """`size` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
+        """``size`` bytes of the stream's body are no longer kept: the peer may send as many more (section 6.9)."""
         stream.unacknowledged += size
         if stream.unacknowledged * 2 >= self.limits.stream_window and stream.remote_open:
             self.outgoing += frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(stream.unacknowledged))

@@ -93,9 +93,9 @@ def check_mutant(data: bytes, requests: int, chance: random.Random, cache: Heade
 def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCache) -> tuple[str, list[object]]:
     """How a connection with some calls ends, and how each of them does."""
     connection = ClientConnection(LIMITS, cache)
-    calls = [ClientCall(connection, unary=number % 2 == 0) for number in range(requests)]
+    calls = [ClientCall(connection.sender, unary=number % 2 == 0) for number in range(requests)]
     for call in calls:
-        connection.open(call, HEAD, end=True)
+        connection.sender.open(call, HEAD, end=True)
     position = 0
     while position < len(data):
         size = next(cuts)

@@ -19,7 +19,7 @@ from plugind.protocol.wire.grpc import request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache, ResponseBlock
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
-from plugind.protocol.wire.sending import Stream
+from plugind.protocol.wire.sending import Sender, Stream
 
 Event = tuple[str, object]
 
@@ -39,11 +39,11 @@ _NAMES: Final = ("x-plugin", "date", "server", "grpc-encoding", "x-trace-bin", "
 class Recorder(Stream):
     """A stream that keeps its events, data in one piece however it was cut."""
 
-    __slots__ = ("_connection", "events")
+    __slots__ = ("_sender", "events")
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, sender: Sender) -> None:
         super().__init__()
-        self._connection = connection
+        self._sender = sender
         self.events: list[Event] = []
 
     def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
@@ -55,7 +55,7 @@ class Recorder(Stream):
     def on_data(self, data: bytes, *, end: bool) -> None:
         """See `Stream`."""
         add_data(self.events, data)
-        self._connection.used(self, len(data))
+        self._sender.used(self, len(data))
         if end:
             self.events.append(("end", None))
 
@@ -100,9 +100,9 @@ class Heard:
 def listen(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cache: HeaderCache) -> Heard:
     """Give a server's bytes to our client in pieces of the sizes that `cuts` yields."""
     connection = ClientConnection(limits, cache)
-    streams = [Recorder(connection) for _ in range(requests)]
+    streams = [Recorder(connection.sender) for _ in range(requests)]
     for stream in streams:
-        connection.open(stream, HEAD, end=True)
+        connection.sender.open(stream, HEAD, end=True)
     position, most = 0, 0
     while position < len(data):
         size = next(cuts)
@@ -146,7 +146,7 @@ class Server:
         self._out = bytearray()
         client = ClientConnection(limits, HeaderCache())
         for _ in range(requests):
-            client.open(Recorder(client), HEAD, end=True)
+            client.sender.open(Recorder(client.sender), HEAD, end=True)
         self._h2.initiate_connection()
         self._h2.receive_data(bytes(client.outgoing))
         self._budget = 60

@@ -37,6 +37,7 @@ class Driver:
         "closed",
         "connection",
         "peer",
+        "sender",
     )
 
     def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Peer | None) -> None:
@@ -44,6 +45,7 @@ class Driver:
         self.authority = authority
         self.peer = peer
         self.connection = ClientConnection(limits)
+        self.sender = self.connection.sender
         self.closed = False
         self._leading = False
         self._senders = 0
@@ -63,16 +65,16 @@ class Driver:
     # Sending.
 
     async def open(self, call: ClientCall, head: bytes, deadline: float | None, *, end: bool) -> None:
-        """Begin a request, as soon as the peer takes one more. Not needed where `connection.can_open` is true."""
-        connection = self.connection
+        """Begin a request, as soon as the peer takes one more. Not needed where `sender.can_open` is true."""
+        sender = self.sender
         await self.until(self._may_open, call, deadline)
-        if connection.refusal is not None:
-            call.cancel(failure_outcome(connection.refusal))
+        if sender.refusal is not None:
+            call.cancel(failure_outcome(sender.refusal))
         if call.outcome is None:
-            connection.open(call, head, end=end)
+            sender.open(call, head, end=end)
 
     def _may_open(self) -> bool:
-        return self.connection.can_open or self.connection.refusal is not None
+        return self.sender.can_open or self.sender.refusal is not None
 
     def request_now(self, call: ClientCall, head: bytes, data: bytes) -> bool:
         """Send a whole small request without waiting. False, with nothing done, if it is not that simple.
@@ -81,7 +83,7 @@ class Driver:
         """
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
-        if not self.connection.can_open or not self.connection.request(call, head, data):
+        if not self.sender.can_open or not self.sender.request(call, head, data):
             return False
         if not self._transport.buffers:
             self._flush()
@@ -91,7 +93,7 @@ class Driver:
         """Send what goes of a framed message without waiting. Returns how much; some of it may stay in `outgoing`."""
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
-        sent = self.connection.send(call, data, end=end)
+        sent = self.sender.send(call, data, end=end)
         if not self._transport.buffers:
             self._flush()
         return sent
@@ -103,7 +105,7 @@ class Driver:
         while rest and call.local_open:
             await self.until(call.can_send, call, deadline)
             if call.local_open:
-                rest = rest[self.connection.send(call, rest, end=end) :]
+                rest = rest[self.sender.send(call, rest, end=end) :]
         await self.flushed(call, deadline)
 
     async def flushed(self, call: ClientCall, deadline: float | None) -> None:
@@ -276,7 +278,7 @@ class Driver:
             waiters: list[ClientCall | None] = (
                 list(self._parked) if everyone else cast("list[ClientCall | None]", connection.touched)
             )
-            if None in self._parked and connection.can_open and not everyone:
+            if None in self._parked and self.sender.can_open and not everyone:
                 waiters = [*waiters, None]
             for call in waiters:
                 for task in self._parked.pop(call, ()):

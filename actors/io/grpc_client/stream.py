@@ -115,10 +115,10 @@ class ClientStream(Generic[SendT, RecvT]):
         if driver.closed:
             raise trio.ClosedResourceError("this channel was closed")
         head = self._head()
-        call = self._call = ClientCall(driver.connection, unary=not self._streams_in)
+        call = self._call = ClientCall(driver.sender, unary=not self._streams_in)
         self._ended = end
-        if driver.connection.can_open:
-            driver.connection.open(call, head, end=end)
+        if driver.sender.can_open:
+            driver.sender.open(call, head, end=end)
         return call
 
     def _head(self) -> bytes:
@@ -153,7 +153,7 @@ class ClientStream(Generic[SendT, RecvT]):
     def _send_whole(self, data: bytes) -> bool:
         """Send the whole request in one step, if it can be; some of it may wait in the connection."""
         driver = self._driver
-        call = ClientCall(driver.connection, unary=not self._streams_in)
+        call = ClientCall(driver.sender, unary=not self._streams_in)
         if not driver.request_now(call, self._head(), data):
             return False
         self._call = call

@@ -18,8 +18,8 @@ HEAD = request_head("/a.B/C", "localhost")
 
 def begun(*, unary: bool = True, limits: Limits | None = None) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits())
-    call = ClientCall(connection, unary=unary)
-    connection.open(call, HEAD, end=True)
+    call = ClientCall(connection.sender, unary=unary)
+    connection.sender.open(call, HEAD, end=True)
     connection.receive(HELLO + headers(1))
     connection.outgoing.clear()
     return connection, call
@@ -183,12 +183,12 @@ def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
 def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
     """A server may answer each DATA frame with two of them, however large the upload."""
     connection = ClientConnection(Limits(window_updates=5))
-    call = ClientCall(connection, unary=True)
-    connection.open(call, HEAD)
+    call = ClientCall(connection.sender, unary=True)
+    connection.sender.open(call, HEAD)
     connection.receive(HELLO)
     body = memoryview(frame_message(b"x" * 2_000_000))
     while body:
-        sent = connection.send(call, body, end=True)
+        sent = connection.sender.send(call, body, end=True)
         body = body[sent:]
         for _ in range(-(-sent // 16_384)):
             for stream in (b"\0\0\0\0", b"\0\0\0\1"):

@@ -34,8 +34,8 @@ def called(
     said: bytes, *, unary: bool = True, limits: Limits | None = None, ended: bool = True
 ) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits(), HeaderCache())
-    call = ClientCall(connection, unary=unary)
-    connection.open(call, HEAD, end=ended)
+    call = ClientCall(connection.sender, unary=unary)
+    connection.sender.open(call, HEAD, end=ended)
     connection.receive(HELLO)
     connection.outgoing.clear()
     connection.receive(said)
@@ -151,7 +151,7 @@ def test_a_unary_call_has_the_outcome_of_what_was_said(said: bytes, outcome: tup
     connection, call = called(said)
     assert told(call) == outcome
     assert connection.failure is None
-    assert not connection.streams, "a call that is over is no stream any more"
+    assert not connection.sender.streams, "a call that is over is no stream any more"
 
 
 @pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8", "application/grpc"])
@@ -278,8 +278,8 @@ def test_a_known_response_with_a_status_of_nothing_is_no_success() -> None:
     cache = HeaderCache()
     for _ in range(3):
         connection = ClientConnection(Limits(), cache)
-        call = ClientCall(connection, unary=True)
-        connection.open(call, HEAD, end=True)
+        call = ClientCall(connection.sender, unary=True)
+        connection.sender.open(call, HEAD, end=True)
         connection.receive(HELLO + ended(("grpc-status", "")))
         assert told(call) == (Status.UNKNOWN, "grpc-status is ")
 
@@ -325,12 +325,12 @@ def test_a_failure_before_the_headers_is_an_end_too() -> None:
 def test_there_is_room_to_send_while_both_windows_are_open() -> None:
     connection, call = called(b"", ended=False)
     assert call.can_send()
-    for side in (connection, call):
+    for side in (connection.sender, call):
         window, side.send_window = side.send_window, 0
         assert not call.can_send()
         side.send_window = window
     call.local_open = False
-    connection.send_window = 0
+    connection.sender.send_window = 0
     assert call.can_send(), "there is no sense in waiting for room"
 
 
@@ -417,7 +417,7 @@ def test_any_shape_of_a_response_has_one_outcome_that_its_caller_can_live_with(
         connection.receive(piece)
         assert outcome is None or call.outcome is outcome
         outcome = call.outcome
-        assert (call.id in connection.streams) == (outcome is None)
+        assert (call.id in connection.sender.streams) == (outcome is None)
     if outcome is not None:
         assert not call.remote_open
         assert outcome.message.isprintable()

@@ -78,21 +78,21 @@ class WireMachine(RuleBasedStateMachine):
 
     @rule(size=SIZES, unary=st.booleans(), at_once=st.booleans())
     def call(self, size: int, unary: bool, at_once: bool) -> None:
-        if not self.client.can_open:
+        if not self.client.sender.can_open:
             return
         body = frame_message(b"q" * size)
-        talk = Talk(ClientCall(self.client, unary=unary), body, body)
-        if at_once and self.client.request(talk.call, HEAD, body):
+        talk = Talk(ClientCall(self.client.sender, unary=unary), body, body)
+        if at_once and self.client.sender.request(talk.call, HEAD, body):
             talk.unsent = b""
         else:
-            self.client.open(talk.call, HEAD)
+            self.client.sender.open(talk.call, HEAD)
         self.talks.append(talk)
 
     @rule(which=WHICH)
     def send(self, which: int) -> None:
         for talk in self.some(which):
             if talk.call.local_open:
-                sent = self.client.send(talk.call, memoryview(talk.unsent), end=True)
+                sent = self.client.sender.send(talk.call, memoryview(talk.unsent), end=True)
                 talk.unsent = talk.unsent[sent:]
 
     @rule(which=WHICH)
@@ -105,7 +105,7 @@ class WireMachine(RuleBasedStateMachine):
     def give_up(self, which: int) -> None:
         for talk in self.some(which):
             talk.cancelled = talk.cancelled or talk.call.outcome is None
-            self.client.reset(talk.call)
+            self.client.sender.reset(talk.call)
 
     # --- what the server does ---
 
@@ -160,7 +160,7 @@ class WireMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_broke_a_rule(self) -> None:
         assert self.client.failure is None
-        assert self.client.send_window >= 0
+        assert self.client.sender.send_window >= 0
         for talk in self.talks:
             assert talk.asked.startswith(bytes(talk.heard))
             got = [*talk.taken, *(talk.call.messages or ())]
@@ -181,7 +181,7 @@ class WireMachine(RuleBasedStateMachine):
         for talk in self.talks:
             self.check_end(talk)
         live = {talk.call.id for talk in self.talks if talk.call.local_open or talk.call.remote_open}
-        assert set(self.client.streams) == live
+        assert set(self.client.sender.streams) == live
 
     def check_end(self, talk: Talk) -> None:
         outcome = talk.call.outcome

@@ -74,12 +74,12 @@ def test_what_we_write_is_what_h2_reads(
     sent = [*metadata, ("x-large", "v" * large + "v")]
     head = request_head("/" + path, "localhost") + timeout_field(2.5) + metadata_fields(sent)
     for message in messages:
-        call = ClientCall(connection, unary=True)
-        connection.open(call, head)
+        call = ClientCall(connection.sender, unary=True)
+        connection.sender.open(call, head)
         body = memoryview(frame_message(message))
         got, fields = bytearray(), None
         while call.local_open:
-            body = body[connection.send(call, body, end=True) :]
+            body = body[connection.sender.send(call, body, end=True) :]
             events = server.receive_data(bytes(connection.outgoing))
             connection.outgoing.clear()
             for event in events:
@@ -161,8 +161,8 @@ def test_the_fuzzer_runs_and_says_its_figures(capsys: pytest.CaptureFixture[str]
 def test_what_is_buffered_stays_within_one_frame() -> None:
     """Fault 65: a frame that never ends is kept up to its announced size, and no announcement is over the limit."""
     connection = ClientConnection(Limits())
-    stream = Recorder(connection)
-    connection.open(stream, request_head("/a", "localhost"), end=True)
+    stream = Recorder(connection.sender)
+    connection.sender.open(stream, request_head("/a", "localhost"), end=True)
     connection.receive(b"\0\0\0\4\0\0\0\0\0" + b"\0\x40\0\0\0\0\0\0\1" + b"x" * 16_383)
     assert connection.buffered == 9 + 16_383
     assert connection.failure is None

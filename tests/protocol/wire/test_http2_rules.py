@@ -62,8 +62,8 @@ def begun(
     limits: Limits | None = None, *, greeting: bytes = HELLO, ended: bool = True
 ) -> tuple[ClientConnection, ClientCall]:
     connection = ClientConnection(limits or Limits(), HeaderCache())
-    call = ClientCall(connection, unary=True)
-    connection.open(call, HEAD, end=ended)
+    call = ClientCall(connection.sender, unary=True)
+    connection.sender.open(call, HEAD, end=ended)
     connection.receive(greeting)
     connection.outgoing.clear()
     return connection, call
@@ -188,15 +188,15 @@ def test_malformed_headers_end_their_call_alone(said: bytes, words: str) -> None
 def test_a_rule_of_one_stream_ends_that_stream_alone(said: bytes, words: str, code: ErrorCode) -> None:
     """RFC 9113 section 5.4.2."""
     connection, call = begun()
-    other = ClientCall(connection, unary=True)
-    connection.open(other, HEAD, end=True)
+    other = ClientCall(connection.sender, unary=True)
+    connection.sender.open(other, HEAD, end=True)
     connection.outgoing.clear()
     connection.receive(said)
     assert call.outcome is not None
     assert call.outcome.message == words
     assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, WORD.pack(code))
     assert (connection.failure, other.outcome) == (None, None)
-    assert set(connection.streams) == {3}
+    assert set(connection.sender.streams) == {3}
     assert connection.touched == [call]
 
 
@@ -272,7 +272,7 @@ def test_a_flood_of_frames_ends_at_its_budget(limits: Limits, one: bytes, allowe
 def test_what_comes_for_a_call_that_is_over_costs_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
     """Fault 60; what the peer sent before it heard of the end is no fault of its own."""
     connection, call = begun(limits)
-    connection.reset(call)
+    connection.sender.reset(call)
     for spent in range(1, 4):
         connection.receive(one)
         assert (connection.failure, connection.budgets.spent[kind]) == (None, spent)
@@ -283,12 +283,12 @@ def test_what_comes_for_a_call_that_is_over_costs_a_budget(limits: Limits, one: 
 
 def test_a_call_that_we_reset_makes_late_frames_free_again() -> None:
     connection, call = begun(Limits(late_frames=3))
-    other = ClientCall(connection, unary=True)
-    connection.open(other, HEAD, end=True)
-    connection.reset(call)
+    other = ClientCall(connection.sender, unary=True)
+    connection.sender.open(other, HEAD, end=True)
+    connection.sender.reset(call)
     for _ in range(3):
         connection.receive(data(1, b"x"))
-    connection.reset(other)
+    connection.sender.reset(other)
     assert connection.budgets.spent[LATE_FRAMES] == 0
 
 
@@ -421,8 +421,8 @@ def test_a_connection_that_ends_says_after_what(said: bytes, words: str) -> None
 def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
     """RFC 9113 section 6.8: and no new call begins."""
     connection, first = begun()
-    second = ClientCall(connection, unary=True)
-    connection.open(second, HEAD, end=True)
+    second = ClientCall(connection.sender, unary=True)
+    connection.sender.open(second, HEAD, end=True)
     connection.outgoing.clear()
     connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1 | 1 << 31) + WORD.pack(0)))
     assert first.outcome is None
@@ -431,11 +431,11 @@ def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
     assert second.outcome.status is Status.UNAVAILABLE
     assert (second.local_open, second.remote_open) == (False, False)
     assert connection.touched == [second]
-    assert not connection.can_open
-    assert connection.refusal is connection.goaway
-    assert connection.goaway is not None
+    assert not connection.sender.can_open
+    assert connection.sender.refusal is connection.sender.refused
+    assert connection.sender.refused is not None
     assert not connection.outgoing
-    assert set(connection.streams) == {1}
+    assert set(connection.sender.streams) == {1}
     connection.receive(answer(1))
     assert first.outcome is not None
     assert first.outcome.status is Status.OK
@@ -445,8 +445,8 @@ def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
 def test_goaway_may_say_why(said: bytes, words: str) -> None:
     connection, _ = begun()
     connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0) + said))
-    assert connection.goaway is not None
-    assert connection.goaway.message == f"the peer is going away (NO_ERROR{words})"
+    assert connection.sender.refused is not None
+    assert connection.sender.refused.message == f"the peer is going away (NO_ERROR{words})"
 
 
 def test_windows_may_be_as_large_as_they_can_be() -> None:
@@ -454,7 +454,7 @@ def test_windows_may_be_as_large_as_they_can_be() -> None:
     connection, call = begun(ended=False)
     connection.receive(update(0, MAX_WINDOW - 65_535) + update(1, MAX_WINDOW - 65_535))
     assert (connection.failure, call.outcome) == (None, None)
-    assert (connection.send_window, call.send_window) == (MAX_WINDOW, MAX_WINDOW)
+    assert (connection.sender.send_window, call.send_window) == (MAX_WINDOW, MAX_WINDOW)
     connection, call = begun(ended=False)
     connection.receive(settings((4, MAX_WINDOW)))
     assert (connection.failure, call.send_window) == (None, MAX_WINDOW)
@@ -487,7 +487,7 @@ def test_the_connection_is_credited_whatever_its_streams_do() -> None:
     """At half of its window, and by all that is missing: also for a call that is over."""
     for window, credited in ((65_535, 32_768), (65_536, 36_864)):
         connection, call = begun(Limits(connection_window=window))
-        connection.reset(call)
+        connection.sender.reset(call)
         connection.outgoing.clear()
         got = 0
         while not connection.outgoing:
@@ -508,7 +508,7 @@ def test_a_server_that_answers_before_it_has_read_all_is_told_that_nobody_will_s
         assert call.outcome is not None
         assert (call.local_open, call.remote_open) == (False, False)
         assert bytes(connection.outgoing) == frame(RST_STREAM, 0, 1, WORD.pack(ErrorCode.CANCEL))
-        assert not connection.streams
+        assert not connection.sender.streams
 
 
 def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> None:
@@ -520,42 +520,42 @@ def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> N
 def test_settings_are_answered_and_heeded() -> None:
     """RFC 9113 section 6.5: windows of open streams change too, and the size of frames is held within reason."""
     connection, call = begun(ended=False)
-    assert connection.can_open
+    assert connection.sender.can_open
     connection.receive(settings((1, 0), (3, 1), (4, 100), (5, 1 << 20), (6, 1), (0xFF00, 1)))
     assert bytes(connection.outgoing) == SETTINGS_ACK
-    assert (connection.max_streams, connection.max_frame, call.send_window) == (1, 65_536, 100)
-    assert not connection.can_open
-    assert connection.refusal is None
+    assert (connection.sender.max_streams, connection.sender.max_frame, call.send_window) == (1, 65_536, 100)
+    assert not connection.sender.can_open
+    assert connection.sender.refusal is None
     assert call in connection.touched
     call.send_window = 0
     connection.receive(settings((4, 50)))
     assert call.send_window == -50
     connection.receive(settings((3, 2)))
-    assert connection.can_open
-    other = ClientCall(connection, unary=True)
-    connection.open(other, HEAD)
+    assert connection.sender.can_open
+    other = ClientCall(connection.sender, unary=True)
+    connection.sender.open(other, HEAD)
     assert other.send_window == 50
     connection.receive(SETTINGS_ACK)
-    assert not connection.can_open
+    assert not connection.sender.can_open
 
 
 def test_before_the_settings_of_the_peer_a_hundred_calls_begin() -> None:
     connection = ClientConnection(Limits(), HeaderCache())
-    while connection.can_open:
-        connection.open(ClientCall(connection, unary=True), HEAD, end=True)
-    assert len(connection.streams) == STREAMS_BEFORE_SETTINGS == 100
+    while connection.sender.can_open:
+        connection.sender.open(ClientCall(connection.sender, unary=True), HEAD, end=True)
+    assert len(connection.sender.streams) == STREAMS_BEFORE_SETTINGS == 100
     connection.receive(HELLO)
-    assert connection.can_open
+    assert connection.sender.can_open
 
 
 def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
     connection, _ = begun()
-    connection._next_id = MAX_STREAM_ID
-    assert connection.can_open
-    connection.open(ClientCall(connection, unary=True), HEAD, end=True)
-    assert not connection.can_open
-    assert connection.refusal is not None
-    assert connection.refusal.message == "the connection has used up its stream numbers"
+    connection.sender._next_id = MAX_STREAM_ID
+    assert connection.sender.can_open
+    connection.sender.open(ClientCall(connection.sender, unary=True), HEAD, end=True)
+    assert not connection.sender.can_open
+    assert connection.sender.refusal is not None
+    assert connection.sender.refusal.message == "the connection has used up its stream numbers"
 
 
 def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
@@ -563,13 +563,13 @@ def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
     connection, call = begun(ended=False)
     connection.receive(update(0, 10))
     assert connection.touched == []
-    connection.send_window = 1
+    connection.sender.send_window = 1
     connection.receive(update(0, 10))
     assert connection.touched == []
-    connection.send_window = 0
+    connection.sender.send_window = 0
     connection.receive(update(0, 10))
     assert connection.touched == [call]
-    assert connection.send_window == 10
+    assert connection.sender.send_window == 10
     connection.touched.clear()
     connection.receive(update(1, 7))
     assert connection.touched == [call]
@@ -625,21 +625,21 @@ def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> No
     connection = ClientConnection(Limits(), HeaderCache())
     assert bytes(connection.outgoing).startswith(PREFACE)
     connection.outgoing.clear()
-    connection.open(ClientCall(connection, unary=True), b"\x83", end=True)
-    connection.open(ClientCall(connection, unary=True), b"\x83")
+    connection.sender.open(ClientCall(connection.sender, unary=True), b"\x83", end=True)
+    connection.sender.open(ClientCall(connection.sender, unary=True), b"\x83")
     assert bytes(connection.outgoing) == (
         frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x20\x83") + frame(HEADERS, END_HEADERS, 3, b"\x83")
     )
     connection.outgoing.clear()
     large = bytes(16_384 * 2)
-    connection.open(ClientCall(connection, unary=True), large + b"\x83", end=True)
+    connection.sender.open(ClientCall(connection.sender, unary=True), large + b"\x83", end=True)
     assert bytes(connection.outgoing) == (
         frame(HEADERS, END_STREAM, 5, large[:16_384])
         + frame(CONTINUATION, 0, 5, large[16_384:])
         + frame(CONTINUATION, END_HEADERS, 5, b"\x83")
     )
     connection.outgoing.clear()
-    connection.open(ClientCall(connection, unary=True), large, end=True)
+    connection.sender.open(ClientCall(connection.sender, unary=True), large, end=True)
     assert bytes(connection.outgoing).endswith(frame(CONTINUATION, END_HEADERS, 7, large[:16_384]))
 
 
@@ -647,16 +647,16 @@ def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
     for body in (b"", b"x" * 100, b"x" * 16_384):
         one, two = (ClientConnection(Limits(), HeaderCache()) for _ in range(2))
         for number in range(2):
-            first, second = ClientCall(one, unary=True), ClientCall(two, unary=True)
-            assert one.request(first, HEAD, body)
-            two.open(second, HEAD)
-            assert two.send(second, body, end=True) == len(body)
+            first, second = ClientCall(one.sender, unary=True), ClientCall(two.sender, unary=True)
+            assert one.sender.request(first, HEAD, body)
+            two.sender.open(second, HEAD)
+            assert two.sender.send(second, body, end=True) == len(body)
             assert bytes(one.outgoing) == bytes(two.outgoing)
             for name in ("id", "send_window", "receive_window", "local_open", "remote_open", "head_done"):
                 assert getattr(first, name) == getattr(second, name), (name, number)
-            assert one.send_window == two.send_window
+            assert one.sender.send_window == two.sender.send_window
             assert one.budgets.spent == two.budgets.spent
-            assert list(one.streams) == list(two.streams)
+            assert list(one.sender.streams) == list(two.sender.streams)
 
 
 @pytest.mark.parametrize(
@@ -673,13 +673,13 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[i
     connection.receive(settings(hinder))
     connection.outgoing.clear()
     if not hinder[0]:
-        connection.send_window = 4
+        connection.sender.send_window = 4
     if hinder[0] == 5:
         body = bytes(16_385)
-    call = ClientCall(connection, unary=True)
-    assert not connection.request(call, HEAD, body)
-    assert (bytes(connection.outgoing), call.id, list(connection.streams)) == (b"", 0, [1])
-    assert not connection.request(call, bytes(16_384), b"")
+    call = ClientCall(connection.sender, unary=True)
+    assert not connection.sender.request(call, HEAD, body)
+    assert (bytes(connection.outgoing), call.id, list(connection.sender.streams)) == (b"", 0, [1])
+    assert not connection.sender.request(call, bytes(16_384), b"")
 
 
 def test_a_known_response_tells_its_stream_the_same_as_its_frames() -> None:
@@ -687,9 +687,9 @@ def test_a_known_response_tells_its_stream_the_same_as_its_frames() -> None:
     cache, told = HeaderCache(), []
     for _ in range(2):
         connection = ClientConnection(Limits(), cache)
-        stream = Recorder(connection)
+        stream = Recorder(connection.sender)
         assert (stream.id, stream.local_open, stream.remote_open, stream.head_done) == (0, False, False, False)
-        connection.open(stream, HEAD, end=True)
+        connection.sender.open(stream, HEAD, end=True)
         connection.receive(HELLO + answer(1, b"x"))
         told.append(stream.events)
     assert [kind for kind, _ in told[0]] == ["headers", "data", "headers", "end"]

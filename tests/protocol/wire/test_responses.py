@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plugind.protocol.wire.frames import frame
 from plugind.protocol.wire.grpc import ClientCall
-from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, HeaderCache, ResponsePrefix
+from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.tests.tools.fuzz_wire import mutate
@@ -31,7 +31,7 @@ LIMITS = (
 class Slow(ClientConnection):
     """A connection that takes every frame by itself."""
 
-    def _take_known(self, data: bytes) -> bool:
+    def _take_response(self, data: bytes) -> bool:
         del data
         return False
 
@@ -41,16 +41,16 @@ class Counting(ClientConnection):
 
     hits = 0
 
-    def _take_response(self, prefix: ResponsePrefix, data: bytes) -> bool:
-        known = super()._take_response(prefix, data)
+    def _take_response(self, data: bytes) -> bool:
+        known = super()._take_response(data)
         self.hits += known
         return known
 
 
 def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[ClientCall]:
-    calls = [ClientCall(connection, unary=unary) for _ in range(3)]
+    calls = [ClientCall(connection.sender, unary=unary) for _ in range(3)]
     for call in calls:
-        connection.open(call, HEAD, end=ended)
+        connection.sender.open(call, HEAD, end=ended)
     return calls
 
 
@@ -60,14 +60,14 @@ def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[obje
     failure = connection.failure
     seen: list[object] = [
         connection.settled,
-        connection.max_streams,
-        connection.max_frame,
-        connection.send_window,
+        connection.sender.max_streams,
+        connection.sender.max_frame,
+        connection.sender.send_window,
         connection._receive_window,
         bytes(connection.outgoing),
         connection.budgets.counted,
         connection.budgets.spent if failure is None else None,
-        sorted(connection.streams),
+        sorted(connection.sender.streams),
         (table.entries, table.max_size),
         failure and (failure.problem, failure.message),
         set(connection.touched) and [call.id for call in calls if call in connection.touched],
@@ -166,7 +166,7 @@ def test_a_known_response_to_no_call_counts_as_late() -> None:
     """Fault 60: what comes for a call that is over is still paid for."""
     connection = Counting(cache=learnt())
     call = begin(connection, unary=True, ended=True)[0]
-    connection.reset(call)
+    connection.sender.reset(call)
     connection.receive(HELLO + OK)
     assert connection.hits == 0
     assert connection.budgets.counted == 1 + 3
