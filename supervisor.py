@@ -12,8 +12,8 @@ import itertools
 import random
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -22,16 +22,18 @@ import attrs
 import trio
 
 from .actors import reconciler, registration, watcher
+from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
 from .actors.dial_slots import DialSlots
-from .actors.handlers import actor as handler_actor
 from .actors.handlers.actor import Handler, policy_of
+from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.registry import built_in_handlers
 from .actors.io.descriptors import most_connections
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.grpc_client.dial import dial
 from .actors.mailbox import RegistrationInbox, report
 from .actors.registration import RegistrationConfig
+from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
@@ -41,6 +43,8 @@ from .protocol.config import Config, Root, check_roots
 from .protocol.errors import ConfigError
 from .protocol.logs import SILENT, Logger
 from .protocol.status import PluginStatus, StateName
+
+__all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "Supervisor"]
 
 #: Messages that may wait for the reconciler and for the status actor before their writers have to.
 INBOX_SIZE = 4096
@@ -56,14 +60,6 @@ class Ports:
 
     dial: Dialer = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
-
-
-class NodeEndedError(Exception):
-    """The node ended while somebody waited for it."""
-
-
-class LaggedError(Exception):
-    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that nobody waits for it."""
 
 
 class Supervisor:
@@ -93,47 +89,48 @@ class Supervisor:
     ) -> None:
         self.config = config or Config()
         check_roots(self.config.roots)
-        self._ports = ports or Ports(dial=partial(dial, limits=self.config.wire_limits))
-        self._log = log or SILENT
-        self._status_config = attrs.evolve(
-            status_config or StatusConfig(),
-            roots=tuple(root.path for root in self.config.roots),
-            expected=self.config.expected,
-            heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
-        )
-        #: What the status actor knows survives its crash, so that nobody who reads a stream is cut off.
-        self._memory = status.Memory()
-        self._first_handlers = {**built_in_handlers(), **(handlers or {})}
-        self._policies = {plugin_type: policy_of(handler) for plugin_type, handler in self._first_handlers.items()}
-        self._rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
-        self._generations = itertools.count(1)
+        self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
+        for handler in self._handlers_at_start.values():
+            policy_of(handler)  # Raises here, and not from the block, if the handler names no policy.
         self._to_reconciler, self._reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
-        self._to_status, self._status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
-        self._handlers: dict[str, m.HandlerAdded] = {}
-        self._addresses: dict[str, RegistrationInbox] = {}
-        #: Of a node that crashed: those whose handler hangs. Nobody else has their path before they have ended.
-        self._detached: dict[str, RegistrationInbox] = {}
-        self._when_they_end: list[Callable[[], None]] = []
-        #: Streams of changes that are open; they end with the node.
-        self._subscribers: set[trio.MemorySendChannel[m.ViewMessage]] = set()
-        self._inboxes: dict[int, handler_actor.HandlerInbox] = {}
-        self._retired: dict[str, trio.Event] = {}
-        #: Those who wait for an answer of the node, and whether it has ended.
-        self._asking: set[trio.CancelScope] = set()
-        self._ended = False
+        self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        self._run_status = partial(
+            status.run,
+            attrs.evolve(
+                status_config or StatusConfig(),
+                roots=tuple(root.path for root in self.config.roots),
+                expected=self.config.expected,
+                heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
+            ),
+            inbox=status_inbox,
+            reconciler=self._to_reconciler,
+            log=log or SILENT,
+            # One memory for all restarts, so that a crash of the status actor ends no stream of changes.
+            memory=status.Memory(),
+        )
+        ports = ports or Ports(dial=partial(dial, limits=self.config.wire_limits))
+        rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
+        self._dial_slots = DialSlots(most_open=most_connections())
+        self._crashes = Crashes(self.config.intensity, self._report_crash)
+        self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler)
+        self._registrations = Registrations(
+            partial(_run_registration, self._registration_config(ports.dial, rng)),
+            self._to_reconciler,
+            self._crashes.count,
+        )
+        self._run_watcher = _watchers(self.config, ports.directory, self._to_reconciler, self._to_status, rng)
+        self._callers = Callers()
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
-        self._crashes: Crashes
-        self._registrations: trio.Nursery
-        self._registrations_kept = trio.Event()
-        self._dial_slots = DialSlots(most_open=most_connections())
+
+    def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts
-        self._registration_config = RegistrationConfig(
-            ConversationConfig(self._ports.dial, self._dial_slots, timeouts, self.config.info_limits),
+        return RegistrationConfig(
+            ConversationConfig(dialer, self._dial_slots, timeouts, self.config.info_limits),
             timeouts,
             self.config.backoff,
-            self._rng,
+            rng,
             self._to_reconciler,
             self._to_status,
         )
@@ -174,21 +171,16 @@ class Supervisor:
                 raise errors[0] from errors[0].__cause__
             raise
         finally:
-            for subscriber in self._subscribers:
-                subscriber.close()
-            self._ended = True
-            for scope in self._asking:
-                scope.cancel()
+            self._callers.end()
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._children = Children(nursery, self._crashes)
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
-        for plugin_type, handler in self._first_handlers.items():
-            self._start_handler(plugin_type, handler)
+        for plugin_type, handler in self._handlers_at_start.items():
+            self._handlers.add(plugin_type, handler)
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
-        self._children.start(ChildSpec("registrations", self._keep_registrations, Restart.TRANSIENT))
+        self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
 
     async def _stop(self) -> None:
@@ -206,169 +198,69 @@ class Supervisor:
         with trio.move_on_after(STATUS_GRACE):
             await self._children.wait("status")
         await self._children.stop_all()
-        for subscriber in self._subscribers:
-            subscriber.close()
+        self._callers.end_streams()
 
     # --- children ---
 
-    async def _run_status(self) -> None:
-        await status.run(
-            self._status_config,
-            inbox=self._status_inbox,
-            reconciler=self._to_reconciler,
-            log=self._log,
-            memory=self._memory,
-        )
-
-    def _start_handler(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
-        policy = policy_of(handler)
-        inbox = handler_actor.HandlerInbox()
-        added = self._handlers[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
-        self._retired[plugin_type] = trio.Event()
-        self._inboxes[id(inbox)] = inbox
-
-        lanes: handler_actor.Lanes = {}
-
-        async def serve() -> None:
-            await handler_actor.run(handler, inbox, self.config.timeouts.handler, lanes)
-
-        self._children.start(ChildSpec(f"handler {plugin_type} {id(inbox):x}", serve, Restart.TRANSIENT))
-        return added
+    def _start_handler(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._children.start(ChildSpec(name, run, Restart.TRANSIENT))
 
     def _retire(self, effect: world.HandlerRetired) -> None:
-        """The reconciler says that the removed handler has no plugin left: its actor ends when its inbox does."""
-        self._inboxes.pop(id(effect.handler)).close()
-        retired = self._retired.get(effect.type)
-        if retired is not None and effect.type not in self._handlers:
-            retired.set()
-
-    async def _keep_registrations(self) -> None:
-        """Registrations outlive a node that crashed, until they have settled what they owe."""
-        async with trio.open_nursery() as self._registrations:
-            self._registrations_kept.set()
-            await trio.sleep_forever()
+        self._handlers.retire(effect.handler)
 
     async def _run_node(self) -> None:
-        await self._registrations_kept.wait()
+        """Run the reconciler and the watchers; what a reconciler that crashed left behind is let go of first."""
+        await self._registrations.wait_started()
         async with trio.open_nursery() as nursery:
             watchers = Children(nursery, self._crashes)
             for root in self.config.roots:
-                self._start_watcher(watchers, root)
-            self._when_they_end += self._removed_handlers()
-            self._settle_detached()
+                watchers.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
+            self._registrations.when_none_is_detached(self._handlers.take_removed())
             try:
                 await reconciler.run(
-                    self._reconciler_inbox, self._to_status, self._spawn, self._retire, tuple(self._handlers.values())
+                    self._reconciler_inbox,
+                    self._to_status,
+                    self._registrations.start,
+                    self._retire,
+                    self._handlers.added,
                 )
             except Exception:
-                await self._let_go(nursery)
+                await self._let_go()
                 raise
-            nursery.cancel_scope.cancel()
+            finally:
+                nursery.cancel_scope.cancel()
 
-    async def _let_go(self, nursery: trio.Nursery) -> None:
-        """The reconciler crashed: each registration deregisters what it has, then all begins anew.
+    async def _let_go(self) -> None:
+        """Deregister all plugins after a crash of the reconciler, as far as that succeeds within the grace.
 
-        Those whose handler hangs are waited for by their successors alone.
+        The registrations whose handler hangs become detached; only their successors wait for them.
         """
-        for path, address in tuple(self._addresses.items()):
-            if path in self._detached:
-                # It still waits for the one before it, and owes nothing.
-                address.ended = trio.Event()
-                del self._addresses[path]
-            else:
-                address.send_nowait(m.StopAsked(deregister=True))
-        kept: list[m.ReconcilerMessage] = []
+        self._registrations.let_go()
+        unread: list[m.ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):
-            while self._addresses:
-                # Nobody else reads what they report on their way out.
-                kept.append(await self._reconciler_inbox.receive())
+            while self._registrations.any_current:
+                # The registrations wait here when the inbox is full, and no reconciler reads it.
+                unread.append(await self._reconciler_inbox.receive())
         with suppress(trio.WouldBlock):
             while True:
-                kept.append(self._reconciler_inbox.receive_nowait())
-        for message in kept:
+                unread.append(self._reconciler_inbox.receive_nowait())
+        for message in unread:
             if isinstance(message, m.RetryAsked | m.StopAsked | m.StopForced):
-                # Somebody waits for what the next reconciler does about it.
+                # A caller waits for what the next reconciler does about it. The rest is found again by scans.
                 self._nursery.start_soon(report, self._to_reconciler, message)
-        for path, address in self._addresses.items():
-            address.ended = trio.Event()
-            self._detached[path] = address
-        self._addresses = {}
-        await self._forget_what_was_shown()
-        nursery.cancel_scope.cancel()
+        self._registrations.detach()
+        await self._show_all_as_gone()
 
-    async def _forget_what_was_shown(self) -> None:
-        """What vanishes while nobody keeps the worlds would be shown for ever; what is there is found again."""
+    async def _show_all_as_gone(self) -> None:
+        """Show every socket as gone: one that vanished before the next scan would be shown for ever."""
         with trio.move_on_after(STATUS_GRACE):
             for plugin in (await self.snapshot()).plugins:
-                if plugin.socket in self._detached:
+                if plugin.socket in self._registrations.detached:
                     continue
                 gone = m.StateChanged(
                     plugin.socket, plugin.root, plugin.generation, StateName.GONE, trio.current_time(), "started anew"
                 )
                 await report(self._to_status, gone)
-
-    def _removed_handlers(self) -> Iterator[Callable[[], None]]:
-        """Yield what retires the handlers that are being removed, of which a reconciler that starts does not know."""
-        current = {id(added.handler) for added in self._handlers.values()}
-        for key in self._inboxes.keys() - current:
-            yield self._inboxes.pop(key).close
-        for plugin_type in self._retired.keys() - self._handlers.keys():
-            yield self._retired[plugin_type].set
-
-    def _settle_detached(self) -> None:
-        """Once no plugin is left of a node that crashed, retire the handlers that waited for that."""
-        if not self._detached:
-            waiting, self._when_they_end = self._when_they_end, []
-            for retire in waiting:
-                retire()
-
-    def _start_watcher(self, watchers: Children, root: Root) -> None:
-        config = watcher.WatcherConfig(
-            root.path,
-            deprecated=root.deprecated,
-            rescan=self.config.rescan,
-            follow_symlinks_inside_root=self.config.follow_symlinks_inside_root,
-        )
-
-        async def watch() -> None:
-            await watcher.run(
-                config,
-                directory=self._ports.directory(root),
-                reconciler=self._to_reconciler,
-                status=self._to_status,
-                generations=self._generations,
-                rng=self._rng,
-            )
-
-        watchers.start(ChildSpec(f"watcher {root.path}", watch))
-
-    def _spawn(self, start: world.StartRegistration) -> m.Address[m.RegistrationMessage]:
-        inbox = self._addresses[start.appeared.path] = RegistrationInbox()
-        self._registrations.start_soon(self._run_registration, start, inbox)
-        return inbox
-
-    async def _run_registration(self, start: world.StartRegistration, inbox: RegistrationInbox) -> None:
-        path = start.appeared.path
-        crashed = False
-        before = self._detached.get(path)
-        if before is not None and before.ended is not None:
-            await before.ended.wait()
-        try:
-            # Unless its own node is gone too by now.
-            if inbox.ended is None:
-                await registration.run(self._registration_config, inbox, start.appeared, start.to_deregister)
-        except Exception as error:  # noqa: BLE001 - counted, and mended: the reconciler starts its successor
-            crashed = True
-            self._crashes.count(f"registration {path}", error)
-        if inbox.ended is not None:
-            # The node whose it was crashed: the present reconciler knows nothing of it.
-            inbox.ended.set()
-            if self._detached.get(path) is inbox:
-                del self._detached[path]
-                self._settle_detached()
-            return
-        del self._addresses[path]
-        await report(self._to_reconciler, m.RegistrationEnded(path, crashed))
 
     def _report_crash(self, name: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
@@ -377,27 +269,6 @@ class Supervisor:
             self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
 
     # --- what a program embeds ---
-
-    @contextmanager
-    def _asks(self, what: str) -> Iterator[None]:
-        """Wait for an answer of the node no longer than the node lives.
-
-        Raises:
-          NodeEndedError: if it has ended, or ends first.
-        """
-        error = NodeEndedError(f"the node ended, and {what}")
-        if self._ended:
-            raise error
-        with trio.CancelScope() as scope:
-            self._asking.add(scope)
-            try:
-                yield
-            except trio.ClosedResourceError:
-                raise error from None
-            finally:
-                self._asking.discard(scope)
-        if scope.cancelled_caught:
-            raise error
 
     async def add_handler(self, plugin_type: str, handler: Handler) -> None:
         """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
@@ -408,8 +279,8 @@ class Supervisor:
         """
         if plugin_type in self._handlers:
             raise ValueError(f"{plugin_type} has a handler: remove it first")
-        with self._asks(f"no handler was added for {plugin_type}"):
-            await report(self._to_reconciler, self._start_handler(plugin_type, handler))
+        with self._callers.asking(f"no handler was added for {plugin_type}"):
+            await report(self._to_reconciler, self._handlers.add(plugin_type, handler))
 
     async def remove_handler(self, plugin_type: str) -> None:
         """Deregister all plugins of ``plugin_type`` with their handler, park them, and return when it has none left.
@@ -420,10 +291,10 @@ class Supervisor:
         """
         if plugin_type not in self._handlers:
             raise KeyError(f"{plugin_type} has no handler")
-        with self._asks(f"not all plugins of {plugin_type} were deregistered"):
-            del self._handlers[plugin_type]
+        with self._callers.asking(f"not all plugins of {plugin_type} were deregistered"):
+            retired = self._handlers.remove(plugin_type)
             await report(self._to_reconciler, m.HandlerRemoved(plugin_type))
-            await self._retired[plugin_type].wait()
+            await retired.wait()
 
     async def snapshot(self) -> m.Snapshot:
         """Return all that is known at this moment.
@@ -432,7 +303,7 @@ class Supervisor:
           NodeEndedError: if the node ended before.
         """
         reply, answer = trio.open_memory_channel[m.Snapshot](1)
-        with self._asks("has no snapshot to give"):
+        with self._callers.asking("has no snapshot to give"):
             await report(self._to_status, m.SnapshotAsked(reply))
             return await answer.receive()
 
@@ -454,14 +325,14 @@ class Supervisor:
           NodeEndedError: if the node ended before.
         """
         subscriber, stream = trio.open_memory_channel[m.ViewMessage](SUBSCRIBER_SIZE)
-        self._subscribers.add(subscriber)
+        self._callers.streams.add(subscriber)
         try:
-            with self._asks("has no changes to tell"):
+            with self._callers.asking("has no changes to tell"):
                 await report(self._to_status, m.Subscribed(subscriber))
             with stream:
-                yield _Changes(stream)
+                yield Changes(stream)
         finally:
-            self._subscribers.discard(subscriber)
+            self._callers.streams.discard(subscriber)
             # The status actor may be gone before its readers: then nobody is to be told.
             with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
                 await report(self._to_status, m.Unsubscribed(subscriber))
@@ -495,24 +366,38 @@ class Supervisor:
         ]
         reply, answer = trio.open_memory_channel[m.RetryAnswered](len(sockets) + 1)
         retried: list[str] = []
-        with self._asks(f"{target!r} was not tried again"):
+        with self._callers.asking(f"{target!r} was not tried again"):
             for socket in sockets:
                 await report(self._to_reconciler, m.RetryAsked(socket, reply))
                 retried.extend((await answer.receive()).sockets)
         return tuple(retried)
 
 
-@attrs.frozen
-class _Changes:
-    """What :meth:`Supervisor.changes` is read from; no generator, so that one may leave off in the middle."""
+async def _run_registration(
+    config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
+) -> None:
+    await registration.run(config, inbox, start.appeared, start.to_deregister)
 
-    _stream: trio.MemoryReceiveChannel[m.ViewMessage]
 
-    def __aiter__(self) -> Self:
-        return self
+def _watchers(
+    config: Config,
+    directory: Callable[[Root], Directory],
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
+    status: trio.MemorySendChannel[m.StatusMessage],
+    rng: random.Random,
+) -> Callable[[Root], Awaitable[None]]:
+    """Return what runs the watcher of a root; all of them count generations together."""
+    generations = itertools.count(1)
 
-    async def __anext__(self) -> m.Snapshot | m.PluginChanged:
-        message = await self._stream.__anext__()
-        if isinstance(message, m.Lagged):
-            raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
-        return message
+    async def run(root: Root) -> None:
+        watched = watcher.WatcherConfig(
+            root.path,
+            deprecated=root.deprecated,
+            rescan=config.rescan,
+            follow_symlinks_inside_root=config.follow_symlinks_inside_root,
+        )
+        await watcher.run(
+            watched, directory=directory(root), reconciler=reconciler, status=status, generations=generations, rng=rng
+        )
+
+    return run

@@ -39,7 +39,7 @@ class RegistrationInbox:
     that asks again forgets its former ask.
     """
 
-    __slots__ = ("_rang", "_receive", "_rule", "_scope", "_send", "ended", "waiting")
+    __slots__ = ("_rang", "_receive", "_rule", "_scope", "_send", "waiting")
 
     def __init__(self) -> None:
         # Unbounded for Trio, bounded by the protocol: to block the reconciler on one plugin would block them all.
@@ -51,8 +51,6 @@ class RegistrationInbox:
         self._rang = False
         #: How many messages wait: cheaper to ask than to be told by an exception that there is none.
         self.waiting = 0
-        #: Where somebody waits for the end of the actor.
-        self.ended: trio.Event | None = None
 
     def send_nowait(self, message: RegistrationMessage, /) -> None:
         """Put ``message`` in, and ring the bell if the actor asked to be interrupted by such a message."""

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import trio
-
 from plugind.actors import registration, supervision
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
@@ -45,7 +43,7 @@ def show_what_vanished_meanwhile() -> Iterator[None]:
     async def remember(self: Supervisor) -> None:
         pass
 
-    with patch.object(Supervisor, "_forget_what_was_shown", remember):
+    with patch.object(Supervisor, "_show_all_as_gone", remember):
         yield
 
 
@@ -125,21 +123,10 @@ def take_what_no_directory_has() -> Iterator[None]:
         yield
 
 
-class _Forgetful(dict[str, RegistrationInbox]):
-    def __setitem__(self, path: str, inbox: RegistrationInbox) -> None:
-        pass
-
-
 @contextmanager
 def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
     """After a crash of the reconciler nobody waits for those whose handler hangs (seeds 1610 and 2420)."""
-    start = Supervisor._start
-
-    def forgetful(self: Supervisor, nursery: trio.Nursery) -> None:
-        self._detached = _Forgetful()
-        start(self, nursery)
-
-    with patch.object(Supervisor, "_start", forgetful):
+    with patch.object(Registrations, "end_to_wait_for", lambda self, path: None):
         yield
 
 

@@ -133,10 +133,11 @@ def leftovers(player: Player) -> list[str]:
         for path, status in sorted(node._statuses.items())
         if not node.directory.exists(path)
     ]
-    if len(supervisor._inboxes) != len(supervisor._handlers):
-        found.append(f"{len(supervisor._inboxes)} inboxes of handlers are open for {len(supervisor._handlers)}")
-    if len(supervisor._subscribers) != 1:
-        found.append(f"{len(supervisor._subscribers)} readers of the stream of changes")
+    handlers, streams = supervisor._handlers, supervisor._callers.streams
+    if handlers.running != len(handlers.added):
+        found.append(f"{handlers.running} handler actors run for {len(handlers.added)} handlers")
+    if len(streams) != 1:
+        found.append(f"{len(streams)} readers of the stream of changes")
     if len(node.directory.instances) != 1:
         found.append(f"{len(node.directory.instances)} instances of inotify")
     return found

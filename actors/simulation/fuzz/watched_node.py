@@ -191,12 +191,12 @@ class WatchedNode(SimulatedNode):
             case "status":
                 supervisor._to_status.send_nowait(cast("m.StatusMessage", bomb))
             case "handler":
-                added = supervisor._handlers.get(plugin_type)
-                if added is None:
+                handler = supervisor._handlers.address(plugin_type)
+                if handler is None:
                     return False
-                added.handler.send_nowait(cast("m.HandlerMessage", bomb))
+                handler.send_nowait(cast("m.HandlerMessage", bomb))
             case "registration":
-                inbox = supervisor._addresses.get(path or "")
+                inbox = supervisor._registrations.current(path or "")
                 if inbox is None:
                     return False
                 # Past the bell, whose rule would crash the sender.
@@ -233,4 +233,4 @@ class WatchedNode(SimulatedNode):
 
     def actors(self) -> list[str]:
         """The paths that have a registration actor now."""
-        return sorted(self.supervisor._addresses.keys() | self.supervisor._detached.keys())
+        return sorted(self.supervisor._registrations.paths)

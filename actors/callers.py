@@ -1,0 +1,79 @@
+"""The calls of the program that embeds a node: they wait for an answer no longer than the node lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import attrs
+import trio
+
+from ..protocol import messages as m
+
+
+class NodeEndedError(Exception):
+    """The node ended while a caller waited for it."""
+
+
+class LaggedError(Exception):
+    """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node does not wait for it."""
+
+
+@attrs.define
+class Callers:
+    """The calls that wait for an answer of one node, and the streams of changes that it feeds."""
+
+    #: Streams of changes that are open.
+    streams: set[trio.MemorySendChannel[m.ViewMessage]] = attrs.Factory(set)
+    _scopes: set[trio.CancelScope] = attrs.Factory(set)
+    _ended: bool = False
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Wait for an answer in this block; ``what`` says in an error what the caller will not get.
+
+        Raises:
+          NodeEndedError: if the node has ended, or ends first.
+        """
+        error = NodeEndedError(f"the node ended, and {what}")
+        if self._ended:
+            raise error
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield
+            except trio.ClosedResourceError:
+                raise error from None
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            raise error
+
+    def end_streams(self) -> None:
+        """End the streams of changes after what is in them."""
+        for stream in self.streams:
+            stream.close()
+
+    def end(self) -> None:
+        """End the streams, and all calls that wait."""
+        self.end_streams()
+        self._ended = True
+        for scope in self._scopes:
+            scope.cancel()
+
+
+@attrs.frozen
+class Changes:
+    """The stream of :meth:`Supervisor.changes`: no generator, so that a reader may stop in the middle."""
+
+    _stream: trio.MemoryReceiveChannel[m.ViewMessage]
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> m.Snapshot | m.PluginChanged:
+        message = await self._stream.__anext__()
+        if isinstance(message, m.Lagged):
+            raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")
+        return message

@@ -1,0 +1,96 @@
+"""The handler actors of a supervisor, by plugin type.
+
+A type has at most one handler that takes plugins. A handler that was removed stays until the last of its plugins is
+deregistered; another one may take plugins of that type meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ...protocol import messages as m
+from . import actor
+from .actor import Handler, HandlerInbox, policy_of
+
+#: Starts a child of the supervisor under a name.
+StartChild = Callable[[str, Callable[[], Awaitable[None]]], None]
+
+
+@attrs.frozen(eq=False)
+class _Running:
+    """A handler actor whose inbox is open."""
+
+    inbox: HandlerInbox
+    #: Set when the handler was removed and its last plugin is deregistered.
+    retired: trio.Event = attrs.Factory(trio.Event)
+
+    def retire(self) -> None:
+        self.inbox.close()
+        self.retired.set()
+
+
+class HandlerActors:
+    """Starts handler actors, and lets those end that were removed and have no plugin left."""
+
+    def __init__(self, timeout: float, start_child: StartChild) -> None:
+        """Give each call of a handler ``timeout`` seconds."""
+        self._timeout = timeout
+        self._start_child = start_child
+        #: The handlers that take plugins, by type.
+        self._added: dict[str, m.HandlerAdded] = {}
+        #: These and the removed ones that have not retired, by address.
+        self._running: dict[m.Address[m.HandlerMessage], _Running] = {}
+
+    def __contains__(self, plugin_type: str) -> bool:
+        """Whether a handler takes plugins of this type."""
+        return plugin_type in self._added
+
+    @property
+    def added(self) -> tuple[m.HandlerAdded, ...]:
+        """The handlers that take plugins, as messages to the reconciler."""
+        return tuple(self._added.values())
+
+    @property
+    def running(self) -> int:
+        """The number of handler actors, removed ones that have not retired included."""
+        return len(self._running)
+
+    def address(self, plugin_type: str) -> m.Address[m.HandlerMessage] | None:
+        """Return the address of the handler that takes plugins of this type, if there is one."""
+        added = self._added.get(plugin_type)
+        return None if added is None else added.handler
+
+    def add(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
+        """Start the actor of ``handler``; return the message to the reconciler that says so."""
+        policy = policy_of(handler)
+        inbox = HandlerInbox()
+        self._running[inbox] = _Running(inbox)
+        added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
+        # Kept here, so that a restarted actor answers what its predecessor was asked.
+        lanes: actor.Lanes = {}
+
+        async def serve() -> None:
+            await actor.run(handler, inbox, self._timeout, lanes)
+
+        self._start_child(f"handler {plugin_type} {id(inbox):x}", serve)
+        return added
+
+    def remove(self, plugin_type: str) -> trio.Event:
+        """Take the handler away from ``plugin_type``; the event is set when it has retired."""
+        return self._running[self._added.pop(plugin_type).handler].retired
+
+    def retire(self, handler: m.Address[m.HandlerMessage]) -> None:
+        """Let the actor of a removed handler end: it has no plugin left."""
+        self._running.pop(handler).retire()
+
+    def take_removed(self) -> list[Callable[[], None]]:
+        """Forget the removed handlers that have not retired; return what retires each of them.
+
+        A reconciler that starts anew does not know them, and will never say that they have no plugin left.
+        """
+        current = {added.handler for added in self._added.values()}
+        removed = [address for address in self._running if address not in current]
+        return [self._running.pop(address).retire for address in removed]

@@ -1,0 +1,132 @@
+"""The tasks of the registration actors: which actor has each path, and when its successor may begin.
+
+Registration actors come and go with the sockets, thousands at a time, and it is the reconciler that asks for each and
+for the successor of one that crashed. So they are not children with a specification of their own
+(``plugind.actors.supervision``): :class:`Registrations` holds them all, outside of the node's nursery. They outlive
+a reconciler that crashes, because they still have to deregister what they registered.
+
+An actor is *current* while the present reconciler knows it; there is at most one for each path. When the reconciler
+crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those that did not end in
+time, because a handler hangs, become *detached*: they run on and report to nobody. A new actor of such a path does not
+begin before the detached one has ended, so that a plugin is unregistered before another takes its path (behaviour 20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Set
+
+import trio
+
+from ..protocol import messages as m
+from ..protocol.effects import StartRegistration
+from .mailbox import RegistrationInbox, report
+
+#: Runs one registration actor until it has ended.
+Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
+
+
+class Registrations:
+    """All registration actors of one supervisor."""
+
+    def __init__(
+        self,
+        run: Run,
+        reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
+        crashed: Callable[[str, Exception], None],
+    ) -> None:
+        """Report the end of each current actor to ``reconciler``, and the crash of any actor to ``crashed``."""
+        self._run = run
+        self._reconciler = reconciler
+        self._crashed = crashed
+        self._nursery: trio.Nursery
+        self._started = trio.Event()
+        #: The inbox of the current actor of each path; it may still wait for the detached actor of that path.
+        self._current: dict[str, RegistrationInbox] = {}
+        #: The end of the detached actor of each path. An actor that waits for it is never detached itself.
+        self._detached: dict[str, trio.Event] = {}
+        self._when_none_is_detached: list[Callable[[], None]] = []
+
+    async def serve(self) -> None:
+        """Run the actors that are started, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            self._started.set()
+            await trio.sleep_forever()
+
+    async def wait_started(self) -> None:
+        """Return once actors can be started."""
+        await self._started.wait()
+
+    def current(self, path: str) -> RegistrationInbox | None:
+        """Return the inbox of the current actor of ``path``, if there is one."""
+        return self._current.get(path)
+
+    @property
+    def any_current(self) -> bool:
+        """Whether there is a current actor."""
+        return bool(self._current)
+
+    @property
+    def detached(self) -> Set[str]:
+        """The paths that have a detached actor."""
+        return self._detached.keys()
+
+    @property
+    def paths(self) -> Set[str]:
+        """The paths that have an actor, current or detached."""
+        return self._current.keys() | self._detached.keys()
+
+    def start(self, start: StartRegistration) -> m.Address[m.RegistrationMessage]:
+        """Start an actor and return its address; it begins once no detached actor has its path."""
+        inbox = self._current[start.appeared.path] = RegistrationInbox()
+        self._nursery.start_soon(self._run_one, start, inbox)
+        return inbox
+
+    def end_to_wait_for(self, path: str) -> trio.Event | None:
+        """Return the end of the detached actor of ``path``, before which no other may begin; None if there is none."""
+        return self._detached.get(path)
+
+    def let_go(self) -> None:
+        """Ask the current actors to deregister what they registered and to end.
+
+        Those that wait for a detached actor have nothing to deregister: they are forgotten at once and never begin.
+        """
+        for path, inbox in tuple(self._current.items()):
+            if path in self._detached:
+                del self._current[path]
+            else:
+                inbox.send_nowait(m.StopAsked(deregister=True))
+
+    def detach(self) -> None:
+        """Make all current actors detached, after :meth:`let_go`."""
+        self._detached.update((path, trio.Event()) for path in self._current)
+        self._current = {}
+
+    def when_none_is_detached(self, actions: Iterable[Callable[[], None]]) -> None:
+        """Call each of ``actions`` once no actor is detached: now, or when the last one ends."""
+        self._when_none_is_detached += actions
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._detached:
+            actions, self._when_none_is_detached = self._when_none_is_detached, []
+            for action in actions:
+                action()
+
+    async def _run_one(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
+        path = start.appeared.path
+        if (end := self.end_to_wait_for(path)) is not None:
+            await end.wait()
+            if self._current.get(path) is not inbox:
+                return
+        crashed = False
+        try:
+            await self._run(start, inbox)
+        except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by the successor
+            crashed = True
+            self._crashed(f"registration {path}", error)
+        if self._current.get(path) is inbox:
+            del self._current[path]
+            await report(self._reconciler, m.RegistrationEnded(path, crashed))
+        else:
+            self._detached.pop(path).set()
+            self._settle()

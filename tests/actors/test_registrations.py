@@ -1,0 +1,195 @@
+"""The tasks of the registration actors alone: actors are played by the test, and nothing else runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registrations import Registrations
+from plugind.protocol import messages as m
+from plugind.protocol.effects import StartRegistration
+
+A, B = "/r/a", "/r/b"
+LET_GO = m.StopAsked(deregister=True)
+
+
+def start_of(path: str, generation: int = 1) -> StartRegistration:
+    return StartRegistration(m.SocketAppeared(path, generation, m.Identity(1, 1, 1), "/r", 0.0))
+
+
+@attrs.define
+class Bench:
+    """Registrations whose actors begin, wait until the test ends them, and end."""
+
+    registrations: Registrations = attrs.field(init=False)
+    #: Paths and generations, in the order in which their actors began.
+    begun: list[tuple[str, int]] = attrs.Factory(list)
+    crashed: list[str] = attrs.Factory(list)
+    _ends: dict[tuple[str, int], trio.Event] = attrs.Factory(dict)
+    _bugs: dict[tuple[str, int], Exception] = attrs.Factory(dict)
+    _reports: trio.MemoryReceiveChannel[m.ReconcilerMessage] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        send, self._reports = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+        self.registrations = Registrations(self._run, send, lambda name, _: self.crashed.append(name))
+
+    async def _run(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
+        key = start.appeared.path, start.appeared.generation
+        self.begun.append(key)
+        self._ends[key] = trio.Event()
+        await self._ends[key].wait()
+        if key in self._bugs:
+            raise self._bugs[key]
+
+    async def start(self, path: str, generation: int = 1) -> None:
+        self.registrations.start(start_of(path, generation))
+        await wait_all_tasks_blocked()
+
+    async def end(self, path: str, generation: int = 1, bug: Exception | None = None) -> None:
+        """Let an actor end, or crash with ``bug``."""
+        if bug is not None:
+            self._bugs[path, generation] = bug
+        self._ends[path, generation].set()
+        await wait_all_tasks_blocked()
+
+    def reported(self) -> list[m.ReconcilerMessage]:
+        found: list[m.ReconcilerMessage] = []
+        while self._reports.statistics().current_buffer_used:
+            found.append(self._reports.receive_nowait())
+        return found
+
+    async def crash_node(self) -> None:
+        """Do what the supervisor does when the reconciler crashes and no actor ends within the grace."""
+        self.registrations.let_go()
+        self.registrations.detach()
+        await wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.registrations.serve)
+        await made.registrations.wait_started()
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_current_actor_is_reported(autojump_clock: MockClock) -> None:
+    async with bench() as made:
+        await made.start(A)
+        assert (made.begun, made.registrations.paths) == ([(A, 1)], {A})
+        await made.end(A)
+        assert made.reported() == [m.RegistrationEnded(A, crashed=False)]
+        assert not made.registrations.any_current
+
+
+async def test_a_crash_is_counted_and_reported_and_the_other_actors_go_on(autojump_clock: MockClock) -> None:
+    """Fault 85."""
+    async with bench() as made:
+        await made.start(A)
+        await made.start(B)
+        await made.end(A, bug=ZeroDivisionError())
+        assert made.crashed == ["registration /r/a"]
+        assert made.reported() == [m.RegistrationEnded(A, crashed=True)]
+        assert made.registrations.paths == {B}
+
+
+async def test_an_error_of_the_crash_counter_ends_all_actors(autojump_clock: MockClock) -> None:
+    """Fault 85: the restart intensity is exceeded, and the supervisor gives up."""
+    made = Bench()
+
+    def give_up(name: str, error: Exception) -> None:
+        raise RuntimeError(name) from error
+
+    send, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+    made.registrations = Registrations(made._run, send, give_up)
+    with pytest.RaisesGroup(pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="registration /r/a"))):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.registrations.serve)
+            await made.registrations.wait_started()
+            await made.start(A)
+            await made.start(B)
+            await made.end(A, bug=ZeroDivisionError())
+            await trio.sleep_forever()
+
+
+async def test_let_go_asks_each_current_actor_to_deregister_and_still_reports_its_end(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: what it reports on its way out is read before the next reconciler starts."""
+    async with bench() as made:
+        await made.start(A)
+        inbox = made.registrations.current(A)
+        assert inbox is not None
+        made.registrations.let_go()
+        assert inbox.receive_nowait() == LET_GO
+        await made.end(A)
+        assert made.reported() == [m.RegistrationEnded(A, crashed=False)]
+        assert not made.registrations.any_current
+
+
+@pytest.mark.parametrize("bug", [None, ZeroDivisionError()], ids=["ends", "crashes"])
+async def test_a_detached_actor_keeps_its_path_and_reports_to_nobody(
+    autojump_clock: MockClock, bug: Exception | None
+) -> None:
+    """Fault 85, behaviour 20: its successor begins when it has ended, and no other path waits."""
+    async with bench() as made:
+        await made.start(A)
+        await made.crash_node()
+        assert (made.registrations.detached, made.registrations.any_current) == ({A}, False)
+        await made.start(A, 2)
+        await made.start(B, 3)
+        assert made.begun == [(A, 1), (B, 3)]
+        assert made.registrations.paths == {A, B}
+        await made.end(A, bug=bug)
+        assert made.begun == [(A, 1), (B, 3), (A, 2)]
+        assert made.reported() == []
+        assert made.crashed == ([] if bug is None else ["registration /r/a"])
+        assert made.registrations.detached == set()
+        await made.end(A, 2)
+        assert made.reported() == [m.RegistrationEnded(A, crashed=False)]
+
+
+async def test_an_actor_that_waits_for_a_detached_one_never_begins_after_the_next_crash(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85, seed 3664: it has nothing to deregister, and its own successor has the path."""
+    async with bench() as made:
+        await made.start(A)
+        await made.crash_node()
+        await made.start(A, 2)
+        await made.crash_node()
+        assert (made.registrations.detached, made.registrations.any_current) == ({A}, False)
+        await made.start(A, 3)
+        await made.end(A)
+        assert made.begun == [(A, 1), (A, 3)]
+        assert made.reported() == []
+
+
+async def test_actions_run_when_the_last_detached_actor_has_ended(autojump_clock: MockClock) -> None:
+    """Fault 85: the handlers that were removed retire then."""
+    done: list[str] = []
+    async with bench() as made:
+        made.registrations.when_none_is_detached([lambda: done.append("at once")])
+        assert done == ["at once"]
+        await made.start(A)
+        await made.start(B)
+        await made.crash_node()
+        made.registrations.when_none_is_detached([lambda: done.append("later")])
+        await made.end(A)
+        assert done == ["at once"]
+        await made.end(B)
+        assert done == ["at once", "later"]
+        # Each action runs once.
+        await made.start(A, 2)
+        await made.crash_node()
+        await made.end(A, 2)
+        assert done == ["at once", "later"]
