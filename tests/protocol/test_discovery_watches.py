@@ -166,3 +166,44 @@ def test_nothing_is_kept_of_a_descriptor_that_stands_for_no_path() -> None:
     watches = watched()
     watches.drop("/p/r/x")
     assert set(watches._paths) == {2}
+
+
+@pytest.mark.parametrize(
+    ("notice", "needed"),
+    [
+        ((2, mask.CREATE, "a.sock"), False),
+        ((3, mask.DELETE_SELF, ""), False),
+        ((2, mask.ATTRIB, ""), True),
+        ((1, mask.MOVED_FROM, "r"), True),
+        ((-1, mask.Q_OVERFLOW, ""), True),
+    ],
+)
+def test_an_overflow_and_a_change_of_the_root_need_a_rescan(notice: mask.Notice, needed: bool) -> None:
+    """Faults 14, 15 and 19."""
+    watches = watched()
+    watches.note(notice)
+    assert watches.need_rescan == needed
+
+
+def test_postponed_marks_return_with_the_next_rescan_and_add_up() -> None:
+    """Seed 982: a name that cannot be looked at must neither be forgotten nor looked at in a loop."""
+    watches = watched()
+    watches.note((2, mask.DELETE, "a.sock"))
+    watches.postpone("/p/r/a.sock", watches.take_path("/p/r/a.sock"))
+    watches.note((2, mask.ATTRIB, "a.sock"))
+    watches.postpone("/p/r/a.sock", watches.take_path("/p/r/a.sock"))
+    assert not watches.pending
+    watches.note((2, mask.CREATE, "a.sock"))
+    watches.begin_rescan()
+    assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES}
+    watches.begin_rescan()
+    assert not watches.pending
+
+
+def test_the_marks_of_one_path_can_be_taken_alone() -> None:
+    watches = watched()
+    watches.note((2, mask.DELETE, "a.sock"))
+    watches.note((2, mask.CREATE, "b.sock"))
+    assert watches.take_path("/p/r/a.sock") == LOOK | REMOVED
+    assert watches.take_path("/p/r/a.sock") == 0
+    assert watches.take() == {"/p/r/b.sock": LOOK}

@@ -1,0 +1,417 @@
+"""The scanner by itself: what a rescan reports, which names it looks at, and where events lead it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import socket
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.io.directory import Chunk, Directory, RealDirectory
+from plugind.actors.scanner import Scanner, ScanReport
+from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.protocol.discovery import Discovery, Found, Message
+from plugind.tests.actors.watching import ROOT, words
+
+D = TypeVar("D", bound=Directory)
+
+A, B, SUB = f"{ROOT}/a.sock", f"{ROOT}/b.sock", f"{ROOT}/sub"
+
+FINE = ScanReport(
+    unavailable=None,
+    unwatched=None,
+    last_error=None,
+    failures=0,
+    overflowed=False,
+    over_limit=0,
+    sockets=0,
+    paths=None,
+)
+
+
+@attrs.define
+class Sent:
+    """What a scanner sent, as the lines that the tests of the watcher use."""
+
+    lines: list[str] = attrs.Factory(list)
+
+    async def __call__(self, messages: Sequence[Message]) -> None:
+        self.lines += map(words, messages)
+        await trio.lowlevel.checkpoint()
+
+    def take(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+
+@attrs.define
+class Scanned(Generic[D]):
+    """A scanner, the directory below it, and what it sent."""
+
+    directory: D
+    scanner: Scanner
+    sent: Sent
+
+    async def rescan(self, *, deep: bool = True, make_root: bool = False) -> ScanReport:
+        return await self.scanner.rescan(deep=deep, make_root=make_root)
+
+
+def scanned(directory: D, root: str = ROOT, max_entries: int = 1000, follow_symlinks: bool = False) -> Scanned[D]:
+    sent = Sent()
+    discovery = Discovery(root, itertools.count(1), max_entries=max_entries)
+    return Scanned(directory, Scanner(directory, discovery, sent, follow_symlinks=follow_symlinks), sent)
+
+
+def in_memory(*sockets: str, max_entries: int = 1000) -> Scanned[MemoryDirectory]:
+    directory = MemoryDirectory()
+    directory.mkdir(ROOT)
+    for path in sockets:
+        directory.mkdir(os.path.dirname(path))
+        directory.bind(path)
+    return scanned(directory, max_entries=max_entries)
+
+
+@asynccontextmanager
+async def following(stage: Scanned[D], deadline: float = 1e9) -> AsyncIterator[trio.Event]:
+    """Follow events until ``deadline`` beside the block; the event is set when the scanner returns."""
+    returned = trio.Event()
+
+    async def follow() -> None:
+        await stage.scanner.follow_events(deadline)
+        returned.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        await wait_all_tasks_blocked()
+        yield returned
+        nursery.cancel_scope.cancel()
+
+
+# --- what a rescan reports --------------------------------------------------------------------------------------------
+
+
+async def test_the_first_complete_rescan_reports_all_paths_and_later_ones_none(autojump_clock: MockClock) -> None:
+    """Behaviour 14."""
+    stage = in_memory(A, f"{SUB}/b.sock")
+    assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({A, f"{SUB}/b.sock"}))
+    assert stage.sent.take() == ["a.sock appeared #1 (first scan)", "sub/b.sock appeared #2 (first scan)"]
+    assert await stage.rescan() == attrs.evolve(FINE, sockets=2)
+    assert stage.sent.take() == []
+
+
+@pytest.mark.parametrize("make_root", [True, False])
+async def test_a_missing_root_is_made_only_where_that_is_asked_for(autojump_clock: MockClock, make_root: bool) -> None:
+    """Behaviour 1, fault 1."""
+    stage = scanned(MemoryDirectory())
+    report = await stage.rescan(make_root=make_root)
+    assert stage.directory.exists(ROOT) == make_root
+    missing = attrs.evolve(FINE, unavailable=f"{ROOT} was removed")
+    assert report == (attrs.evolve(FINE, paths=frozenset()) if make_root else missing)
+
+
+async def test_a_root_that_was_known_and_is_gone_is_not_made_again_by_the_rescan_that_sees_it_go(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 14: only the rescan after that makes it."""
+    stage = in_memory(A)
+    await stage.rescan(make_root=True)
+    stage.directory.remove_tree(ROOT)
+    assert (await stage.rescan(make_root=True)).unavailable == f"{ROOT} was removed"
+    assert stage.sent.take()[1:] == ["a.sock vanished #1"]
+    assert not stage.directory.exists(ROOT)
+    assert (await stage.rescan(make_root=True)).unavailable is None
+    assert stage.directory.exists(ROOT)
+
+
+async def test_a_root_that_cannot_be_read_is_unavailable_and_keeps_its_sockets(autojump_clock: MockClock) -> None:
+    """Faults 4 and 26."""
+    stage = in_memory(A)
+    await stage.rescan()
+    stage.directory.scan_errors[ROOT] = errno.EIO
+    reason = f"cannot read {ROOT}: Input/output error"
+    assert await stage.rescan() == attrs.evolve(FINE, unavailable=reason, failures=1, sockets=1)
+    stage.directory.scan_errors.clear()
+    assert await stage.rescan() == attrs.evolve(FINE, sockets=1)
+    assert stage.sent.take() == ["a.sock appeared #1 (first scan)"]
+
+
+async def test_a_directory_that_cannot_be_read_is_a_failure_and_the_report_names_no_paths(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 26: after a restart of the watcher, an incomplete rescan must not claim that the rest is gone."""
+    stage = in_memory(A, f"{SUB}/b.sock")
+    stage.directory.scan_errors[SUB] = errno.EACCES
+    error = f"cannot read {SUB}: Permission denied"
+    assert await stage.rescan() == attrs.evolve(FINE, last_error=error, failures=1, sockets=1)
+    stage.directory.scan_errors.clear()
+    assert (await stage.rescan()).paths == frozenset({A, f"{SUB}/b.sock"})
+
+
+async def test_entries_over_the_limit_are_counted_anew_by_each_rescan(autojump_clock: MockClock) -> None:
+    """Fault 48."""
+    stage = in_memory(A, B, f"{ROOT}/c.sock", max_entries=2)
+    for _ in range(2):
+        assert await stage.rescan() == attrs.evolve(FINE, sockets=2, over_limit=1)
+    stage.directory.unlink(A)
+    assert (await stage.rescan()).over_limit == 1, "its place is free only after the listing"
+    assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({B, f"{ROOT}/c.sock"}))
+
+
+async def test_a_rescan_reports_the_overflow_that_it_recovers_from_once(autojump_clock: MockClock) -> None:
+    """Fault 19."""
+    stage = in_memory(A)
+    await stage.rescan()
+    stage.directory.overflow()
+    stage.directory.bind(B)
+    assert not stage.scanner.overflowed, "the scanner has not read the event yet"
+    await stage.scanner.follow_events(1.0)
+    assert stage.scanner.overflowed
+    assert await stage.rescan() == attrs.evolve(FINE, overflowed=True, sockets=2)
+    assert not stage.scanner.overflowed
+    assert await stage.rescan() == attrs.evolve(FINE, sockets=2)
+
+
+@pytest.mark.parametrize(
+    ("exhausted", "reason"),
+    [
+        ("instances_left", "no inotify instance: too many open files or inotify instances"),
+        ("watches_left", f"cannot watch {ROOT}: no inotify watches are left"),
+    ],
+)
+async def test_a_rescan_without_inotify_finds_everything_and_says_why_it_is_unwatched(
+    autojump_clock: MockClock, exhausted: str, reason: str
+) -> None:
+    """Faults 17, 18 and 24."""
+    stage = in_memory(A)
+    setattr(stage.directory, exhausted, 0)
+    report = await stage.rescan()
+    assert (report.sockets, report.paths) == (1, frozenset({A}))
+    assert (report.unwatched or "").startswith(reason)
+    setattr(stage.directory, exhausted, None)
+    assert (await stage.rescan()).unwatched is None
+
+
+async def test_what_an_event_said_of_the_root_survives_a_look_that_fails_at_the_last_moment(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 10 and 26: the root was made again with its old inode number, and only the event tells."""
+
+    class FailsOnce(MemoryDirectory):
+        fail_at = 0
+
+        def look(self, path: str) -> Found | None:
+            self.fail_at -= path == ROOT
+            if path == ROOT and self.fail_at == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().look(path)
+
+    stage = scanned(FailsOnce())
+    stage.directory.mkdir(ROOT)
+    stage.directory.bind(A)
+    await stage.rescan()
+    before = stage.directory.look(ROOT)
+    stage.directory.remove_tree(ROOT)
+    stage.directory.mkdir(ROOT)
+    stage.directory.bind(A)
+    assert stage.directory.look(ROOT) == before
+    stage.directory.fail_at = 2
+    assert (await stage.rescan()).unavailable == f"cannot have {ROOT}: Input/output error"
+    assert stage.sent.take() == ["a.sock appeared #1 (first scan)"]
+    assert (await stage.rescan()).unavailable is None
+    assert stage.sent.take() == ["a.sock vanished #1", "a.sock appeared #2"]
+
+
+# --- which names it looks at ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("deep", "looks"), [(False, 0), (True, 1)])
+async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, deep: bool, looks: int
+) -> None:
+    """Idle cost; a deep rescan alone notices another device under the same inode number (fault 16)."""
+    stage = in_memory(A)
+    await stage.rescan()
+    found: list[str] = []
+    scan = stage.directory.scan
+
+    def recording(path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+        for chunk in scan(path, known):
+            found.extend(name for name, _ in chunk.found)
+            yield chunk
+
+    monkeypatch.setattr(stage.directory, "scan", recording)
+    await stage.rescan(deep=deep)
+    assert found == ["a.sock"] * looks
+
+
+async def test_where_events_may_be_lost_every_rescan_is_a_deep_one(autojump_clock: MockClock) -> None:
+    """Faults 11 and 24: without inotify only the change time tells a socket that was made again."""
+    stage = in_memory(A)
+    stage.directory.instances_left = 0
+    await stage.rescan()
+    await trio.sleep(1)
+    stage.directory.replace(A)
+    await stage.rescan(deep=False)
+    assert stage.sent.take()[1:] == ["a.sock appeared #2"]
+
+
+async def test_marks_on_a_name_that_cannot_be_looked_at_wait_for_the_next_rescan(autojump_clock: MockClock) -> None:
+    """Faults 10 and 26, seed 982: the new socket has the inode and the change time of the old one."""
+    stage = in_memory(A)
+    await stage.rescan()
+    stage.directory.look_errors[A] = errno.EACCES
+    assert stage.directory.replace(A).inode
+    async with following(stage):
+        await wait_all_tasks_blocked()
+    assert stage.sent.take()[1:] == []
+    stage.directory.look_errors.clear()
+    await stage.rescan()
+    assert stage.sent.take() == ["a.sock appeared #2"]
+
+
+# --- where events lead it ---------------------------------------------------------------------------------------------
+
+
+async def test_events_lead_to_single_names_and_no_directory_is_read(autojump_clock: MockClock) -> None:
+    """Behaviours 3, 4 and 9."""
+    stage = in_memory(A)
+    await stage.rescan()
+    stage.sent.take()
+    scans = stage.directory.scans
+    async with following(stage):
+        stage.directory.bind(B)
+        await wait_all_tasks_blocked()
+        stage.directory.replace(A)
+        await wait_all_tasks_blocked()
+        stage.directory.unlink(B)
+        await wait_all_tasks_blocked()
+    assert stage.sent.take() == ["b.sock appeared #2", "a.sock appeared #3", "b.sock vanished #2"]
+    assert stage.directory.scans == scans
+
+
+async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: MockClock) -> None:
+    """Fault 12: what is bound between the two is found once."""
+
+    class Racing(MemoryDirectory):
+        def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+            if path == SUB and not self.exists(f"{SUB}/b.sock"):
+                self.bind(f"{SUB}/b.sock")
+            return super().scan(path, known)
+
+    stage = scanned(Racing())
+    stage.directory.mkdir(ROOT)
+    await stage.rescan()
+    async with following(stage):
+        stage.directory.mkdir(SUB)
+        await wait_all_tasks_blocked()
+        stage.directory.bind(f"{SUB}/c.sock")
+        await wait_all_tasks_blocked()
+    assert stage.sent.take() == ["sub/b.sock appeared #1", "sub/c.sock appeared #2"]
+
+
+@pytest.mark.parametrize("what", ["overflow", "root removed", "root attributes"])
+async def test_following_events_ends_where_only_a_rescan_helps(autojump_clock: MockClock, what: str) -> None:
+    """Faults 14 and 19: after an overflow, and when something happened to the root itself."""
+    stage = in_memory(A)
+    await stage.rescan()
+    async with following(stage) as returned:
+        stage.directory.bind(B)
+        await wait_all_tasks_blocked()
+        assert not returned.is_set()
+        match what:
+            case "overflow":
+                stage.directory.overflow()
+            case "root removed":
+                stage.directory.remove_tree(ROOT)
+            case _:
+                stage.directory.chmod(ROOT)
+        await wait_all_tasks_blocked()
+        assert returned.is_set()
+
+
+async def test_following_events_ends_at_the_deadline(autojump_clock: MockClock) -> None:
+    stage = in_memory(A)
+    await stage.rescan()
+    await stage.scanner.follow_events(7.5)
+    assert trio.current_time() == 7.5
+    stage.directory.instances_left = 0
+    without = scanned(stage.directory)
+    await without.rescan()
+    await without.scanner.follow_events(9.5)
+    assert trio.current_time() == 9.5
+
+
+async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: MockClock) -> None:
+    stage = in_memory(A)
+    stage.scanner.close()
+    await stage.rescan()
+    assert len(stage.directory.instances) == 1
+    stage.scanner.close()
+    assert stage.directory.instances == []
+
+
+# --- a real directory -------------------------------------------------------------------------------------------------
+
+
+def bound(path: Path) -> str:
+    """A socket file whose listener is gone again: a scanner does not care."""
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(path))
+    return str(path)
+
+
+def names(lines: list[str], root: Path) -> list[str]:
+    return [line.removeprefix(f"{root}/").partition(" #")[0] for line in lines]
+
+
+async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
+    """Faults 5 to 8: a FIFO and a plain file are ignored; a link and a second name are refused."""
+    first, below = bound(tmp_path / "a.sock"), tmp_path / "sub"
+    below.mkdir()
+    second = bound(below / "b.sock")
+    bound(tmp_path / ".hidden.sock")
+    os.mkfifo(tmp_path / "fifo.sock")
+    (tmp_path / "plain.sock").touch()
+    stage = scanned(RealDirectory(), str(tmp_path))
+    with closing(stage.scanner):
+        assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({first, second}))
+        os.link(first, tmp_path / "c.sock")
+        (tmp_path / "d.sock").symlink_to("a.sock")
+        assert await stage.rescan(deep=False) == attrs.evolve(FINE, sockets=2)
+        lines = names(stage.sent.take(), tmp_path)
+        assert sorted(lines[:2]) == ["a.sock appeared", "sub/b.sock appeared"]
+        assert sorted(lines[2:]) == ["a.sock touched", "c.sock refused", "d.sock refused"]
+
+
+async def test_real_events_lead_to_what_is_new_and_to_what_is_gone(tmp_path: Path) -> None:
+    """Behaviours 3 and 4, faults 9 and 12."""
+    stage = scanned(RealDirectory(), str(tmp_path / "root"))
+    with closing(stage.scanner), trio.fail_after(5):
+        assert (await stage.rescan(make_root=True)).paths == frozenset()
+        (tmp_path / "root/sub").mkdir()
+        old = bound(tmp_path / "root/sub/a.sock")
+        os.rename(old, tmp_path / "root/b.sock")
+        while not stage.sent.lines:
+            await stage.scanner.follow_events(trio.current_time() + 0.05)
+        assert names(stage.sent.take(), tmp_path / "root") == ["b.sock appeared"]
+        os.unlink(tmp_path / "root/b.sock")
+        while not stage.sent.lines:
+            await stage.scanner.follow_events(trio.current_time() + 0.05)
+        assert names(stage.sent.take(), tmp_path / "root") == ["b.sock vanished"]
+
+
+async def test_a_scanner_of_a_real_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    stage = scanned(RealDirectory(), str(tmp_path))
+    await stage.rescan()
+    stage.scanner.close()
+    assert set(os.listdir("/proc/self/fd")) == before
