@@ -20,9 +20,10 @@ from ..protocol.plugins import InfoLimits, check_info
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ..protocol.status import Outcome
-from ..protocol.wire.errors import DialError, DialFailure, Peer
+from ..protocol.wire.errors import DialError, DialFailure
 from .dial_slots import DialSlot, DialSlots
 from .io.grpc_client.channel import Channel
+from .io.unix_socket import Credentials
 
 #: Characters of an error that a plugin is told or people are shown (fault 94).
 MAX_ERROR = 2048
@@ -68,7 +69,7 @@ class Conversation:
         self._stub: RegistrationStub | None = None
         self._slot: DialSlot | None = None
         #: Who listened when last dialed.
-        self.peer: Peer | None = None
+        self.peer: Credentials | None = None
 
     async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen."""

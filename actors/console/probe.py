@@ -40,7 +40,8 @@ from ...protocol.status_json import Json
 from ...protocol.text import cut, encodable, escaped
 from ...protocol.wire.errors import DialError, DialFailure
 from ..io.grpc_client.channel import Channel
-from ..io.grpc_client.dial import MAX_PATH_BYTES, dial
+from ..io.grpc_client.dial import dial
+from ..io.unix_socket import MAX_PATH
 from .client import run
 
 #: Seconds for the whole probe unless told.
@@ -208,11 +209,11 @@ def _check_path(found: _Probe, path: str) -> str:
         found.note("permissions", Verdict.WARNING, "every user may connect; make the socket with umask 0077")
     whole = os.path.abspath(path)
     length = len(os.fsencode(whole))
-    if length > MAX_PATH_BYTES:
+    if length > MAX_PATH:
         found.note(
             "path length",
             Verdict.WARNING,
-            f"the path has {length} bytes; plugind reaches it all the same, others only up to {MAX_PATH_BYTES}",
+            f"the path has {length} bytes; plugind reaches it all the same, others only up to {MAX_PATH}",
         )
     return whole
 

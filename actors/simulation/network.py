@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from ...protocol.discovery import Kind
-from ...protocol.wire.errors import Peer
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import retry
+from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
@@ -47,7 +47,7 @@ class Listener:
     """Somebody who listens on an inode. :meth:`close` is the end of that process."""
 
     serve: Serve
-    peer: Peer
+    peer: Credentials
     accepting: Accepting = Accepting.SERVES
     seconds_per_byte: float = 0.0
     #: How many connections there have been.

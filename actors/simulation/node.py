@@ -50,10 +50,10 @@ from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
 from ...protocol.status import PluginStatus, StateName
-from ...protocol.wire.errors import Peer
 from ...supervisor import Ports, Supervisor
 from ..handlers.actor import Handler
 from ..io.grpc_server.serve import Service
+from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
@@ -282,7 +282,7 @@ class SimulatedNode:
         self.directory.mkdir(os.path.dirname(path))
         if not isinstance(plugin, FakePlugin | Collection):
             plugin = (plugin,)
-        peer = Peer(next(self._pids), uid, uid)
+        peer = Credentials(next(self._pids), uid, uid)
         plugged = PluggedIn(path, plugin, self.directory, self.network, self._start, peer)
         plugged.bind()
         if listening:

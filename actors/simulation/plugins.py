@@ -20,9 +20,8 @@ from ...protocol.proto.pluginregistration_pb2 import (
     RegistrationStatus,
     RegistrationStatusResponse,
 )
-from ...protocol.wire.errors import Peer
-from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Service, log_report, serve_stream
-from ..io.grpc_server.serve import Peer as Caller
+from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
+from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .network import Accepting, Listener, MemoryNetwork
 from .streams import ServerEnd
@@ -176,7 +175,7 @@ class FakeRegistration(RegistrationBase):
 
 
 def _pid(peer: object) -> int | None:
-    return peer.credentials.pid if isinstance(peer, Caller) and peer.credentials is not None else None
+    return peer.credentials.pid if isinstance(peer, Peer) and peer.credentials is not None else None
 
 
 def now() -> float:
@@ -194,7 +193,7 @@ class PluggedIn:
         directory: MemoryDirectory,
         network: MemoryNetwork,
         start: Callable[[Callable[[], Awaitable[None]]], None],
-        peer: Peer,
+        peer: Credentials,
     ) -> None:
         #: The absolute path of its socket.
         self.path = path

@@ -7,8 +7,6 @@ carry an enum, so that a caller decides by kind and shows the message, and never
 import enum
 from typing import Final
 
-import attrs
-
 SHOWN_BYTES: Final = 200
 """How much of a peer's own text is repeated in a reason (fault 94)."""
 
@@ -32,15 +30,6 @@ class DialFailure(enum.Enum):
     """The path cannot name a socket in the file system: empty, abstract, with a NUL, or too long (faults 23, 42)."""
     FAILED = "failed"
     """Any other error of the operating system; the message names it."""
-
-
-@attrs.frozen
-class Peer:
-    """Who listens on a unix socket, as the kernel knows it (SO_PEERCRED): the credentials at the time of listen()."""
-
-    pid: int
-    uid: int
-    gid: int
 
 
 class DialError(Exception):

@@ -13,6 +13,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.unix_socket import Credentials
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
@@ -23,7 +24,6 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
     RegistrationStatus,
     RegistrationStatusResponse,
 )
-from plugind.protocol.wire.errors import Peer
 from plugind.protocol.wire.limits import Limits
 from plugind.tests.wire.grpcio_server import INFO, grpcio_server
 
@@ -41,7 +41,7 @@ async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path)
             reply = await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=5)
     assert info == INFO
     assert reply == RegistrationStatusResponse()
-    assert channel.peer == Peer(os.getpid(), os.getuid(), os.getgid())
+    assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
 
 
 async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:

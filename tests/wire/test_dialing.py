@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from plugind.actors.io.grpc_client.dial import dial
-from plugind.protocol.wire.errors import DialError, DialFailure, Peer
+from plugind.actors.io.unix_socket import Credentials
+from plugind.protocol.wire.errors import DialError, DialFailure
 
 
 def listener(path: str, backlog: int = 16) -> socket.socket:
@@ -47,7 +48,7 @@ async def test_the_listeners_credentials_are_handed_on(tmp_path: Path) -> None:
     path = str(tmp_path / "a.sock")
     with listener(path):
         async with await dial(path, timeout=1) as channel:
-            assert channel.peer == Peer(os.getpid(), os.getuid(), os.getgid())
+            assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
 
 
 async def test_a_socket_that_begins_to_listen_within_the_grace_is_reached(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import trio
 from grpclib.const import Cardinality
 from grpclib.metadata import Deadline
 
-from ....protocol.wire.errors import Peer, WireError
+from ....protocol.wire.errors import WireError
 from ....protocol.wire.grpc import MetadataLike
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ..unix_socket import Credentials
 from .driver import Driver
 from .stream import ClientStream, RecvT, SendT
 from .transport import Transport
@@ -38,7 +39,7 @@ class Channel(Driver):
         *,
         authority: str = "localhost",
         limits: Limits = DEFAULT_LIMITS,
-        peer: Peer | None = None,
+        peer: Credentials | None = None,
     ) -> None:
         super().__init__(transport, authority, limits, peer)
 

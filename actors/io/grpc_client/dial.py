@@ -5,28 +5,21 @@ A unix socket connects at once or not at all, so the common case is three system
 """
 
 import errno
-import os
 import socket
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import trio
 
-from ....protocol.wire.errors import DialError, DialFailure, Peer
+from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ..unix_socket import Credentials, connect, peer_credentials, stream_socket
 from .channel import Channel
 from .transport import SocketTransport, StreamTransport
 
-MAX_PATH_BYTES: Final = 107
-"""What `sockaddr_un` holds, less its NUL."""
-
-_FAMILY: Final = int(socket.AF_UNIX)
-_KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
-_CREDENTIALS: Final = struct.Struct("3i")
 
 _KINDS: Final = {
     errno.ENOENT: DialFailure.GONE,
@@ -60,7 +53,7 @@ async def dial(
         problem = _try(connection, path)
         if problem is not None:
             await retry(path, problem, partial(_try, connection, path), timeout, refused_grace)
-        peer = _peer(connection)
+        peer = peer_credentials(connection)
     except BaseException:
         connection.close()
         raise
@@ -72,7 +65,7 @@ async def connect_stream(
     *,
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
-    peer: Peer | None = None,
+    peer: Credentials | None = None,
 ) -> Channel:
     """A channel on a stream in memory; see `StreamTransport` for what the stream must be able to do."""
     await trio.lowlevel.checkpoint()
@@ -83,7 +76,7 @@ def _socket(path: str) -> socket.socket:
     if not path or "\0" in path or path.startswith("@"):
         raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system")
     try:
-        return socket.socket(_FAMILY, _KIND)
+        return stream_socket()
     except OSError as error:
         raise _failure(error, path) from error
 
@@ -117,39 +110,13 @@ async def retry(
 
 
 def _try(connection: socket.socket, path: str) -> OSError | None:
-    """One attempt. Paths that `sockaddr_un` cannot hold go through a descriptor (fault 23)."""
     try:
-        if len(path) <= MAX_PATH_BYTES and (path.isascii() or len(os.fsencode(path)) <= MAX_PATH_BYTES):
-            connection.connect(path)
-        else:
-            _connect_long(connection, path)
+        connect(connection, path)
     except OSError as error:
         return error
     return None
 
 
-def _connect_long(connection: socket.socket, path: str) -> None:
-    directory, name = os.path.split(path)
-    descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        short = f"/proc/self/fd/{descriptor}/{name}"
-        if len(os.fsencode(short)) > MAX_PATH_BYTES:
-            # A name too long even so: the socket itself can be opened as a place.
-            direct = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = direct
-            short = f"/proc/self/fd/{descriptor}"
-        connection.connect(short)
-    finally:
-        os.close(descriptor)
-
-
 def _failure(error: OSError, path: str) -> DialError:
     kind = _KINDS.get(error.errno or 0, DialFailure.FAILED)
     return DialError(kind, path, f"cannot connect to {path!r}: {error.strerror or error}")
-
-
-def _peer(connection: socket.socket) -> Peer:
-    """Who called listen() at the other end (fault 40)."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return Peer(*_CREDENTIALS.unpack(raw))

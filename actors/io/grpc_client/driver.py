@@ -12,10 +12,11 @@ from typing import Final, cast
 import trio
 from grpclib.const import Status
 
-from ....protocol.wire.errors import Peer, WireError, WireProblem
+from ....protocol.wire.errors import WireError, WireProblem
 from ....protocol.wire.grpc import CallOutcome, ClientCall, failure_outcome
 from ....protocol.wire.http2 import ClientConnection
 from ....protocol.wire.limits import Limits
+from ..unix_socket import Credentials
 from .transport import Transport
 
 TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
@@ -40,7 +41,7 @@ class Driver:
         "sender",
     )
 
-    def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Peer | None) -> None:
+    def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Credentials | None) -> None:
         self._transport = transport
         self.authority = authority
         self.peer = peer

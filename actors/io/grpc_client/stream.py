@@ -10,7 +10,6 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError
 from multidict import MultiDict
 
-from ....protocol.wire.errors import Peer
 from ....protocol.wire.grpc import (
     SUCCESS,
     CallOutcome,
@@ -22,6 +21,7 @@ from ....protocol.wire.grpc import (
     timeout_field,
 )
 from ....protocol.wire.metadata import decode_metadata
+from ..unix_socket import Credentials
 from .driver import TIMED_OUT, Driver
 
 SendT = TypeVar("SendT", bound=Message)
@@ -75,7 +75,7 @@ class ClientStream(Generic[SendT, RecvT]):
         self._sent = False
 
     @property
-    def peer(self) -> Peer | None:
+    def peer(self) -> Credentials | None:
         """Who listens at the other end, where the kernel can tell."""
         return self._driver.peer
 
