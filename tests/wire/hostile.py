@@ -12,6 +12,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.unix_socket import listen
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo
 from plugind.protocol.wire.errors import WireError, WireProblem
@@ -116,27 +117,11 @@ def says_for_ever(first: bytes, again: bytes) -> Script:
 @asynccontextmanager
 async def served(path: Path, script: Script) -> AsyncIterator[str]:
     """A listener that plays `script` on every connection, within ten seconds."""
-    with trio.fail_after(10):
-        name = str(path / "peer.sock")
-        listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-        with listener:
-            await listener.bind(name)
-            listener.listen()
-
-            async def serve(stream: trio.SocketStream) -> None:
-                async with stream:
-                    await script(stream)
-
-            async with trio.open_nursery() as nursery:
-
-                async def accept() -> None:
-                    while True:
-                        connection, _ = await listener.accept()
-                        nursery.start_soon(serve, trio.SocketStream(connection))
-
-                nursery.start_soon(accept)
-                yield name
-                nursery.cancel_scope.cancel()
+    with trio.fail_after(10), listen(str(path / "peer.sock")) as listener:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, script, [trio.SocketListener(listener.socket)])
+            yield listener.path
+            nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The least that a client on Trio can cost: its system calls and its waits, with bytes made beforehand and not parsed.
 
-An answer has come when its last bytes have; that is all that is looked at.
+An answer has come when its last bytes have; that is all that is looked at. It shares no code with plugind's own
+client, its sockets included, since it is what that client is measured against.
 """
 
 from __future__ import annotations
