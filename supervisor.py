@@ -62,6 +62,18 @@ class Ports:
     directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
 
 
+@attrs.frozen(eq=False)
+class Internals:
+    """The units of a supervisor, for tools that test it: where to send messages, and what to count."""
+
+    reconciler: m.Address[m.ReconcilerMessage]
+    status: m.Address[m.StatusMessage]
+    handlers: HandlerActors
+    registrations: Registrations
+    callers: Callers
+    crashes: Crashes
+
+
 class Supervisor:
     """A node that discovers plugins and registers them, for as long as the ``async with`` block runs.
 
@@ -123,6 +135,13 @@ class Supervisor:
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
+
+    @property
+    def internals(self) -> Internals:
+        """The units that the node consists of, for tools that test it; they may change with any release."""
+        return Internals(
+            self._to_reconciler, self._to_status, self._handlers, self._registrations, self._callers, self._crashes
+        )
 
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts

@@ -26,9 +26,9 @@ happens to new connections.
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`.
 
-**Fault points.** ``node.directory`` loses, delays and overflows events and fails scans (:class:`MemoryDirectory`);
-``node.network`` refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()``
-restart the daemon.
+**Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`).
+``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.network``
+refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()`` restart the daemon.
 
 **Errors.** :class:`NotSettledError` says which sockets did not come to rest, :class:`LeakError` what was left open,
 and :class:`NodeEndedError` that the node ended while somebody waited for it.
@@ -39,6 +39,7 @@ from __future__ import annotations
 from typing import Final
 
 from .actors.simulation import (
+    ACTORS,
     DEFAULT_CONFIG,
     ROOT,
     Accepting,
@@ -49,6 +50,7 @@ from .actors.simulation import (
     FakePlugin,
     HandlerCall,
     Hangs,
+    InjectedError,
     LeakError,
     MemoryDirectory,
     MemoryNetwork,
@@ -61,6 +63,7 @@ from .actors.simulation import (
 )
 
 __all__ = [
+    "ACTORS",
     "DEFAULT_CONFIG",
     "FIXTURES",
     "ROOT",
@@ -72,6 +75,7 @@ __all__ = [
     "FakePlugin",
     "HandlerCall",
     "Hangs",
+    "InjectedError",
     "LeakError",
     "MemoryDirectory",
     "MemoryNetwork",

@@ -39,20 +39,25 @@ class ChildSpec:
 
 
 class Crashes:
-    """Counts crashes against the intensity, and tells of each."""
+    """Counts crashes against the intensity, and reports each."""
 
     def __init__(self, intensity: RestartIntensity, report: Callable[[str, Exception], None]) -> None:
         self._intensity = intensity
-        self._report = report
+        self._reports = [report]
         self._past: tuple[float, ...] = ()
 
+    def watch(self, report: Callable[[str, Exception], None]) -> None:
+        """Call ``report`` too for each crash from now on, with the name of the child and the error."""
+        self._reports.append(report)
+
     def count(self, name: str, error: Exception) -> None:
-        """Tell of the crash of ``name``.
+        """Report the crash of ``name``.
 
         Raises:
           GaveUpError: if it is one too many.
         """
-        self._report(name, error)
+        for report in self._reports:
+            report(name, error)
         recent = self._intensity.admit(self._past, trio.current_time())
         if recent is None:
             allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"

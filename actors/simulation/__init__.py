@@ -5,12 +5,14 @@
 
 from ...supervisor import NodeEndedError
 from .directory import MemoryDirectory
+from .faults import ACTORS, InjectedError
 from .handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
 from .network import Accepting, MemoryNetwork
 from .node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
 from .plugins import Call, FakePlugin, PluggedIn, Reaction
 
 __all__ = [
+    "ACTORS",
     "DEFAULT_CONFIG",
     "ROOT",
     "Accepting",
@@ -21,6 +23,7 @@ __all__ = [
     "FakePlugin",
     "HandlerCall",
     "Hangs",
+    "InjectedError",
     "LeakError",
     "MemoryDirectory",
     "MemoryNetwork",

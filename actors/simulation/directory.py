@@ -21,6 +21,7 @@ from ...protocol.discovery import Found, Kind, below
 from ...protocol.messages import Identity
 from ...protocol.watches import Notice
 from ..io.directory import CHUNK, Chunk, Events
+from .faults import InjectedError
 
 
 @attrs.define(eq=False)
@@ -168,6 +169,8 @@ class MemoryDirectory:
         self.scans = 0
         self.looks = 0
         self.instances: list[MemoryEvents] = []
+        #: The next so many looks and scans crash the watcher; see :meth:`plugind.testing.SimulatedNode.crash`.
+        self.crashes = 0
         self._now = now
         self._numbers = 1
         self._free: list[int] = []
@@ -186,6 +189,7 @@ class MemoryDirectory:
 
     def look(self, path: str) -> Found | None:
         """See :class:`plugind.actors.io.directory.Directory`."""
+        self._crash()
         self.looks += 1
         if path in self.look_errors:
             raise _error(self.look_errors[path], path)
@@ -212,6 +216,7 @@ class MemoryDirectory:
         names = [name for name in node.children if not name.startswith(".")]
         for start in range(0, len(names) or 1, CHUNK):
             yield self._chunk(path, node, names[start : start + CHUNK], known)
+            self._crash()
 
     def _chunk(self, path: str, directory: _Node, names: list[str], known: Mapping[str, int]) -> Chunk:
         chunk = Chunk()
@@ -226,6 +231,11 @@ class MemoryDirectory:
             else:
                 chunk.found.append((name, self._found(node)))
         return chunk
+
+    def _crash(self) -> None:
+        if self.crashes:
+            self.crashes -= 1
+            raise InjectedError
 
     def events(self) -> Events:
         """See :class:`plugind.actors.io.directory.Directory`."""

@@ -20,6 +20,7 @@ from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import retry
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
+from .faults import InjectedError
 from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
 
@@ -115,6 +116,8 @@ class MemoryNetwork:
         self.dials: list[tuple[float, str]] = []
         #: This many more connections fail for want of descriptors (fault 46).
         self.exhausted = 0
+        #: The next so many dials crash the registration.
+        self.crashes = 0
         #: The client's ends of all connections, with their paths, to see that none is left open.
         self.opened: list[tuple[str, ClientEnd]] = []
 
@@ -135,6 +138,9 @@ class MemoryNetwork:
         Raises:
           DialError: of the same kinds, after the same waits.
         """
+        if self.crashes:
+            self.crashes -= 1
+            raise InjectedError
         listener: Listener | None = None
 
         def attempt() -> OSError | None:

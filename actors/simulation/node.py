@@ -40,7 +40,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Literal, Self, assert_never
 
 import attrs
 import trio
@@ -55,6 +55,7 @@ from ..handlers.actor import Handler
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
+from .faults import Actor, PoisonMessage
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
 from .scheduling import pinned
@@ -159,7 +160,7 @@ class SimulatedNode:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         try:
-            with pinned(self.config.seed or 0, self._every_so_often):
+            with pinned(self.config.seed or 0, self.check_progress):
                 async with trio.open_nursery() as world:
                     self._world = world
                     for run in self._to_start:
@@ -177,8 +178,8 @@ class SimulatedNode:
             raise
         self._check_leaks()
 
-    def _every_so_often(self) -> None:
-        """Called every so many rounds of the scheduler."""
+    def check_progress(self) -> None:
+        """Do nothing; called every so many rounds of the scheduler, for subclasses that look for a livelock."""
 
     def _check_leaks(self) -> None:
         connections = [path for path, stream in self.network.opened if not stream.closed]
@@ -242,9 +243,10 @@ class SimulatedNode:
         with scope:
             async for change in changes:
                 if isinstance(change, m.PluginChanged):
-                    self._note(change)
+                    self.record(change)
 
-    def _note(self, change: m.PluginChanged) -> None:
+    def record(self, change: m.PluginChanged) -> None:
+        """Record one change that the daemon reports; subclasses may look at it first."""
         plugin = change.plugin
         if plugin.state is StateName.GONE:
             self._statuses.pop(plugin.socket, None)
@@ -258,6 +260,37 @@ class SimulatedNode:
             history.append(entry)
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+    def crash(self, actor: Actor, of: str = "") -> bool:
+        """Crash an actor as a bug in it would; the daemon starts it again.
+
+        ``of`` is the socket of the ``registration``, or the plugin type of the ``handler``. The crash comes when the
+        actor next runs: the watcher's with its next look or scan, the others' with their next message. Returns False
+        if there is no such actor.
+        """
+        if actor == "watcher":
+            self.directory.crashes += 1
+            return True
+        address = self._address(actor, of)
+        if address is None:
+            return False
+        address.send_nowait(PoisonMessage())
+        return True
+
+    def _address(
+        self, actor: Literal["reconciler", "registration", "status", "handler"], of: str
+    ) -> m.Address[Any] | None:
+        internals = self.supervisor.internals
+        match actor:
+            case "reconciler":
+                return internals.reconciler
+            case "status":
+                return internals.status
+            case "handler":
+                return internals.handlers.address(of)
+            case "registration":
+                return internals.registrations.current(self.path(of))
+        assert_never(actor)
 
     # --- the script ---------------------------------------------------------------------------------------------------
 
@@ -355,6 +388,30 @@ class SimulatedNode:
     def status(self, socket: str) -> PluginStatus | None:
         """Return what is known of ``socket`` now, without its history; None if it is not there."""
         return self._statuses.get(self.path(socket))
+
+    @property
+    def statuses(self) -> Mapping[str, PluginStatus]:
+        """What is known now, by absolute path."""
+        return self._statuses
+
+    def actors(self) -> list[str]:
+        """Return the paths that have a registration actor now."""
+        return sorted(self.supervisor.internals.registrations.paths)
+
+    def leftovers(self) -> list[str]:
+        """Return what a daemon without any plugin still holds open beyond what it needs, in words."""
+        internals = self.supervisor.internals
+        handlers, streams = internals.handlers, internals.callers.streams
+        found = [f"{path} has an actor" for path in self.actors()]
+        found += [f"a connection to {path} is open" for path, stream in self.network.opened if not stream.closed]
+        if handlers.running != len(handlers.added):
+            found.append(f"{handlers.running} handler actors run for {len(handlers.added)} handlers")
+        # One of them is this node's own.
+        if len(streams) != 1:
+            found.append(f"{len(streams)} readers of the stream of changes")
+        if len(self.directory.instances) != 1:
+            found.append(f"{len(self.directory.instances)} instances of inotify")
+        return found
 
     def state(self, socket: str) -> str | None:
         """Return the state of ``socket`` now; None if it is not there."""

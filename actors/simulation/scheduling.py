@@ -14,7 +14,7 @@ from typing import Final
 
 from trio._core import _run
 
-#: Rounds of Trio's scheduler after which a node is asked whether it makes headway.
+#: Rounds of Trio's scheduler after which a node is asked whether virtual time goes on.
 ROUNDS: Final = 20_000
 
 

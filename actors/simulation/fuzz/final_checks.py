@@ -70,7 +70,7 @@ def differences(player: Player) -> list[str]:
     there = player.node.directory.sockets(player.node.root)
     found += [f"{path} has an actor, and is not there" for path in player.node.actors() if path not in there]
     # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
-    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - player.node._statuses.keys())]
+    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - player.node.statuses.keys())]
     found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
     if player.policy is InstancePolicy.REJECT:
         names = sorted(plugin.name for plugin in held.values())
@@ -85,7 +85,7 @@ async def _check_view(player: Player) -> None:
     """The status view, asked for, equals the truth: states, generations, names, and who is active."""
     trace, held = player.trace, player.handlers.registered()
     snapshot = await player.node.snapshot()
-    streamed = {path: status.state for path, status in player.node._statuses.items()}
+    streamed = {path: status.state for path, status in player.node.statuses.items()}
     asked = {status.socket: status.state for status in snapshot.plugins}
     if streamed != asked:
         trace.violated("view", f"the stream says {streamed}, the snapshot {asked}")
@@ -124,20 +124,11 @@ def _active(player: Player) -> set[str]:
 
 def leftovers(player: Player) -> list[str]:
     """What is left though every plugin is gone."""
-    node, supervisor = player.node, player.node.supervisor
+    node = player.node
     found = [f"{path} is held by a handler" for path in sorted(player.handlers.owing)]
-    found += [f"{path} has an actor" for path in node.actors()]
-    found += [f"a connection to {path} is open" for path, stream in node.network.opened if not stream.closed]
     found += [
         f"{path} is shown as {status.state}"
-        for path, status in sorted(node._statuses.items())
+        for path, status in sorted(node.statuses.items())
         if not node.directory.exists(path)
     ]
-    handlers, streams = supervisor._handlers, supervisor._callers.streams
-    if handlers.running != len(handlers.added):
-        found.append(f"{handlers.running} handler actors run for {len(handlers.added)} handlers")
-    if len(streams) != 1:
-        found.append(f"{len(streams)} readers of the stream of changes")
-    if len(node.directory.instances) != 1:
-        found.append(f"{len(node.directory.instances)} instances of inotify")
-    return found
+    return [*found, *node.leftovers()]

@@ -12,12 +12,12 @@ import attrs
 import trio
 
 from ....supervisor import NodeEndedError
+from ..faults import ACTORS
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from .file_acts import change_files, disturb_events, fail_scans
 from .plugin_acts import change_plugin, disturb, mend
 from .script import Act, Event
 from .stage import NAMES, SOCKETS, TYPE, Stage
-from .watched_node import ACTORS
 
 ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
 #: Seconds for a retry to be answered, and for a handler to be removed: every plugin that it has may take its deadline
@@ -34,6 +34,8 @@ class Player(Stage):
 
     _background: trio.Nursery = attrs.field(init=False)
     _scopes: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
+    #: Set when the daemon that runs is told to stop; each daemon has its own.
+    _stopping: trio.Event = attrs.field(init=False, factory=trio.Event)
     _removal: trio.Event | None = attrs.field(init=False, default=None)
 
     # --- the script ---------------------------------------------------------------------------------------------------
@@ -131,9 +133,9 @@ class Player(Stage):
 
         async def remove() -> None:
             with trio.move_on_after(REMOVAL_BOUND) as scope:
-                ending = self.node._ending
+                stopping = self._stopping
                 await self.node.supervisor.remove_handler(TYPE)
-                if ending.is_set():
+                if stopping.is_set():
                     return  # A stop deregisters nothing (behaviour 42).
             if scope.cancelled_caught:
                 self.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
@@ -158,7 +160,7 @@ class Player(Stage):
         if actor == "registration" and chance.random() < 0.3:
             self.node.network.crashes += 1
             return
-        if not self.node.crash(actor, path, TYPE):
+        if not self.node.crash(actor, TYPE if actor == "handler" else path):
             return
         match actor:
             case "reconciler":
@@ -169,7 +171,12 @@ class Player(Stage):
 
     async def _restart_daemon(self, *, kill: bool) -> None:
         began = trio.current_time()
-        await (self.node.kill() if kill else self.node.stop())
+        if kill:
+            await self.node.kill()
+        else:
+            self._stopping.set()
+            await self.node.stop()
+        self._stopping = trio.Event()
         if trio.current_time() - began > STOP_BOUND:
             self.trace.violated("answers", f"the daemon took {trio.current_time() - began:g} s to end")
         for scope in tuple(self._scopes):

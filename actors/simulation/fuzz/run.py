@@ -79,11 +79,11 @@ async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Coll
     tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
     player = Player(seed, faults, trace)
     try:
-        with player.node.headway:
+        with player.node.livelock_guard:
             async with player.node:
                 await player.play(script)
                 await check_rest(player)
-        if player.node.headway.cancelled_caught:
+        if player.node.livelock_guard.cancelled_caught:
             trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")
     except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
         for leaf in leaves(error):

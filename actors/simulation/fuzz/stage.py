@@ -73,9 +73,9 @@ class Stage:
         self.backoff = BackoffOracle(self.trace, backoff)
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(self.faults)
         self.handlers = HandlerOracle(self.trace, self.policy, sees_all=sees_all)
-        self.node = WatchedNode(config, self.trace, self.handlers, self.backoff)
+        handler = self.new_handler()
+        self.node = WatchedNode(config, self.trace, self.handlers, self.backoff, handler=(TYPE, handler))
         self.sentinels = Sentinels(self.node, self.trace, self.handlers)
-        self.node._handlers = {TYPE: self.new_handler()}
 
     def new_handler(self) -> WatchedHandler:
         """Another handler, which is the present one from now on."""

@@ -1,77 +1,33 @@
-"""The node that scripts are played on: a :class:`SimulatedNode` that is watched by oracles, and whose actors can crash.
-
-An actor crashes as a bug would make it: it is given a message that nobody sends, or its port raises what no port does.
-"""
+"""The node that scripts are played on: a :class:`SimulatedNode` that reports to oracles."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
-from typing import Literal, cast
 
-import attrs
 import trio
 
 from ....protocol import messages as m
 from ....protocol.config import Config, Timeouts
-from ....protocol.discovery import Found
 from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import PluginStatus, StateName
-from ...io.directory import Chunk
 from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
 from ..directory import MemoryDirectory
+from ..faults import is_injected
 from ..handlers import Ask, Behaviour, behave
 from ..network import MemoryNetwork
 from ..node import SimulatedNode
 from .handler_oracle import EPSILON, BackoffOracle, HandlerOracle
 from .trace import Trace
 
-Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
-ACTORS: tuple[Actor, ...] = ("watcher", "reconciler", "registration", "status", "handler")
-
-
-class InjectedError(Exception):
-    """The crash of an actor that the script asked for."""
-
-
-@attrs.frozen
-class Bomb:
-    """A message that no actor knows; it crashes whoever takes it in."""
-
-
-class CrashingDirectory(MemoryDirectory):
-    """A directory whose next look or scan may crash the watcher."""
-
-    #: The next so many looks and scans raise.
-    crashes = 0
-
-    def _crash(self) -> None:
-        if self.crashes:
-            self.crashes -= 1
-            raise InjectedError
-
-    def look(self, path: str) -> Found | None:
-        """See :class:`MemoryDirectory`."""
-        self._crash()
-        return super().look(path)
-
-    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
-        """See :class:`MemoryDirectory`."""
-        for chunk in super().scan(path, known):
-            yield chunk
-            self._crash()
-
 
 class WatchedNetwork(MemoryNetwork):
-    """A network that tells of each dial, and may crash who dials."""
+    """A network that reports each dial."""
 
     def __init__(self, directory: MemoryDirectory, trace: Trace, backoff: BackoffOracle) -> None:
         super().__init__(directory)
         self._trace = trace
         self._backoff = backoff
-        #: The next so many dials raise.
-        self.crashes = 0
 
     async def dial(self, path: str, *, timeout: float, refused_grace: float = 1.0) -> Channel:
         """See :class:`MemoryNetwork`."""
@@ -80,9 +36,6 @@ class WatchedNetwork(MemoryNetwork):
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
-        if self.crashes:
-            self.crashes -= 1
-            raise InjectedError
         return await super().dial(path, timeout=timeout, refused_grace=refused_grace)
 
 
@@ -130,107 +83,78 @@ class WatchedHandler:
 class WatchedNode(SimulatedNode):
     """A simulated node that tells its trace and its oracles what is shown, and counts crashes."""
 
-    def __init__(self, config: Config, trace: Trace, handlers: HandlerOracle, backoff: BackoffOracle) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: Config,
+        trace: Trace,
+        handlers: HandlerOracle,
+        backoff: BackoffOracle,
+        *,
+        handler: tuple[str, WatchedHandler],
+    ) -> None:
+        super().__init__(config, handlers=dict([handler]))
         self.trace = trace
         self._seen = handlers
         self._backoff = backoff
-        old = self.directory
-        self.directory: CrashingDirectory = CrashingDirectory(now=old._now)
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
-        for root in self.config.roots:
-            self.directory.mkdir(root.path)
-        #: Cancelled when tasks run and run, and time stands still.
-        self.headway = trio.CancelScope()
-        self._seen_at = -1.0
-        #: Paths of the plugins that are registered and are still to be told so.
-        self._owed_notices: set[str] = set()
+        #: Cancelled when tasks run and virtual time stands still.
+        self.livelock_guard = trio.CancelScope()
+        self._checked_at = -1.0
+        #: Paths of plugins that are registered and that have not been notified of it.
+        self._to_notify: set[str] = set()
 
-    def _every_so_often(self) -> None:
+    def check_progress(self) -> None:
+        """Cancel the script if virtual time has stood still since the last check."""
         now = trio.current_time()
-        if now == self._seen_at:
-            self.headway.cancel()
-        self._seen_at = now
+        if now == self._checked_at:
+            self.livelock_guard.cancel()
+        self._checked_at = now
 
     def watch_crashes(self) -> None:
-        """Tell the trace of each crash of an actor, and of those that nobody asked for. Once for each daemon."""
-        crashes = self.supervisor._crashes
-        tell = crashes._report
+        """Trace each crash of an actor, and report those that no script asked for. Call it once for each daemon."""
+        self.supervisor.internals.crashes.watch(self._record_crash)
 
-        def told(name: str, error: Exception) -> None:
-            kind = name.split()[0]
-            self.trace.line("crash", kind)
-            match kind:
-                case "registration":
-                    self._backoff.nudged(name.partition(" ")[2])
-                    self._seen.orphan(name.partition(" ")[2])
-                case "handler":
-                    self._backoff.touched()
-                case "node":
-                    self._backoff.touched()
-                    self._seen.orphan()
-                case _:
-                    pass
-            if not all(isinstance(leaf, InjectedError) or "Bomb" in str(leaf) for leaf in leaves(error)):
-                self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
-            tell(name, error)
-
-        crashes._report = told
-
-    def crash(self, actor: Actor, path: str | None, plugin_type: str) -> bool:
-        """Crash an actor, the registration of ``path`` or the handler of ``plugin_type``; return whether there is one.
-
-        A bug would be in an actor's own code, so what it is given are messages that only a bug could send.
-        """
-        supervisor, bomb = self.supervisor, Bomb()
-        match actor:
-            case "watcher":
-                self.directory.crashes += 1
-            case "reconciler":
-                supervisor._to_reconciler.send_nowait(cast("m.ReconcilerMessage", bomb))
-            case "status":
-                supervisor._to_status.send_nowait(cast("m.StatusMessage", bomb))
-            case "handler":
-                handler = supervisor._handlers.address(plugin_type)
-                if handler is None:
-                    return False
-                handler.send_nowait(cast("m.HandlerMessage", bomb))
+    def _record_crash(self, name: str, error: Exception) -> None:
+        kind, _, of = name.partition(" ")
+        self.trace.line("crash", kind)
+        match kind:
             case "registration":
-                inbox = supervisor._registrations.current(path or "")
-                if inbox is None:
-                    return False
-                # Past the bell, whose rule would crash the sender.
-                inbox._send.send_nowait(cast("m.RegistrationMessage", bomb))
-                inbox.waiting += 1
-        return True
+                self._backoff.nudged(of)
+                self._seen.orphan(of)
+            case "handler":
+                self._backoff.touched()
+            case "node":
+                self._backoff.touched()
+                self._seen.orphan()
+            case _:
+                pass
+        if not is_injected(error):
+            self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
 
-    def _note(self, change: m.PluginChanged) -> None:
+    def record(self, change: m.PluginChanged) -> None:
+        """Show the change to the oracles first."""
         status = change.plugin
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
         self._backoff.shown(status, owing=self._is_owed_notice(status))
         self._seen.shown(status)
-        super()._note(change)
+        super().record(change)
 
     def _is_owed_notice(self, status: PluginStatus) -> bool:
         """Whether the plugin was registered and is still to be told so, as far as is shown: that lags the handler."""
-        path, before = status.socket, self._statuses.get(status.socket)
+        path, before = status.socket, self.status(status.socket)
         if before is None or before.generation != status.generation:
-            self._owed_notices.discard(path)
+            self._to_notify.discard(path)
         match status.state:
             case StateName.NOTIFYING if status.reason is None:
-                self._owed_notices.add(path)
+                self._to_notify.add(path)
             case StateName.DIALING | StateName.WAITING:
                 pass
             case _:
-                self._owed_notices.discard(path)
-        return path in self._owed_notices
+                self._to_notify.discard(path)
+        return path in self._to_notify
 
     def shown(self, state: StateName) -> dict[str, PluginStatus]:
         """What is shown in ``state`` now, by path."""
-        return {path: status for path, status in self._statuses.items() if status.state is state}
-
-    def actors(self) -> list[str]:
-        """The paths that have a registration actor now."""
-        return sorted(self.supervisor._registrations.paths)
+        return {path: status for path, status in self.statuses.items() if status.state is state}

@@ -1,0 +1,73 @@
+"""The fault points of a simulated node: a crash of each actor, and what a node holds open."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.protocol.backoff import RestartIntensity
+from plugind.protocol.config import Config
+from plugind.supervisor import GaveUpError
+from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
+
+
+@pytest.mark.parametrize(
+    ("actor", "of", "reported"),
+    [
+        ("watcher", "", "watcher /plugins"),
+        ("reconciler", "", "node"),
+        ("status", "", "status"),
+        ("registration", "a.sock", "registration /plugins/a.sock"),
+        ("handler", "Colour", "handler Colour "),
+    ],
+)
+async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_registered(
+    autojump_clock: MockClock, actor: str, of: str, reported: str
+) -> None:
+    """Fault 85."""
+    crashes: list[str] = []
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.supervisor.internals.crashes.watch(lambda name, _error: crashes.append(name))
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        await node.settled()
+        assert node.crash(actor, of)  # type: ignore[arg-type]  # parametrized
+        await trio.sleep(20.0)
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await node.settled()
+        assert node.state("b.sock") == "registered"
+    assert len(crashes) == 1
+    assert crashes[0].startswith(reported)
+
+
+async def test_an_actor_that_is_not_there_cannot_crash(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        assert not node.crash("registration", "a.sock")
+        assert not node.crash("handler", "Colour")
+
+
+async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: MockClock) -> None:
+    """Fault 85."""
+
+    async def run() -> None:
+        async with SimulatedNode(Config(intensity=RestartIntensity(restarts=0))) as node:
+            assert node.crash("reconciler")
+            await trio.sleep(1.0)
+
+    with pytest.raises(GaveUpError):
+        await run()
+
+
+async def test_what_a_node_without_plugins_holds_open_is_named(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com"))
+        await node.settled()
+        assert node.actors() == ["/plugins/a.sock"]
+        assert node.leftovers() == ["/plugins/a.sock has an actor"]
+        async with node.supervisor.changes():
+            assert node.leftovers() == ["/plugins/a.sock has an actor", "2 readers of the stream of changes"]
+        plugin.stop()
+        await node.settled()
+        assert (node.actors(), node.leftovers()) == ([], [])
