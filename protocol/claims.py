@@ -1,7 +1,7 @@
-"""Claims to names: per (type, name), who is registered, who is on the way, who waits, and who is active.
+"""Claims to names: for each (type, name), which plugins have it, want it, or could not get it, and which is active.
 
-A plugin claims its name before it is validated. :class:`Name` holds what is known of one name;
-``plugind.protocol.world`` decides whom to admit.
+A plugin claims its name before it is validated. :class:`Name` records the claims of one name, and
+``plugind.protocol.world`` decides which of them to admit.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ import attrs
 
 from . import messages as m
 from .plugins import InstancePolicy, PluginInfo, Version, highest_version
+from .values import value
 
 
 class Phase(enum.Enum):
-    """How far a claim is."""
+    """How far the plugin of a claim has come."""
 
+    #: The handler validates or registers it.
     ADMITTED = "admitted"
+    #: The handler has it.
     REGISTERED = "registered"
+    #: The handler deregisters it, or will do so next.
     LEAVING = "leaving"
 
 
 @attrs.define
 class Claim:
-    """What a registration actor holds of the actual world."""
+    """The right of one plugin to its name, from its admission until its registration actor releases it."""
 
     path: str
     generation: int
@@ -34,30 +38,54 @@ class Claim:
     phase: Phase = Phase.ADMITTED
 
 
-#: Paths in the order of their coming. A node keeps several for each plugin, most of them empty, and an empty set
-#: takes three times the memory of an empty dictionary.
+#: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
+#: empty set takes three times the memory of an empty dictionary.
 Paths = dict[str, None]
+
+
+@value
+class Freed:
+    """What the release of a claim means for the other plugins of its name."""
+
+    #: The plugin was shown as standing by.
+    stood_by: bool
+    #: The plugin was registered, or may have been: others may have failed because of it.
+    was_taken: bool
 
 
 @attrs.define
 class Name:
-    """All that bear one (type, name)."""
+    """The claims to one (type, name)."""
 
+    #: The claims of registered plugins by path, in the order of registration.
     registered: dict[str, Claim] = attrs.Factory(dict)
-    #: Paths between claim and registration, or leaving: while there is one, nobody else is admitted.
+    #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
+    #: The claims that are not answered yet, in the order in which they came.
     waiting: list[m.Claimed] = attrs.Factory(list)
-    #: Paths that were not registered under this name, perhaps because of another; told when one goes.
+    #: Paths whose plugin was refused under this name, perhaps because of another one. They are notified when one goes.
     blocked: Paths = attrs.Factory(dict)
+    #: Registered paths that are not active.
     standby: Paths = attrs.Factory(dict)
 
     @property
     def empty(self) -> bool:
-        """Nobody bears or wants the name."""
+        """Whether no plugin has the name or wants it."""
         return not (self.registered or self.busy or self.waiting or self.blocked)
 
+    def release(self, claim: Claim) -> Freed:
+        """Forget a claim that was admitted, and return what that means for the others."""
+        path = claim.path
+        freed = Freed(
+            stood_by=path in self.standby,
+            was_taken=path in self.registered or claim.phase is Phase.LEAVING,
+        )
+        for paths in (self.busy, self.standby, self.registered):
+            paths.pop(path, None)
+        return freed
+
     def change_roles(self, policy: InstancePolicy) -> list[Claim]:
-        """Note who of the registered is active and who stands by; return those whose role changed (behaviour 37)."""
+        """Decide which registered plugins are active and which stand by; return those that changed (behaviour 37)."""
         if len(self.registered) < 2 and not self.standby:
             return []
         active = _active(self.registered, policy)
@@ -71,12 +99,12 @@ class Name:
 
 
 def key_of(info: PluginInfo) -> tuple[str, str]:
-    """Return what names are told apart by."""
+    """Return the (type, name) of a plugin, by which claims are ordered."""
     return info.type, info.name
 
 
 def taken(info: PluginInfo, name: Name) -> str:
-    """Return the reason for which ``info`` cannot have its name."""
+    """Return the reason why ``info`` cannot have its name."""
     return f"{info.type} {info.name!r} is registered already, by the socket {next(iter(name.registered))}"
 
 
@@ -88,7 +116,7 @@ def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
         case InstancePolicy.NEWEST:
             return set(list(registered)[-1:])
         case InstancePolicy.HIGHEST_VERSION:
-            # max() keeps the first of equals, so the newest comes first.
+            # The newest first, because max() keeps the first of equals.
             ranked = reversed(registered.values())
             best = max(ranked, key=lambda claim: _version(claim.info).key, default=None)
             return set() if best is None else {best.path}
@@ -96,5 +124,5 @@ def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
 
 
 def _version(info: PluginInfo) -> Version:
-    # What names no version number at all ranks below all that do.
+    # A plugin without a valid version ranks below all others.
     return highest_version(info.versions) or Version((-1,))

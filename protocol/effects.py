@@ -1,4 +1,4 @@
-"""What the reconciler is to do, as ``plugind.protocol.world`` decides it."""
+"""The effects: what ``plugind.protocol.world`` decides and the reconciler carries out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .values import value
 
 @value
 class PendingDeregistration:
-    """A deregistration that a crashed registration actor left behind."""
+    """The deregistration that a registration actor which crashed left to its successor."""
 
     info: PluginInfo
     generation: int
@@ -18,7 +18,7 @@ class PendingDeregistration:
 
 @value
 class StartRegistration:
-    """Start a registration actor for this socket."""
+    """Start a registration actor for this socket, which first does the pending deregistration, if there is one."""
 
     appeared: m.SocketAppeared
     to_deregister: PendingDeregistration | None = None
@@ -41,7 +41,7 @@ class Show:
 
 @value
 class Answer:
-    """Send ``message`` to whoever asked."""
+    """Send ``message`` to the caller that asked for it."""
 
     reply: m.Address[m.RetryAnswered]
     message: m.RetryAnswered
@@ -49,7 +49,7 @@ class Answer:
 
 @value
 class HandlerRetired:
-    """The removed handler of ``type`` has no plugin left, and its actor may end."""
+    """The removed handler of ``type`` has no plugin left: its actor may end."""
 
     type: str
     handler: m.Address[m.HandlerMessage]
@@ -57,9 +57,9 @@ class HandlerRetired:
 
 @value
 class Stopped:
-    """A stop was asked, and the last registration actor ended."""
+    """A stop was asked for, and the last registration actor has ended."""
 
 
-#: What is carried out without a wait.
+#: The effects that never wait.
 Immediate = StartRegistration | Send | Answer | HandlerRetired | Stopped
 Effect = Immediate | Show

@@ -1,13 +1,33 @@
-"""The desired world, the actual world, and what is to be done about their difference.
+"""The desired world, the actual world, and what to do about their difference.
 
-The reconciler's whole mind, without its waiting. Desired is what the watchers say is there; actual is what
-registration actors have claimed for their plugins. :meth:`World.handle` takes one message and answers with effects.
-It is level-triggered: a message changes what is desired or actual of one path, and what follows is decided by looking
-at that path as it stands (:meth:`World._reconcile`), never by what happened to it.
+This module makes all decisions of the reconciler and waits for nothing. The *desired* world is what the watchers found:
+the generation of the socket at each path. The *actual* world is what the registration actors hold: one :class:`Claim`
+for each plugin that a handler has, may have, or may get. :meth:`World.handle` takes one message and returns effects,
+which the reconciler carries out.
 
-Names are claimed: per (type, name) at most one plugin at a time is between its claim and its registration, and none
-while another of that name is leaving. So a plugin is always unregistered before another takes its name, and of two
-that come at once the second is validated against the first (behaviours 20, 21 and 37).
+Decisions are level-triggered. A message changes what is desired or actual at one path; what to do about the path then
+follows from these two alone (:meth:`World._reconcile`), never from the event that changed them.
+
+A plugin's (type, name) is claimed before the plugin is validated. For each name at most one plugin at a time is between
+its claim and its registration, and none while another of that name is leaving. So a plugin is always unregistered
+before another takes its name, and of two that appear at once the second is validated against the first (behaviours 20,
+21 and 37).
+
+What happens when the socket of a registered plugin is replaced, say generation 1 by generation 2:
+
+1. The watcher of its root sends ``SocketAppeared`` with generation 2, which is now the desired one.
+2. The path has a registration actor, which was started for generation 1. Its claim becomes *leaving*: the plugin no
+   longer counts as actual, the roles of other instances of its name are decided anew, and nobody is admitted to the
+   name. ``SocketAppeared`` is sent on to the actor.
+3. The actor asks its handler to deregister generation 1 and shows the state ``leaving``. The handler answers, or its
+   deadline passes.
+4. The actor sends ``Released`` and dials the new socket. The claim is deleted here. Plugins that were refused the name
+   because of it are notified (``NameFreed``), and the first one that waits for the name is admitted.
+5. The new socket answers GetInfo, and the actor sends ``Claimed`` with the name of the new plugin, which may be another
+   one. The answer is ``Admitted``, ``NoHandler`` or ``ClaimRefused``; it comes later if another plugin is busy with the
+   name.
+6. The actor has its handler validate and register generation 2, and sends ``PluginRegistered``. The claim becomes
+   *registered*, actual equals desired, and the roles are decided anew. The plugin is notified of its registration.
 """
 
 from __future__ import annotations
@@ -49,11 +69,15 @@ __all__ = [
 
 @attrs.define
 class _Actor:
+    """What the world knows of the registration actor of one path."""
+
+    #: The socket that it was last sent.
     appeared: m.SocketAppeared
+    #: It was sent that its socket vanished.
     stopping: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
-    #: The type for which it is parked.
+    #: The plugin type whose missing handler it waits for.
     orphan_of: str | None = None
 
 
@@ -64,32 +88,40 @@ class _Handler:
 
 
 class World:
-    """Desired and actual, owned by the reconciler alone."""
+    """Desired and actual. Only the reconciler has one."""
 
     def __init__(self, handlers: Iterable[m.HandlerAdded] = ()) -> None:
-        """Begin with these ``handlers`` and no socket known."""
+        """Begin with these ``handlers`` and without a socket."""
+        #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
+        #: The entry at each path that has one which is not taken for a plugin. No actor knows of it.
         self._refused: dict[str, m.EntryRefused] = {}
+        #: The registration actors by path, from their start until they ended.
         self._actors: dict[str, _Actor] = {}
+        #: The claims by path, from their admission until they are released.
         self._claims: dict[str, Claim] = {}
+        #: The names that a plugin has or wants.
         self._names: dict[tuple[str, str], Name] = {}
+        #: The handlers that take plugins, by type.
         self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
+        #: Removed handlers that still have plugins, by type.
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
+        #: The last request to stop.
         self._stopping: m.StopAsked | m.StopForced | None = None
         self._effects: list[Effect] = []
 
-    # --- to look at ---
+    # --- to inspect ---
 
     def desired(self) -> dict[str, int]:
-        """Return the generation of each socket that is there, by path."""
+        """Return the generation of each socket, by path."""
         return {path: appeared.generation for path, appeared in self._desired.items()}
 
     def actual(self) -> dict[str, int]:
-        """Return the generation of each plugin that counts as registered, by path."""
+        """Return the generation of each registered plugin, by path."""
         return {claim.path: claim.generation for claim in self._claims.values() if claim.phase is Phase.REGISTERED}
 
     def difference(self) -> tuple[set[str], set[str]]:
-        """Return the paths to unregister and those to register: the reference's two passes (behaviour 19)."""
+        """Return the paths to unregister and the paths to register: the two passes of the kubelet (behaviour 19)."""
         desired, actual = self.desired(), self.actual()
         to_unregister = {path for path, generation in actual.items() if desired.get(path) != generation}
         to_register = {path for path, generation in desired.items() if actual.get(path) != generation}
@@ -98,7 +130,7 @@ class World:
     # --- to drive ---
 
     def handle(self, message: m.ReconcilerMessage, now: float) -> list[Effect]:
-        """Take one message in at ``now`` (seconds, of the same clock as the messages'), and say what is to be done."""
+        """Take one message and return what to do, in order; ``now`` is ``trio.current_time()`` in seconds."""
         self._effects = []
         self._handle(message, now)
         return self._effects
@@ -143,7 +175,7 @@ class World:
             raise ValueError("socket path is empty")
         known = self._desired.get(message.path)
         if known is not None and message.first_scan and known.identity == message.identity:
-            return  # A restarted watcher sees again what it had told before.
+            return  # A restarted watcher reports again what it had reported before.
         self._forget_refused(message.path, now)
         self._desired[message.path] = message
         self._reconcile(message.path)
@@ -153,19 +185,19 @@ class World:
         if refused is not None and generation >= refused.generation:
             self._forget_refused(path, now)
         known = self._desired.get(path)
-        # Not equality: a restarted watcher counts on, and its generation may be newer than the one that it confirmed.
+        # Not equality: a watcher that was restarted gives a new generation to a socket that is known already.
         if known is not None and generation >= known.generation:
             del self._desired[path]
             self._reconcile(path)
 
     def _forget_refused(self, path: str, now: float) -> None:
-        """What was refused at ``path`` is no longer there."""
+        """Show the refused entry at ``path`` as gone, if there is one."""
         entry = self._refused.pop(path, None)
         if entry is not None:
             self._show_gone(entry, now)
 
     def _show_gone(self, entry: m.SocketAppeared | m.EntryRefused, now: float) -> None:
-        """Nobody else is left to tell it."""
+        """Show as gone what has no registration actor to report it."""
         gone = m.StateChanged(entry.path, entry.root, entry.generation, StateName.GONE, now)
         self._effects.append(Show(gone))
 
@@ -190,6 +222,7 @@ class World:
                 self._vanished(path, generation, now)
 
     def _reconcile(self, path: str) -> None:
+        """Start, redirect or stop the registration actor of ``path``, as desired and actual require."""
         wanted = self._desired.get(path)
         actor = self._actors.get(path)
         if actor is None:
@@ -205,11 +238,13 @@ class World:
             self._supersede(path, actor, wanted)
 
     def _supersede(self, path: str, actor: _Actor, message: m.SocketAppeared | m.SocketVanished) -> None:
-        self._forget_wishes(path, actor)
+        """End the present generation of ``path``; the actor deregisters it before it does anything else."""
+        self._forget_attempt(path, actor)
         self._leave(path)
         self._effects.append(Send(path, message))
 
     def _leave(self, path: str) -> None:
+        """Count the plugin of ``path`` as unregistered from here on, and keep its name busy until it is released."""
         claim = self._claims.get(path)
         if claim is not None:
             claim.phase = Phase.LEAVING
@@ -218,10 +253,10 @@ class World:
                 self._show_roles(name, claim.info.type)
             name.busy[path] = None
 
-    def _forget_wishes(self, path: str, actor: _Actor) -> None:
-        """Forget what the actor's last attempt was refused for; its next one says anew what it wants."""
+    def _forget_attempt(self, path: str, actor: _Actor) -> None:
+        """Forget what the actor's last attempt waited for or was refused; its next attempt claims anew."""
         actor.orphan_of = None
-        self._forget_wait(path, actor)
+        self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
@@ -229,8 +264,8 @@ class World:
             if name.empty:
                 del self._names[key]
 
-    def _forget_wait(self, path: str, actor: _Actor) -> None:
-        """Nobody waits at ``path`` any more for the answer to its claim: admitted later, it would block the name."""
+    def _withdraw_claim(self, path: str, actor: _Actor) -> None:
+        """Forget a claim that was not answered. Admitted later, it would keep the name from all others."""
         name = None if actor.key is None else self._names.get(actor.key)
         if name is not None and name.waiting:
             name.waiting = [claimed for claimed in name.waiting if claimed.path != path]
@@ -240,8 +275,8 @@ class World:
     def _claimed(self, message: m.Claimed) -> None:
         actor = self._actors.get(message.path)
         if actor is None or actor.stopping or actor.appeared.generation != message.generation:
-            return  # Superseded: what its actor was told since ends the attempt, and nobody waits for an answer.
-        self._forget_wishes(message.path, actor)
+            return  # Superseded: a message that its actor has not read yet ends the attempt.
+        self._forget_attempt(message.path, actor)
         key = actor.key = key_of(message.info)
         name = self._names.get(key)
         if name is None:
@@ -250,12 +285,12 @@ class World:
         self._admit(key, name)
 
     def _admit(self, key: tuple[str, str], name: Name) -> None:
-        """Answer those who wait for the name, one after the other, as long as nobody is busy with it."""
+        """Answer the claims that wait for the name, in order, until one is admitted."""
         while name.waiting and not name.busy:
             claimed = name.waiting.pop(0)
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
-                self._turn_away(claimed)
+                self._refuse_orphan(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
                 name.blocked[claimed.path] = None
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
@@ -266,7 +301,7 @@ class World:
         if name.empty:
             del self._names[key]
 
-    def _turn_away(self, claimed: m.Claimed) -> None:
+    def _refuse_orphan(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
         reason = (
             f"RegisterPlugin error -- no handler registered for plugin type: {claimed.info.type} "
@@ -287,32 +322,31 @@ class World:
         self._admit(key, name)
 
     def _released(self, path: str, generation: int) -> None:
-        claim = self._claims.get(path)
+        claim, actor = self._claims.get(path), self._actors.get(path)
         if claim is None:
-            if path in self._actors:
-                self._forget_wait(path, self._actors[path])
-            return
-        if claim.generation != generation:
-            return
-        del self._claims[path]
+            if actor is not None:
+                self._withdraw_claim(path, actor)
+        elif claim.generation == generation:
+            self._free(self._claims.pop(path), actor)
+
+    def _free(self, claim: Claim, actor: _Actor | None) -> None:
+        """Delete a claim, and let the others of its name have their turn."""
         key = key_of(claim.info)
         name = self._names[key]
-        name.busy.pop(path, None)
-        if path in name.standby:
-            # Whoever registers again in this generation counts as active until it is told otherwise.
-            del name.standby[path]
-            self._effects.append(Show(m.RoleChanged(path, generation, active=True)))
-        was_registered = name.registered.pop(path, None) is not None or claim.phase is Phase.LEAVING
-        actor = self._actors.get(path)
-        if was_registered:
+        freed = name.release(claim)
+        if freed.stood_by:
+            # The view counts the instance as active again, should it register again in this generation.
+            self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
+        if freed.was_taken:
             self._show_roles(name, claim.info.type)
-            self._effects.extend(Send(other, m.NameFreed()) for other in name.blocked)
+            self._effects.extend(Send(path, m.NameFreed()) for path in name.blocked)
         elif actor is not None and actor.key == key:
-            name.blocked[path] = None
+            name.blocked[claim.path] = None
         self._admit(key, name)
         self._retire(claim.info.type)
 
     def _show_roles(self, name: Name, plugin_type: str) -> None:
+        """Decide which instances of the name are active, and show those whose role changed (behaviour 37)."""
         handler = self._handlers.get(plugin_type)
         if handler is None:
             return
@@ -326,12 +360,12 @@ class World:
         actor = self._actors.pop(message.path, None)
         if actor is None:
             return
-        self._forget_wishes(message.path, actor)
+        self._forget_attempt(message.path, actor)
         claim = self._claims.get(message.path)
         if message.crashed and claim is not None:
             self._resume(actor, claim)
         elif claim is not None:
-            self._released(message.path, claim.generation)
+            self._free(self._claims.pop(message.path), None)
         elif message.crashed and message.path not in self._desired:
             self._show_gone(actor.appeared, now)
         self._reconcile(message.path)
@@ -339,7 +373,7 @@ class World:
             self._effects.append(Stopped())
 
     def _resume(self, actor: _Actor, claim: Claim) -> None:
-        """A crashed actor may have asked to register: its successor deregisters first (fault 85)."""
+        """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         self._leave(claim.path)
         self._actors[claim.path] = _Actor(actor.appeared)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler)
@@ -369,9 +403,10 @@ class World:
         self._retire(plugin_type)
 
     def _retire(self, plugin_type: str) -> None:
+        """Let the removed handlers of this type end that have no plugin left."""
         retiring = self._retiring.pop(plugin_type, None)
         if retiring is None:
-            return  # The common case; what follows looks at every claim.
+            return  # The common case. What follows looks at every claim.
         busy = {id(claim.handler) for claim in self._claims.values()}
         self._effects.extend(HandlerRetired(plugin_type, address) for address in retiring if id(address) not in busy)
         if still := [address for address in retiring if id(address) in busy]:
@@ -380,7 +415,7 @@ class World:
     def _show_handlers(self) -> None:
         self._effects.append(Show(m.HandlersChanged(tuple(sorted(self._handlers)))))
 
-    # --- people ---
+    # --- retry, stop, report ---
 
     def _retry(self, message: m.RetryAsked) -> None:
         sockets = tuple(sorted(self._matching(message.target)))
@@ -388,6 +423,7 @@ class World:
         self._effects.append(Answer(message.reply, m.RetryAnswered(sockets)))
 
     def _matching(self, target: str) -> Iterator[str]:
+        """Yield the path ``target`` if it has an actor, or else the paths whose plugin claimed the name ``target``."""
         if target in self._actors:
             yield target
             return
@@ -402,6 +438,7 @@ class World:
             self._effects.append(Stopped())
 
     def _report_all(self, now: float) -> None:
+        """Show again all that a status actor needs after it lost its view in a crash (fault 85)."""
         self._show_handlers()
         self._effects.extend(Show(_as_parked(entry, now)) for entry in self._refused.values())
         self._effects.extend(Send(path, m.ReportAsked()) for path in self._actors)

@@ -1,0 +1,42 @@
+"""What the release of a claim means for the other plugins of its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from plugind.protocol.claims import Claim, Freed, Name, Phase
+from plugind.protocol.plugins import InstancePolicy, PluginInfo
+from plugind.tests.protocol.playbook import Nowhere
+
+A, B = "/r/a", "/r/b"
+
+
+def claim(path: str, phase: Phase, generation: int = 1) -> Claim:
+    return Claim(path, generation, PluginInfo("T", "x", path, ("1.0.0",)), Nowhere(), phase)
+
+
+@pytest.mark.parametrize(
+    ("phase", "was_taken"), [(Phase.ADMITTED, False), (Phase.REGISTERED, True), (Phase.LEAVING, True)]
+)
+def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_been_registered(
+    phase: Phase, was_taken: bool
+) -> None:
+    """Behaviour 37: a plugin that was never registered blocked no other."""
+    name, only = Name(), claim(A, phase)
+    if phase is Phase.REGISTERED:
+        name.registered[A] = only
+    else:
+        name.busy[A] = None
+    assert name.release(only) == Freed(stood_by=False, was_taken=was_taken)
+    assert name.empty
+    assert name == Name()
+
+
+def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
+    """Behaviour 37, fault 78."""
+    name = Name()
+    name.registered = {A: claim(A, Phase.REGISTERED), B: claim(B, Phase.REGISTERED, 2)}
+    name.blocked["/r/c"] = None
+    assert [changed.path for changed in name.change_roles(InstancePolicy.NEWEST)] == [A]
+    assert name.release(name.registered[A]) == Freed(stood_by=True, was_taken=True)
+    assert (set(name.registered), name.standby, name.blocked) == ({B}, {}, {"/r/c": None})
