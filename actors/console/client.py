@@ -1,4 +1,4 @@
-"""What the commands that ask a daemon share: where it is, how it is asked, and what is said when it is not there."""
+"""What the commands that ask a daemon share: where its status socket is, how it is asked, and how it is understood."""
 
 from __future__ import annotations
 
@@ -6,34 +6,25 @@ import argparse
 import errno
 import json
 import os
-import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-import attrs
 import trio
 
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
-from ..io.http_client import UnreachableError, ask
+from ..io.http_client import Reply, UnreachableError, ask
+from .ending import CommandError
 
+#: One socket as the status socket describes it.
 Plugin = dict[str, Json]
-"""One socket as the status socket tells of it."""
 
-#: Seconds for a daemon to answer a plain question.
+#: Seconds for a daemon to answer a request that it need not wait for.
 ANSWER = 30.0
-A = TypeVar("A")
-
-
-@attrs.frozen
-class CommandError(Exception):
-    """The command cannot do what it was asked; the text is one line that says why, or what to do."""
-
-    line: str
 
 
 def default_status_path() -> str:
-    """Return where the status socket is when nobody says otherwise: as PLUGIND_STATUS says, else by who runs."""
+    """Return the path of the status socket where no option names it: PLUGIND_STATUS, else it depends on the user."""
     named = os.environ.get("PLUGIND_STATUS")
     if named:
         return named
@@ -54,32 +45,18 @@ def add_status_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(command: Callable[[A], Awaitable[int]], options: A) -> int:
-    """Run a command and return its exit code; whatever ends it is one line on standard error, never a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        # What an old terminal cannot show is escaped, no reason to fail.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    try:
-        code = trio.run(command, options)
-        sys.stdout.flush()
-    except CommandError as error:
-        complain(error.line)
-        return 1
-    except UnreachableError as error:
-        complain(unreachable(error))
-        return 1
-    except BrokenPipeError:
-        # The reader has seen enough; that the interpreter flushes once more at its end must not be a complaint.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    return code
+def status_path(args: argparse.Namespace) -> str:
+    """Return the path that ``--status`` names, or the default."""
+    given: str | None = args.status
+    return given or default_status_path()
 
 
-def complain(line: str) -> None:
-    """Say what is wrong, in one line."""
-    print(f"plugind: {line}", file=sys.stderr, flush=True)  # noqa: T201
+def target(text: str) -> str:
+    """Return the name or path that the daemon is asked for.
+
+    A path may be relative. A name may contain slashes (``vendor.com/device``), so only what begins like a path is one.
+    """
+    return os.path.abspath(text) if text.startswith(("./", "../")) else text
 
 
 def unreachable(error: UnreachableError) -> str:
@@ -95,24 +72,36 @@ def unreachable(error: UnreachableError) -> str:
     return f"the daemon at {path} does not answer as it should: {error.reason}"
 
 
+@asynccontextmanager
+async def asked(path: str, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
+    """Ask the daemon; the block reads its answer.
+
+    Raises:
+      CommandError: if the daemon does not answer, or refuses.
+    """
+    try:
+        async with ask(path, method, target, body) as reply:
+            if reply.status != 200:
+                raise CommandError(error_in(await reply.body(), reply.status))
+            yield reply
+    except UnreachableError as error:
+        raise CommandError(unreachable(error)) from error
+
+
 async def fetch(path: str, method: str, target: str, body: bytes = b"") -> bytes:
     """Ask the daemon and return the whole answer.
 
     Raises:
-      UnreachableError: if nobody answers.
-      CommandError: if the answer is no.
+      CommandError: if the daemon does not answer in time, or refuses.
     """
     with trio.move_on_after(ANSWER):
-        async with ask(path, method, target, body) as reply:
-            answer = await reply.body()
-            if reply.status != 200:
-                raise CommandError(error_in(answer, reply.status))
-            return answer
+        async with asked(path, method, target, body) as reply:
+            return await reply.body()
     raise CommandError(f"the daemon at {escaped(path)} does not answer within {ANSWER:g} seconds")
 
 
 def error_in(answer: bytes, status: int) -> str:
-    """Return the reason in an answer that is no."""
+    """Return the reason in an answer whose status is not 200."""
     try:
         decoded = json.loads(answer)
     except ValueError:
@@ -123,10 +112,10 @@ def error_in(answer: bytes, status: int) -> str:
 
 
 def plugins_in(answer: bytes) -> list[Plugin]:
-    """Return the plugins of a listing.
+    """Return the plugins of a list.
 
     Raises:
-      CommandError: if it is none.
+      CommandError: if the answer is not such a list.
     """
     try:
         decoded = json.loads(answer)
@@ -141,7 +130,7 @@ def plugin_in(line: bytes) -> Plugin:
     """Return the plugin of one line of a watch.
 
     Raises:
-      CommandError: if it is none.
+      CommandError: if the line describes no plugin, or says that the daemon ends the watch.
     """
     try:
         decoded = json.loads(line)

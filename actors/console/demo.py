@@ -28,7 +28,7 @@ from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from ..simulation.plugins import Call, FakePlugin
 from . import table as console_table
-from .client import Plugin, run
+from .client import Plugin
 from .fake import FakeSpec, run_fake
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def specs(root: str) -> list[FakeSpec]:
     ]
 
 
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind demo``."""
     parser.description = (
         "Run a node on a temporary directory with six fake plugins: one of each type that does well, one that fails"
@@ -66,9 +66,9 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end when all has settled, and print the table")
 
 
-def run_demo(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the demo; return the exit code."""
-    return run(_demo, args)
+    return trio.run(_demo, args)
 
 
 async def _demo(args: argparse.Namespace) -> int:

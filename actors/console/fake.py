@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import functools
 import json
-import os
 import signal
 import sys
 import time
@@ -133,7 +132,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``plugind fake``."""
     parser.description = "Play a plugin on a socket; print one line of JSON for each call that it receives."
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--socket", required=True, metavar="PATH", help="where to listen, at most 107 bytes")
     parser.add_argument("--type", required=True, metavar="T", help="CSIPlugin, DevicePlugin, DRAPlugin or any other")
     parser.add_argument("--name", required=True, metavar="N", help="the plugin's name")
@@ -169,24 +167,12 @@ def spec_from(args: argparse.Namespace) -> FakeSpec:
     return FakeSpec(args.socket, plugin, accepts=hang != "accept")
 
 
-def main(args: argparse.Namespace) -> int:
-    """Run ``plugind fake``: 0 once stopped by a signal, 1 when the socket cannot be had."""
+def run(args: argparse.Namespace) -> int:
+    """Run ``plugind fake``; return 0 once a signal stopped it, 1 if it cannot listen."""
     spec = spec_from(args)
     try:
         trio.run(functools.partial(fake_main, spec, out=sys.stdout))
     except OSError as error:
         _say(f"cannot listen at {json.dumps(spec.socket)}: {error.strerror}")
         return 1
-    finally:
-        _settle_stdout()
     return 0
-
-
-def _settle_stdout() -> None:
-    """Give what a broken pipe did not take to nobody, since the interpreter would fail on it at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

@@ -14,6 +14,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -42,7 +43,7 @@ from ...protocol.wire.errors import DialError, DialFailure
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
-from .client import run
+from .ending import EXIT_FAILED, EXIT_OK
 
 #: Seconds for the whole probe unless told.
 TIMEOUT = 10.0
@@ -122,7 +123,7 @@ def _line(step: ProbeStep) -> str:
     return f"{sign} {step.step}: {escaped(step.detail)}{took}\n"
 
 
-def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind probe``."""
     parser.description = (
         "Say step by step what a daemon would make of a plugin's registration socket. No daemon is needed, and the"
@@ -143,13 +144,9 @@ def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_probe(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Probe a plugin; return the exit code."""
-    return run(_main, args)
-
-
-async def _main(args: argparse.Namespace) -> int:
-    steps = await probe(args.socket, timeout=args.timeout, notify=args.notify, quiet=args.json)
+    steps = trio.run(partial(probe, args.socket, timeout=args.timeout, notify=args.notify, quiet=args.json))
     well = all(step.verdict is not Verdict.WRONG for step in steps)
     if args.json:
         result = {"socket": encodable(args.socket), "ok": well, "steps": [_to_json(step) for step in steps]}
@@ -157,7 +154,7 @@ async def _main(args: argparse.Namespace) -> int:
     else:
         told = "" if args.notify else "; the plugin was not notified"
         sys.stdout.write(f"a daemon would register this plugin{told}\n" if well else "not acceptable: see ✗ above\n")
-    return 0 if well else 1
+    return EXIT_OK if well else EXIT_FAILED
 
 
 def _to_json(step: ProbeStep) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""`plugind run`: one node as a daemon, from its configuration to its end by a signal."""
+"""``plugind run``: one node as a daemon, from its configuration until a signal stops it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,25 @@ from ...protocol.logs import Format, Level
 from ...supervisor import Supervisor
 from ..handlers.registry import installed_handlers
 from ..io.descriptors import raise_descriptor_limit
-from ..io.roots import lock_roots
+from ..io.roots import RootBusyError, lock_roots
 from ..logs import Log
 from ..status.actor import StatusConfig
-from .client import add_status_argument, default_status_path
+from ..supervision import GaveUpError, leaves
+from .client import add_status_argument, status_path
+from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
+
+_EPILOG = """examples:
+  plugind run
+  plugind run --root /tmp/plugins --status /tmp/plugind.sock --log-format json
+  PLUGIND_ROOT=/tmp/a:/tmp/b plugind run --rescan 30
+
+SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``plugind run``."""
+    """Complete the parser of ``plugind run``."""
+    parser.description = "Discover plugin sockets under the roots and register each, until a signal comes."
+    parser.epilog = _EPILOG
     parser.add_argument(
         "--root",
         action="append",
@@ -39,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a further root, for plugins of old: they are registered with a warning, if their handler permits it",
+        help="a further root, in an old place: its plugins are registered with a warning, if their handler permits it",
     )
     parser.add_argument(
-        "--rescan", type=_seconds, default=10.0, metavar="SECONDS", help="how often to look at everything anew (10)"
+        "--rescan", type=_seconds, default=10.0, metavar="SECONDS", help="how often to scan every root anew (10)"
     )
     parser.add_argument(
         "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
@@ -62,6 +73,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_status_argument(parser)
 
 
+def run(args: argparse.Namespace) -> int:
+    """Run the daemon until a signal stops it; return the exit code.
+
+    Raises:
+      CommandError: if the daemon cannot start, or gave up.
+    """
+    try:
+        trio.run(run_daemon, args, config_from(args, os.environ))
+    except (ConfigError, RootBusyError, GaveUpError, ExceptionGroup) as error:
+        foreseen = [leaf for leaf in leaves(error) if isinstance(leaf, ConfigError | RootBusyError | GaveUpError)]
+        if not foreseen:
+            raise
+        code = EXIT_CONFIG if isinstance(foreseen[0], ConfigError) else EXIT_FAILED
+        raise CommandError(str(foreseen[0]), code) from error
+    return EXIT_OK
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -73,7 +101,7 @@ def _seconds(text: str) -> float:
 
 
 def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:
-    """Return the configuration that the command line and the environment ask for, the command line first.
+    """Return the configuration that the command line and the environment ask for; the command line takes precedence.
 
     Raises:
       ConfigError: if a root is named by an empty text.
@@ -101,7 +129,7 @@ def log_from(args: argparse.Namespace) -> Log:
 
 
 class Node(Protocol):
-    """The node that a daemon runs: its block is its life."""
+    """The node that a daemon runs; it runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
         """Start it."""
@@ -135,7 +163,7 @@ async def serve(node: Node, log: Log, config: Config) -> None:
 
             nursery.start_soon(listen)
             async with node:
-                # Whoever is told that the daemon is ready may ask it at once; and one without a socket never started.
+                # Once the service manager hears that the daemon is ready, the status socket must answer.
                 await node.snapshot()
                 log.event(Level.INFO, "started", roots=", ".join(root.path for root in config.roots), pid=os.getpid())
                 tell_service_manager("READY=1")
@@ -158,7 +186,7 @@ def tune_gc() -> None:
 def tell_service_manager(state: str) -> None:
     """Send ``state`` to the socket that a service manager named in NOTIFY_SOCKET, if it did (sd_notify's protocol).
 
-    Whether anybody reads it is not plugind's affair: an error changes nothing (fault 95).
+    An error changes nothing (fault 95).
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -177,7 +205,7 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
         node = Supervisor(
             config,
             handlers=installed_handlers(),
-            status_config=StatusConfig(socket=args.status or default_status_path()),
+            status_config=StatusConfig(socket=status_path(args)),
             log=log,
         )
         await serve(node, log, config)

@@ -6,7 +6,6 @@ import argparse
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -30,8 +29,8 @@ in every process, with one version of Python and of plugind. Exit codes: 0 nothi
 2 usage, 130 interrupted."""
 
 
-def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``plugind simulate``."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind simulate``."""
     parser.description = "Play random scripts on a node in memory, in virtual time, against what must always hold."
     parser.epilog = _EPILOG
     seeds = parser.add_mutually_exclusive_group()
@@ -81,19 +80,8 @@ def _faults(text: str) -> frozenset[Fault]:
         raise argparse.ArgumentTypeError(f"{text!r} names faults that are not known: choose from {known}") from None
 
 
-def run_simulate(args: argparse.Namespace) -> int:
-    """Run ``plugind simulate``; return its exit code."""
-    try:
-        code = _run(args)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has seen enough; that the interpreter flushes once more at its end must not be a complaint.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
-
-
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Play the scripts; return the exit code."""
     seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
     done = broken = 0
     interrupted = False

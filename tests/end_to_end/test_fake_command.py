@@ -22,12 +22,7 @@ from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as Example
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 
-FAKE = [
-    sys.executable,
-    "-c",
-    "import argparse, sys; from plugind.actors.console import fake as f; p = argparse.ArgumentParser();"
-    "f.add_arguments(p); sys.exit(f.main(p.parse_args()))",
-]
+FAKE = [sys.executable, "-m", "plugind", "fake"]
 EXAMPLE = [sys.executable, str(Path(__file__).parents[2] / "examples" / "example_plugin.py")]
 ARGUMENTS = ["--type", "CSIPlugin", "--name", "a.example.com"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import attrs
 import pytest
 import trio
 
-from plugind.actors.console import ask as console
+from plugind.actors.console import commands
 from plugind.actors.console.client import default_status_path
 from plugind.actors.io.http_client import ask
 from plugind.actors.status import actor as status
@@ -78,21 +77,9 @@ async def daemon(path: str) -> AsyncIterator[Daemon]:
             to_reconciler.close()
 
 
-async def command(
-    add: Callable[[argparse.ArgumentParser], None], run: Callable[[argparse.Namespace], int], *words: str
-) -> int:
-    """Run a command as the command line would, in a thread since it starts a Trio of its own."""
-    parser = argparse.ArgumentParser()
-    add(parser)
-    return await trio.to_thread.run_sync(run, parser.parse_args(words))
-
-
-async def ls(*words: str) -> int:
-    return await command(console.add_ls_arguments, console.run_ls, *words)
-
-
-async def wait(*words: str) -> int:
-    return await command(console.add_wait_arguments, console.run_wait, *words)
+async def command(*words: str) -> int:
+    """Run a command as the command line does, in a thread since it starts a Trio of its own."""
+    return await trio.to_thread.run_sync(commands.main, words)
 
 
 async def test_the_commands_tell_what_the_daemon_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,25 +88,23 @@ async def test_the_commands_tell_what_the_daemon_knows(tmp_path: Path, capsys: p
         await node.show("a", StateName.REGISTERED)
         await node.show("b", StateName.WAITING, "no answer", known=False)
         await node.until(2)
-        assert await ls("--status", path) == 0
+        assert await command("ls", "--status", path) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == ["NAME", "a", "-"]
-        assert await ls("--json", "--status", path) == 0
+        assert await command("ls", "--json", "--status", path) == 0
         assert {plugin["socket"] for plugin in json.loads(capsys.readouterr().out)} == {"/r/a.sock", "/r/b.sock"}
-        describe = console.add_describe_arguments, console.run_describe
-        assert await command(*describe, "/r/b.sock", "--status", path) == 0
+        assert await command("describe", "/r/b.sock", "--status", path) == 0
         assert "Reason:     no answer\n" in capsys.readouterr().out
-        assert await command(*describe, "none", "--status", path) == 1
+        assert await command("describe", "none", "--status", path) == 1
         assert capsys.readouterr() == ("", "plugind: no plugin has the name, and no socket the path, none\n")
-        retry = console.add_retry_arguments, console.run_retry
-        assert await command(*retry, "a", "--status", path) == 0
+        assert await command("retry", "a", "--status", path) == 0
         assert capsys.readouterr().out == "trying /r/a.sock now\n"
-        assert await command(*retry, "unknown", "--status", path) == 1
+        assert await command("retry", "unknown", "--status", path) == 1
 
 
 async def test_no_daemon_is_one_line_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "none")
-    assert await ls("--status", path) == 1
+    assert await command("ls", "--status", path) == 1
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
@@ -134,7 +119,7 @@ async def test_wait_outlasts_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys:
     codes: list[int] = []
 
     async def wait_for_both() -> None:
-        codes.append(await wait("a", "b", "--status", path, "--timeout", "15"))
+        codes.append(await command("wait", "a", "b", "--status", path, "--timeout", "15"))
 
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:
@@ -161,17 +146,17 @@ async def test_wait_says_at_its_timeout_why_each_is_not_registered(
         await node.show("bad", StateName.PARKED, "no handler")
         await node.show("quiet", StateName.WAITING, "no answer", known=False)
         await node.until(3)
-        assert await wait("good", "bad", "none", "--timeout", "0.3", "--status", path) == 1
+        assert await command("wait", "good", "bad", "none", "--timeout", "0.3", "--status", path) == 1
         assert capsys.readouterr().err == (
             "plugind: bad is not registered: /r/bad.sock is parked, attempt 1: no handler\n"
             "plugind: none is not registered: no plugin has that name;"
             " sockets that have not said their name: /r/quiet.sock is waiting, attempt 1: no answer\n"
         )
-        assert await wait("good", "--type", "DRAPlugin", "--timeout", "0.3", "--status", path) == 1
+        assert await command("wait", "good", "--type", "DRAPlugin", "--timeout", "0.3", "--status", path) == 1
         assert capsys.readouterr().err == (
             "plugind: good is not registered: it is there as CSIPlugin, not as DRAPlugin\n"
         )
-    assert await wait("good", "--timeout", "0.1", "--status", path) == 1
+    assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 1
     assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
 
 
@@ -182,7 +167,7 @@ async def test_wait_says_when_its_timeout_is_over_before_the_daemon_answers(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(path)
         silent.listen()
-        assert await wait("a", "--timeout", "0.1", "--status", path) == 1
+        assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 1
     said = f"plugind: a is not registered: the daemon at {path} has not answered within 0.1 s\n"
     assert capsys.readouterr().err == said
 
@@ -193,7 +178,7 @@ async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.Capture
 
     async def watch() -> None:
         words = ("--json", "--status", path)
-        codes.append(await command(console.add_watch_arguments, console.run_watch, *words))
+        codes.append(await command("watch", *words))
 
     async with trio.open_nursery() as nursery, daemon(path) as node:
         await node.show("a", StateName.REGISTERED)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import subprocess
+import sys
+from inspect import signature
+
 import pytest
 
 from plugind.actors.console import commands
+from plugind.actors.console.ending import CommandError, run_to_end
 from plugind.actors.handlers import registry
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.plugins import Plugin
 
-COMMANDS = ["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake", "demo"]
+COMMANDS = ["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake", "demo", "simulate"]
+
+#: A command that prints one line.
+SHORT = """
+import sys
+from plugind.actors.console.ending import run_to_end
+sys.exit(run_to_end(lambda args: print(args) or 0, "short"))
+"""
 
 
 class ColourHandler:
@@ -49,6 +63,69 @@ def test_wrong_usage_ends_with_two_and_says_what_is_wrong(
         commands.main(arguments)
     assert end.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_module_with_the_same_two_functions(name: str) -> None:
+    module = commands.command(name)
+    options, args = (list(signature(f).parameters) for f in (module.add_arguments, module.run))
+    assert (options, args) == (["parser"], ["args"])
+
+
+@pytest.mark.parametrize("name", ["ls", "describe", "watch", "wait", "retry"])
+def test_a_command_that_asks_a_daemon_imports_neither_the_daemon_nor_another_command(name: str) -> None:
+    program = (
+        "import sys\n"
+        "from plugind.actors.console import commands\n"
+        "try: commands.main([sys.argv[1], '--help'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True, check=True)
+    imported = set(done.stderr.split())
+    package = "plugind.actors.console."
+    others = {package + other for other in COMMANDS if other != name}
+    assert package + name in imported
+    assert imported.isdisjoint({"plugind.supervisor", "plugind.actors.simulation", "grpclib", "h2", "rich", *others})
+
+
+def test_an_error_of_a_command_is_one_line_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(args: argparse.Namespace) -> int:
+        raise CommandError("it is closed", 78)
+
+    assert run_to_end(run, argparse.Namespace()) == 78
+    assert capsys.readouterr() == ("", "plugind: it is closed\n")
+
+
+def test_an_interrupt_ends_a_command_as_a_shell_expects() -> None:
+    def run(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    assert run_to_end(run, argparse.Namespace()) == 130
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "complaint"),
+    [
+        ("/dev/full", 1, "plugind: standard output cannot be written: No space left on device\n"),
+        (None, 0, ""),
+    ],
+    ids=["disk full", "reader gone"],
+)
+def test_an_output_that_cannot_be_written_is_no_traceback(output: str | None, code: int, complaint: str) -> None:
+    """Fault 95."""
+    if output is None:
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(output, os.O_WRONLY)
+    # Standard output is buffered, so nothing is written before the end.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    try:
+        command = [sys.executable, "-c", SHORT]
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=buffered, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (code, complaint)
 
 
 def test_roots_in_each_other_are_bad_configuration(tmp_path_factory: pytest.TempPathFactory) -> None:

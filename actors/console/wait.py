@@ -1,0 +1,180 @@
+"""``plugind wait``: until plugins are registered, or the reason why they are not."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import attrs
+import trio
+
+from ...protocol.text import escaped
+from ..io.http_client import Reply, UnreachableError, ask
+from . import table
+from .client import Plugin, add_status_argument, error_in, plugin_in, status_path, unreachable
+from .ending import EXIT_FAILED, EXIT_OK, CommandError, complain
+
+#: Seconds between attempts to reach a daemon that is not up yet.
+RECONNECT = 0.2
+#: Seconds to wait where ``--timeout`` is not given.
+TIMEOUT = 60.0
+#: Sockets without a name that are listed, where none has the name that is waited for.
+MOST_NAMELESS = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind wait``."""
+    parser.description = (
+        "Wait until plugins are registered. Exit 0 once all are, 1 at the timeout, with the reason why each is not."
+        " The daemon need not be up yet."
+    )
+    parser.epilog = (
+        "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin"
+    )
+    parser.add_argument("names", metavar="NAME", nargs="+", help="a plugin's name")
+    parser.add_argument("--type", help="of this type, CSIPlugin say (default: of any type)")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        default=TIMEOUT,
+        help="how long to wait, in seconds (default: %(default)g)",
+    )
+    add_status_argument(parser)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < 1e9:
+        raise ValueError
+    return seconds
+
+
+# argparse names it in its message.
+_seconds.__name__ = "number of seconds"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Wait for plugins; return the exit code."""
+    path = status_path(args)
+    unanswered = f"the daemon at {escaped(path)} has not answered within {args.timeout:g} s"
+    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered)
+    trio.run(_wait, path, waiting, args.timeout)
+    for name in waiting.names:
+        plugin = waiting.registered(name)
+        if plugin is None:
+            complain(waiting.why_not(name))
+        elif waiting.done:
+            sys.stdout.write(_success(name, plugin))
+    return EXIT_OK if waiting.done else EXIT_FAILED
+
+
+async def _wait(path: str, waiting: _Waiting, timeout: float) -> None:
+    with trio.move_on_after(timeout):
+        while not waiting.done:
+            await _follow(path, waiting)
+            if not waiting.done:
+                # Nothing announces a daemon that starts.
+                await trio.sleep(RECONNECT)
+
+
+async def _follow(path: str, waiting: _Waiting) -> None:
+    """Follow the daemon until all plugins are registered, or the daemon stops, or cannot be reached."""
+    try:
+        async with ask(path, "GET", "/watch") as reply:
+            if reply.status == 503:
+                waiting.unreachable = error_in(await reply.body(), reply.status)
+                return
+            if reply.status != 200:
+                raise CommandError(error_in(await reply.body(), reply.status))
+            await _read(reply, waiting)
+        if not waiting.done:
+            waiting.unreachable = f"the daemon at {escaped(path)} stopped"
+    except UnreachableError as error:
+        waiting.unreachable = unreachable(error)
+
+
+async def _read(reply: Reply, waiting: _Waiting) -> None:
+    waiting.plugins.clear()
+    waiting.unreachable = None
+    async for line in reply.lines():
+        waiting.note(plugin_in(line))
+        if waiting.done:
+            return
+
+
+@attrs.define
+class _Waiting:
+    """The plugins that are waited for, and what the daemon has said."""
+
+    names: list[str]
+    type: str | None
+    #: Why the daemon has said nothing, if so.
+    unreachable: str | None
+    #: Every socket that the daemon has named, by path.
+    plugins: dict[str, Plugin] = attrs.field(factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether all are registered."""
+        return all(self.registered(name) is not None for name in self.names)
+
+    def note(self, plugin: Plugin) -> None:
+        """Take in a line of the watch."""
+        socket = str(plugin.get("socket"))
+        if plugin.get("state") == "gone":
+            self.plugins.pop(socket, None)
+        else:
+            self.plugins[socket] = plugin
+
+    def instances(self, name: str) -> list[Plugin]:
+        """Return the sockets that have the name, and the type if one was asked for."""
+        return [
+            plugin
+            for plugin in self.plugins.values()
+            if plugin.get("name") == name and self.type in (None, plugin.get("type"))
+        ]
+
+    def registered(self, name: str) -> Plugin | None:
+        """Return a socket of that name that is registered."""
+        return next((plugin for plugin in self.instances(name) if plugin.get("state") == "registered"), None)
+
+    def why_not(self, name: str) -> str:
+        """Return one line that says why no socket of that name is registered."""
+        return f"{escaped(name)} is not registered: {self._reason(name)}"
+
+    def _reason(self, name: str) -> str:
+        if self.unreachable is not None:
+            return self.unreachable
+        instances = self.instances(name)
+        if instances:
+            return "; ".join(map(_why, instances))
+        others = [plugin for plugin in self.plugins.values() if plugin.get("name") == name]
+        if others:
+            types = ", ".join(sorted({table.text(plugin.get("type")) for plugin in others}))
+            return f"it is there as {types}, not as {escaped(self.type or '')}"
+        return f"no plugin has that name{self._nameless()}"
+
+    def _nameless(self) -> str:
+        """Name some of the sockets that may yet turn out to have the name."""
+        nameless = [plugin for plugin in self.plugins.values() if plugin.get("name") is None]
+        if not nameless:
+            return ""
+        shown = "; ".join(map(_why, nameless[:MOST_NAMELESS]))
+        more = len(nameless) - MOST_NAMELESS
+        return f"; sockets that have not said their name: {shown}" + (f"; and {more} more" if more > 0 else "")
+
+
+def _why(plugin: Plugin) -> str:
+    remarks = table.remarks(plugin)
+    tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
+    when = plugin.get("next_try_in")
+    following = "" if when is None else f", next try in {table.duration(when)}"
+    state = f"{table.text(plugin.get('state'))}{tries}{following}"
+    return f"{table.text(plugin.get('socket'))} is {state}" + (f": {remarks}" if remarks else "")
+
+
+def _success(name: str, plugin: Plugin) -> str:
+    took = plugin.get("registered_in")
+    within = "" if took is None else f" in {table.duration(took)}"
+    return f"{escaped(name)} is registered{within}: {table.text(plugin.get('socket'))}\n"
