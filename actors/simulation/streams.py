@@ -25,8 +25,6 @@ def _error(number: int) -> OSError:
 class ClientEnd:
     """The end of who dialed: see :class:`plugind.actors.io.grpc_client.transport.Transport`."""
 
-    buffers = False
-
     def __init__(self, incoming: trio.testing.MemorySendStream, outgoing: trio.testing.MemoryReceiveStream) -> None:
         incoming.send_all_hook = self._take_in
         incoming.close_hook = self._wake
@@ -46,9 +44,6 @@ class ClientEnd:
         except trio.ClosedResourceError:
             raise _error(errno.EPIPE) from None
         return len(data)
-
-    async def drain(self) -> None:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`: there is nothing to do."""
 
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""

@@ -13,8 +13,8 @@ from grpclib.exceptions import GRPCError, ProtocolError
 from grpclib.metadata import Deadline
 
 from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import connect_stream
-from plugind.actors.io.grpc_client.transport import SocketTransport, StreamTransport
+from plugind.actors.io.grpc_client.transport import SocketTransport
+from plugind.actors.simulation.streams import ServerEnd, memory_connection
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
@@ -35,12 +35,11 @@ from plugind.tests.wire.hostile import (
     trailers,
 )
 
-Bytes = trio.StapledStream[trio.testing.MemorySendStream, trio.testing.MemoryReceiveStream]
 
-
-async def in_memory() -> tuple[Channel, Bytes]:
-    ours, theirs = trio.testing.memory_stream_pair()
-    return await connect_stream(ours), theirs
+def in_memory() -> tuple[Channel, ServerEnd]:
+    """A channel, and the server's end of its connection."""
+    made = memory_connection()
+    return Channel(made.client), made.server
 
 
 def frames(heard: bytes) -> list[tuple[int, int, int, bytes]]:
@@ -72,7 +71,7 @@ async def test_the_first_request_is_one_send_and_the_second_another(tmp_path: Pa
 
 async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 32: in memory the virtual clock rules, and the plugin hears a reset."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
     with pytest.raises(GRPCError) as caught:
         await get_info(channel, 7.25)
     assert trio.current_time() == 7.25
@@ -82,7 +81,7 @@ async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.M
 
 
 async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
-    channel, _ = await in_memory()
+    channel, _ = in_memory()
     stub = channel.stub(ExampleStub)
     method = stub.GetExampleInfo
     for deadline, timeout, ends in ((3.0, None, 3.0), (9.0, 1.0, 4.0), (5.0, 100.0, 5.0)):
@@ -103,7 +102,7 @@ async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.test
 
 async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 54, the other side: a quiet stream whose server pings every ten seconds outlives every budget."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
     acknowledged = 0
 
     async def server() -> None:
@@ -202,7 +201,7 @@ async def test_a_leader_that_is_cancelled_hands_over(tmp_path: Path) -> None:
 
 async def test_the_peers_limit_of_streams_is_kept(autojump_clock: trio.testing.MockClock) -> None:
     """RFC 9113 section 5.1.2: the second call begins when the first is over."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
     opened: list[int] = []
 
     async def server() -> None:
@@ -229,7 +228,7 @@ async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stre
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """The stream's reader leads for hours; the call that ends and the call that begins are not its own."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
 
     async def server() -> None:
         await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 2)))
@@ -263,7 +262,7 @@ async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stre
 
 async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_clock: trio.testing.MockClock) -> None:
     """Before SETTINGS came, as many calls begin as every server is to take, and the others after them."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
     opened: list[list[int]] = []
 
     async def server() -> None:
@@ -283,7 +282,7 @@ async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_
 
 async def test_a_peer_that_takes_no_streams_is_held_to_the_deadline(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 62, of another kind: the limit is zero."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
     await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 0)) + answer(1))
     assert await get_info(channel, None) == INFO
     with pytest.raises(GRPCError) as caught:
@@ -403,6 +402,33 @@ async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None
     )
 
 
+async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None:
+    """The socket takes the message in parts; once it has taken the last, the sender waits for nothing else."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+    heard, complete = bytearray(), trio.Event()
+
+    async def server() -> None:
+        await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
+        await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)) + answer(1))
+        while heard.count(b"x") < 60_000:
+            await trio.testing.wait_all_tasks_blocked()
+            heard.extend(await stream.receive_some(3000))
+        complete.set()
+
+    with trio.fail_after(10):
+        async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
+            nursery.start_soon(server)
+            # The windows are known before the message is sent.
+            assert await get_info(channel, None) == INFO
+            upload = channel.request("/a.B/C", Cardinality.STREAM_UNARY, ExampleRequest, ExampleResponse)
+            await upload.send_message(ExampleRequest(request="x" * 60_000))
+            await complete.wait()
+        await stream.aclose()
+    assert sum(len(body) for kind, _, number, body in frames(bytes(heard)) if (kind, number) == (DATA, 3)) == 60_009
+
+
 async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:
     """Leaving the block before the end of the response, without reading the rest of it."""
 
@@ -447,16 +473,9 @@ async def test_misuse_is_an_error_of_the_caller(tmp_path: Path) -> None:
         assert await get_info(channel) == INFO
 
 
-async def test_a_stream_without_a_sudden_close_is_refused() -> None:
-    """What `connect_stream` asks of a stream."""
-    server, client = socket.socketpair()
-    with server, client, pytest.raises(TypeError, match="no close"):
-        StreamTransport(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
-
-
 async def test_a_large_device_list_is_followed(autojump_clock: trio.testing.MockClock) -> None:
     """Server streaming in memory, message after message as time goes on."""
-    channel, theirs = await in_memory()
+    channel, theirs = in_memory()
 
     async def server() -> None:
         await theirs.receive_some()

@@ -14,9 +14,9 @@ import trio
 
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
-from ..unix_socket import Credentials, connect, peer_credentials, stream_socket
+from ..unix_socket import connect, peer_credentials, stream_socket
 from .channel import Channel
-from .transport import SocketTransport, StreamTransport
+from .transport import SocketTransport
 
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
@@ -58,18 +58,6 @@ async def dial(
         connection.close()
         raise
     return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer)
-
-
-async def connect_stream(
-    stream: trio.abc.Stream,
-    *,
-    authority: str = "localhost",
-    limits: Limits = DEFAULT_LIMITS,
-    peer: Credentials | None = None,
-) -> Channel:
-    """A channel on a stream in memory; see `StreamTransport` for what the stream must be able to do."""
-    await trio.lowlevel.checkpoint()
-    return Channel(StreamTransport(stream), authority=authority, limits=limits, peer=peer)
 
 
 def _socket(path: str) -> socket.socket:

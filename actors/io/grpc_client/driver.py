@@ -1,8 +1,10 @@
-"""One connection driven by the tasks that use it, without a task of its own.
+"""One connection, driven by the tasks that use it: it has no task of its own.
 
-Whoever waits for an answer reads for everybody: the first task that waits leads, and the others park until something
-came for their call or the leader is done, when one of them leads. So a lone call costs no task, no lock and no queue,
-and nothing outlives the caller.
+A task that waits for an answer reads for all of them. The first task that waits leads: it reads, and the others park
+until something has come for their call, or until the leader is done and one of them leads. A lone call therefore costs
+no task, no lock and no queue, and nothing outlives the caller.
+
+``Driver.__init__`` states the invariants of this scheme, field by field.
 """
 
 import contextlib
@@ -19,20 +21,21 @@ from ....protocol.wire.limits import Limits
 from ..unix_socket import Credentials
 from .transport import Transport
 
+#: How a call ends whose deadline passed.
 TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
 
+#: How many control frames a connection may get before the driver reads the clock for their budget.
 _UNTIMED_FRAMES: Final = 8
-"""Control frames that a connection has for nothing: the clock is read only after more of them."""
 
 
 class Driver:
-    """A connection and its transport, and the tasks that wait for it."""
+    """A connection, its transport, and the tasks that wait for it."""
 
     __slots__ = (
+        "_flushers",
         "_leading",
         "_parked",
         "_period_began",
-        "_senders",
         "_transport",
         "authority",
         "closed",
@@ -43,18 +46,51 @@ class Driver:
 
     def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Credentials | None) -> None:
         self._transport = transport
+        #: The ``:authority`` of every request.
         self.authority = authority
+        #: The process that listens at the other end, where the kernel can tell.
         self.peer = peer
+        #: The protocol: it knows everything about the calls, and nothing about tasks.
         self.connection = ClientConnection(limits)
+        #: The sending half of ``connection``.
         self.sender = self.connection.sender
+
+        #: True once ``close`` was called. From then on no task is parked, none parks, and the transport is not used.
         self.closed = False
+
+        #: True while a task, the leader, is in ``Transport.receive``.
+        #:
+        #: * At most one task leads. Nothing else reads, except ``_break``, which runs when sending has failed.
+        #: * Only the leader sets it, immediately before the one ``await`` of a leader, and resets it immediately after,
+        #:   cancelled or not.
+        #: * All other changes of this object and of ``connection`` happen between two awaits. A task that finds
+        #:   ``_leading`` false may therefore lead at once.
         self._leading = False
-        self._senders = 0
+
+        #: The parked tasks, by the call that each waits for. The key None has the tasks that wait for something else:
+        #: to begin a call, or for the end of the connection. None instead of a mapping until the first task parks,
+        #: since a connection with one call at a time never needs it.
+        #:
+        #: * Each task in it is suspended in ``_park``. It leaves the mapping exactly once: it is taken out by the code
+        #:   that reschedules it, or by its own abort function when it is cancelled.
+        #: * No list in it is empty. The keys are in the order in which their first task parked.
+        #: * While a task is parked, another task leads, or runs in ``wait`` or is scheduled to. On its way out of
+        #:   ``wait``, returning or raising, a task that leaves nobody leading reschedules the one that parked first.
+        #:   Without that, the parked tasks would wait for ever.
+        #: * A task is woken when its call gets an event, when a call may begin (key None), when the connection fails,
+        #:   and when ``outgoing`` is empty again (``_flushers``). A wake-up promises nothing: each task checks its own
+        #:   condition again, and leads or parks again if it does not hold.
         self._parked: dict[ClientCall | None, list[trio.lowlevel.Task]] | None = None
+
+        #: How many tasks are in ``flushed``, waiting until ``outgoing`` is empty. That is an event of no call, so the
+        #: leader wakes all parked tasks for it, but only if this is not 0.
+        self._flushers = 0
+
+        #: When the current period of the budgets began, on Trio's clock; None until there were enough frames to look.
         self._period_began: float | None = None
 
     def close(self) -> None:
-        """Close the connection at once. Calls that still wait raise `trio.ClosedResourceError`. May be repeated."""
+        """Close the connection at once. Calls that still wait raise ``trio.ClosedResourceError``. May be repeated."""
         if not self.closed:
             self.closed = True
             self._transport.close()
@@ -66,7 +102,7 @@ class Driver:
     # Sending.
 
     async def open(self, call: ClientCall, head: bytes, deadline: float | None, *, end: bool) -> None:
-        """Begin a request, as soon as the peer takes one more. Not needed where `sender.can_open` is true."""
+        """Begin a request as soon as the peer takes one more. Not needed where ``sender.can_open`` is true."""
         sender = self.sender
         await self.until(self._may_open, call, deadline)
         if sender.refusal is not None:
@@ -78,30 +114,28 @@ class Driver:
         return self.sender.can_open or self.sender.refusal is not None
 
     def request_now(self, call: ClientCall, head: bytes, data: bytes) -> bool:
-        """Send a whole small request without waiting. False, with nothing done, if it is not that simple.
+        """Send a whole small request without waiting. Return False, with nothing done, if it is not that simple.
 
-        Some of it may stay in `outgoing`.
+        Some of it may stay in ``outgoing``.
         """
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
         if not self.sender.can_open or not self.sender.request(call, head, data):
             return False
-        if not self._transport.buffers:
-            self._flush()
+        self.flush()
         return True
 
     def send_now(self, call: ClientCall, data: bytes, *, end: bool) -> int:
-        """Send what goes of a framed message without waiting. Returns how much; some of it may stay in `outgoing`."""
+        """Send what goes of a framed message without waiting. Return how much; some may stay in ``outgoing``."""
         if self.closed:
             raise trio.ClosedResourceError("this channel was closed")
         sent = self.sender.send(call, data, end=end)
-        if not self._transport.buffers:
-            self._flush()
+        self.flush()
         return sent
 
     async def send_rest(self, call: ClientCall, data: bytes, sent: int, deadline: float | None, *, end: bool) -> None:
         """Send the rest of a framed message, waiting for room in the windows and in the socket."""
-        await self.flush()
+        self.flush()
         rest = memoryview(data)[sent:]
         while rest and call.local_open:
             await self.until(call.can_send, call, deadline)
@@ -110,58 +144,49 @@ class Driver:
         await self.flushed(call, deadline)
 
     async def flushed(self, call: ClientCall, deadline: float | None) -> None:
-        """Wait until the transport has taken all that there is to send."""
-        await self.flush()
+        """Wait until the transport has taken everything that is to be sent."""
+        self.flush()
         if self.connection.outgoing:
-            self._senders += 1
+            self._flushers += 1
             try:
                 await self.until(self._is_flushed, call, deadline)
             finally:
-                self._senders -= 1
+                self._flushers -= 1
 
     def _is_flushed(self) -> bool:
         return not self.connection.outgoing
 
-    async def flush(self) -> None:
-        """Send what goes without waiting for the peer."""
-        if not self.connection.outgoing or self.closed:
-            return
-        self._flush()
-        if self._transport.buffers:
-            try:
-                await self._transport.drain()
-            except (OSError, trio.BrokenResourceError) as error:
-                self._broken(error)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what goes without waiting."""
         outgoing = self.connection.outgoing
-        transport = self._transport
+        if not outgoing or self.closed:
+            return
         try:
-            sent = transport.send(outgoing)
+            sent = self._transport.send(outgoing)
         except OSError as error:
-            self._broken(error)
+            self._break(error)
             return
         if sent == len(outgoing):
             outgoing.clear()
         else:
             del outgoing[:sent]
             # A leader that waits for bytes only must wait for room too.
-            transport.nudge()
+            self._transport.nudge()
 
-    def _broken(self, error: OSError | trio.BrokenResourceError) -> None:
-        """The peer takes no more bytes; what it said last may tell why."""
+    def _break(self, error: OSError) -> None:
+        """The peer takes no more bytes; what it sent last may tell why."""
         try:
             while data := self._transport.receive_now():
                 self.connection.receive(data)
         except OSError as later:
             error = later
-        self._lost(error)
+        self._lose(error)
         self.connection.outgoing.clear()
         self._wake()
 
-    def _lost(self, error: OSError | trio.BrokenResourceError) -> None:
-        """The connection is no more. A reset is the end of a peer that left bytes of ours unread."""
-        if isinstance(error, BrokenPipeError | ConnectionResetError | trio.BrokenResourceError):
+    def _lose(self, error: OSError) -> None:
+        """The connection is over. A reset comes from a peer that ended and left bytes of ours unread."""
+        if isinstance(error, BrokenPipeError | ConnectionResetError):
             self.connection.receive_end()
         else:
             self.connection.fail(WireError(WireProblem.CLOSED, f"the connection broke: {error}"))
@@ -169,7 +194,7 @@ class Driver:
     # Waiting.
 
     async def until(self, ready: Callable[[], bool], call: ClientCall | None, deadline: float | None) -> None:
-        """Return when `ready` is true, or when the deadline ended the call."""
+        """Return when ``ready`` is true, or when the deadline ended the call."""
         if ready():
             return
         if deadline is None:
@@ -179,12 +204,12 @@ class Driver:
             await self.wait(ready, call)
         if scope.cancelled_caught and call is not None:
             call.cancel(TIMED_OUT)
-            await self.flush()
+            self.flush()
 
     async def wait(self, ready: Callable[[], bool], call: ClientCall | None) -> None:
-        """Return when `ready` is true: lead, or park while another leads.
+        """Return when ``ready`` is true or the connection has failed: lead, or park while another task leads.
 
-        To lead is to send what waits to be sent and to read once, on behalf of every call.
+        To lead is to send what is to be sent and to read once, on behalf of every call.
         """
         connection = self.connection
         try:
@@ -195,14 +220,17 @@ class Driver:
                     await self._park(call)
                     continue
                 if connection.outgoing:
-                    await self._flush_as_leader()
+                    self._flush_for_all()
+                    if not connection.outgoing:
+                        # That may be all that ``ready`` asks for.
+                        continue
                 if connection.failure is not None:
                     return
                 self._leading = True
                 try:
                     data = await self._transport.receive(unsent=bool(connection.outgoing))
-                except (OSError, trio.BrokenResourceError) as error:
-                    self._lost(error)
+                except OSError as error:
+                    self._lose(error)
                     data = None
                 finally:
                     self._leading = False
@@ -211,21 +239,17 @@ class Driver:
             if self._parked and not self._leading:
                 self._wake_next()
 
-    async def _flush_as_leader(self) -> None:
-        self._leading = True
-        try:
-            await self.flush()
-        finally:
-            self._leading = False
-        if self._senders and not self.connection.outgoing:
+    def _flush_for_all(self) -> None:
+        self.flush()
+        if self._flushers and not self.connection.outgoing:
             self._wake(everyone=True)
 
     def _take(self, data: bytes | None) -> None:
-        """Give the connection what was read, and wake those whom it concerns."""
+        """Give the connection what was read, and wake the tasks that it concerns."""
         connection = self.connection
         if data:
             if connection.budgets.counted > _UNTIMED_FRAMES:
-                self._mind_period()
+                self._check_period()
             connection.receive(data)
         elif data is not None:
             connection.receive_end()
@@ -234,16 +258,16 @@ class Driver:
         else:
             connection.touched.clear()
         if connection.failure is not None:
-            self._say_goodbye()
+            self._send_goaway()
 
-    def _say_goodbye(self) -> None:
+    def _send_goaway(self) -> None:
         """Send the GOAWAY that says why, as far as it goes; nothing else will be sent."""
         with contextlib.suppress(OSError):
             self._transport.send(self.connection.outgoing)
         self.connection.outgoing.clear()
 
-    def _mind_period(self) -> None:
-        """Fill the budgets of frames if their period is over."""
+    def _check_period(self) -> None:
+        """Fill the budgets of frames again if their period is over."""
         now = trio.current_time()
         if self._period_began is None:
             self._period_began = now
@@ -272,7 +296,7 @@ class Driver:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self, *, everyone: bool = False) -> None:
-        """Wake the tasks whose calls got something, and those that wait to begin one if that may be."""
+        """Wake the tasks whose calls got something, and those that wait to begin one if that is possible."""
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
@@ -287,7 +311,7 @@ class Driver:
         connection.touched.clear()
 
     def _wake_next(self) -> None:
-        """Let the one that has parked longest lead."""
+        """Let the task that parked first lead."""
         if self._parked:
             call, tasks = next(iter(self._parked.items()))
             trio.lowlevel.reschedule(tasks.pop(0))

@@ -242,7 +242,7 @@ class ClientStream(Generic[SendT, RecvT]):
     async def cancel(self) -> None:
         """Reset the call, so that the peer works on it no longer."""
         self._started().cancel(_CANCELLED)
-        await self._driver.flush()
+        self._driver.flush()
 
     def __aiter__(self) -> AsyncIterator[RecvT]:
         return self
@@ -269,16 +269,16 @@ class ClientStream(Generic[SendT, RecvT]):
                     await self._finish(call)
                 finally:
                     if call.outcome is None:
-                        await self._give_up(call)
+                        self._give_up(call)
             else:
-                await self._give_up(call)
+                self._give_up(call)
         elif error is None and outcome.status is not Status.OK and outcome is not _CANCELLED:
             _raise(outcome)
 
-    async def _give_up(self, call: ClientCall) -> None:
+    def _give_up(self, call: ClientCall) -> None:
         call.cancel(_CANCELLED)
         if not self._driver.closed:
-            await self._driver.flush()
+            self._driver.flush()
 
 
 def _raise(outcome: CallOutcome) -> NoReturn:

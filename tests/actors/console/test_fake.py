@@ -16,9 +16,11 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, add_arguments, run_fake, spec_from, to_json
-from plugind.actors.io.grpc_client.dial import connect_stream, dial
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.simulation.plugins import FakeRegistration, Step
+from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from plugind.testing import Call, FakePlugin, Reaction
@@ -75,12 +77,11 @@ def test_the_info_is_what_the_script_says() -> None:
 
 async def converse(fake: FakePlugin, calls: list[Call]) -> list[object]:
     """Make two GetInfo calls and one Notify in memory, each with a deadline of 2 s; return what the client got."""
-    near, far = trio.testing.memory_stream_pair()
+    made = memory_connection()
     got = list[object]()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_stream, [FakeRegistration(fake, calls.append, lambda: None)], far)
-        channel = await connect_stream(near)
-        async with channel:
+        nursery.start_soon(serve_stream, [FakeRegistration(fake, calls.append, lambda: None)], made.server)
+        async with Channel(made.client) as channel:
             stub = channel.stub(RegistrationStub)
             for _ in range(2):
                 try:
