@@ -1,17 +1,17 @@
-"""How actors are addressed.
+"""Inboxes, and how a registration actor waits for its own.
 
-Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds,
-reports flow up with :func:`report`, which waits when the inbox is full: back-pressure, never a silent loss (fault 86).
+Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds.
+Reports flow up with :func:`report`, which waits while the inbox is full: back-pressure, never a silent loss (fault 86).
 
-A registration actor's inbox also has a bell. While a call of the actor is under way, the actor arms it with a cancel
-scope of its own and a rule that says which messages end the call; so an actor of one task can wait for a peer and for
-its inbox at once, and in a storm no second task has to be spawned to listen.
+A registration actor makes its calls to the plugin in its one task, and a message may have to end such a call. So the
+actor names the messages that do (:meth:`Wait.call`), and its :class:`RegistrationInbox` cancels the actor's scope as it
+takes one in. No second task listens to the inbox, which in a storm of thousands would cost more than the call itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
@@ -20,44 +20,45 @@ from ..protocol.messages import RegistrationMessage
 
 T = TypeVar("T")
 
+#: Whether a message is one that interrupts.
+Rule = Callable[[RegistrationMessage], bool]
+
 
 async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
-    """Send ``message`` up; waits only when the inbox is full."""
+    """Send ``message`` up; waits only while the inbox is full."""
     try:
         channel.send_nowait(message)
     except trio.WouldBlock:
         await channel.send(message)
 
 
-Rule = Callable[[RegistrationMessage], bool]
-
-
 class RegistrationInbox:
-    """The inbox of a registration actor, with a bell. Senders see ``send_nowait`` alone.
+    """The inbox of a registration actor. Its messages can interrupt a call. Senders see ``send_nowait`` alone.
 
-    What can wait in it is bounded by those who write: the reconciler's messages are levels of one path, and an actor
-    that asks again forgets its former ask.
+    The number of messages in it is bounded by those who write: the reconciler sends levels of one path, and an answer
+    follows an ask of the actor.
     """
 
-    __slots__ = ("_rang", "_receive", "_rule", "_scope", "_send", "waiting")
+    __slots__ = ("_interrupted", "_receive", "_rule", "_scope", "_send", "waiting")
 
     def __init__(self) -> None:
-        # Unbounded for Trio, bounded by the protocol: to block the reconciler on one plugin would block them all.
+        # Unbounded for Trio, bounded by the protocol: one plugin that blocked the reconciler would block them all.
         send, receive = trio.open_memory_channel[RegistrationMessage](math.inf)
         self._send = send
         self._receive = receive
-        self._rule: Rule | None = None
+        #: The scope that a message cancels for which the rule holds; None while no call is under way.
         self._scope: trio.CancelScope | None = None
-        self._rang = False
-        #: How many messages wait: cheaper to ask than to be told by an exception that there is none.
+        self._rule: Rule | None = None
+        self._interrupted = False
+        #: The number of messages in the inbox. To read it costs less than to catch ``WouldBlock``.
         self.waiting = 0
 
     def send_nowait(self, message: RegistrationMessage, /) -> None:
-        """Put ``message`` in, and ring the bell if the actor asked to be interrupted by such a message."""
+        """Put ``message`` in, and interrupt the call under way if it is such a message."""
         self._send.send_nowait(message)
         self.waiting += 1
         if self._scope is not None and self._rule is not None and self._rule(message):
-            self._rang = True
+            self._interrupted = True
             self._scope.cancel()
 
     def receive_nowait(self) -> RegistrationMessage:
@@ -76,11 +77,88 @@ class RegistrationInbox:
         self.waiting -= 1
         return message
 
-    def arm(self, scope: trio.CancelScope, rule: Rule) -> None:
-        """From here on, a message for which ``rule`` holds cancels ``scope``."""
-        self._scope, self._rule, self._rang = scope, rule, False
+    def interrupt_on(self, rule: Rule, scope: trio.CancelScope) -> None:
+        """From now on, cancel ``scope`` upon a message for which ``rule`` holds."""
+        self._scope, self._rule, self._interrupted = scope, rule, False
 
-    def disarm(self) -> bool:
-        """Ring no more; return whether the bell rang since it was armed."""
+    def interrupt_off(self) -> bool:
+        """Cancel nothing any more; return whether a message has interrupted."""
         self._scope = self._rule = None
-        return self._rang
+        return self._interrupted
+
+
+class Wait:
+    """What the one task of a registration actor waits for: a message, a call or room in an inbox, until a deadline.
+
+    ::
+
+        while True:
+            with wait.renew():
+                while not wait.is_used_up(now):
+                    ...  # wait.for_message(), wait.for_call() and wait.to_send(), any number of them
+            if wait.timed_out(): ...
+
+    One cancel scope serves many waits, since in a storm a new one for each would cost more than the waits. A scope is
+    used up once its deadline has passed or a message has interrupted a call; then the next one is opened.
+
+    For the same reason the scope's deadline may lie before :attr:`deadline`: to set it costs more than to open a new
+    scope on the rare occasion that it passes. Then :meth:`timed_out` is False, and what is waited for is waited for on.
+    """
+
+    __slots__ = ("_inbox", "_interrupted", "_scope", "deadline")
+
+    def __init__(self, inbox: RegistrationInbox) -> None:
+        self._inbox = inbox
+        self._scope: trio.CancelScope
+        #: A message has interrupted a call, so that the scope is cancelled.
+        self._interrupted = False
+        #: ``trio.current_time()`` at which what is waited for is given up.
+        self.deadline = math.inf
+
+    def renew(self) -> trio.CancelScope:
+        """Return the scope for the next waits, to be entered."""
+        self._interrupted = False
+        self._scope = trio.CancelScope()
+        return self._scope
+
+    def is_used_up(self, now: float) -> bool:
+        """Return whether the scope is cancelled, or will be at the next checkpoint.
+
+        Whatever the actor begins under such a scope would be cut off at once.
+        """
+        return self._interrupted or now >= self._scope.deadline
+
+    def timed_out(self) -> bool:
+        """Return whether :attr:`deadline` has passed."""
+        return trio.current_time() >= self.deadline
+
+    async def for_message(self) -> RegistrationMessage:
+        """Return the next message of the inbox, once there is one."""
+        # A deadline left by a call may stay if this wait has one of its own. An actor without a deadline must not get a
+        # spurious wake-up, however rare.
+        if self.deadline == math.inf or self.deadline < self._scope.deadline:
+            self._limit(self.deadline)
+        return await self._inbox.receive()
+
+    async def for_call(self, call: Awaitable[T], interrupts: Rule) -> T:
+        """Return what ``call`` returns; a message for which ``interrupts`` holds cancels it."""
+        self._limit(self.deadline)
+        self._inbox.interrupt_on(interrupts, self._scope)
+        try:
+            return await call
+        finally:
+            self._interrupted = self._inbox.interrupt_off()
+
+    async def to_send(self, channel: trio.MemorySendChannel[T], message: T) -> None:
+        """Send ``message``, without a deadline; waits only while the inbox is full."""
+        try:
+            channel.send_nowait(message)
+        except trio.WouldBlock:
+            # The deadline on the scope is meant for what comes after.
+            self._limit(math.inf)
+            await channel.send(message)
+
+    def _limit(self, deadline: float) -> None:
+        """Set the scope's deadline: the one place that does."""
+        if self._scope.deadline != deadline:
+            self._scope.deadline = deadline

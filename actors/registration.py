@@ -1,15 +1,30 @@
 """The registration actor: one per socket path.
 
-It performs what ``plugind.protocol.lifecycle`` commands, and owns what one registration needs: the conversation, the
-deadline of the step under way, the backoff's timer, the ticket of the ask that it waits for. Calls to the plugin run in
-line, in this one task, under a cancel scope that is both their deadline and the inbox's bell (``actors.mailbox``).
+The actor holds one state of ``plugind.protocol.lifecycle`` and performs the commands that each step returns. It owns
+what one registration needs: the conversation with the plugin, the deadline of the command under way, the timer of the
+backoff and the ticket of the ask that it waits for. It is one task, and repeats:
+
+1. Perform the commands of the last step. The last of them may be one whose outcome is waited for.
+2. Send the new state to the status actor, if anything that is shown has changed.
+3. Wait for the next event: a message of the inbox, or the outcome of that command. Calls to the plugin are made here,
+   in line; the outcome of any other command is a message too. A wait can also end by its deadline.
+4. Take the step that the event leads to.
+
+When the socket of a registered plugin is replaced, the inbox receives ``SocketAppeared`` with a new generation:
+
+- The step leads from ``Registered`` to ``Leaving`` and commands ``AskDeregister``. The handler is sent ``Deregister``
+  for the old generation.
+- ``HandlerAnswered`` leads to ``Dialing`` in the new generation and commands ``Release`` and ``Dial``. The reconciler
+  is sent ``Released`` for the old generation, and the new socket is dialed.
+- From there the new plugin goes through the whole lifecycle, with a fresh backoff.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from typing import TypeVar, assert_never
+from collections.abc import Awaitable
+from typing import assert_never
 
 import attrs
 import trio
@@ -22,9 +37,7 @@ from ..protocol.effects import PendingDeregistration
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .conversation import Conversation, ConversationConfig
-from .mailbox import RegistrationInbox
-
-T = TypeVar("T")
+from .mailbox import RegistrationInbox, Wait
 
 
 @attrs.frozen
@@ -53,18 +66,86 @@ async def run(
     if to_deregister is None:
         first = lifecycle.start(appeared)
     else:
-        actor.handler = to_deregister.handler
+        actor.asks.handler = to_deregister.handler
         first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation)
     try:
         await actor.run(*first)
     except Exception:
-        actor.withdraw()
+        actor.asks.withdraw()
         raise
     finally:
-        actor.hang_up()
+        actor.conversation.hang_up()
 
 
-_IN_LINE = (states.Dial, states.AskInfo, states.Notify)
+def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
+    """Return how long ``command`` may take."""
+    match command:
+        case states.Dial():
+            return math.inf  # The dialer has a deadline of its own, and reports what it waited for.
+        case states.AskInfo():
+            return config.timeouts.get_info
+        case states.Notify():
+            return config.timeouts.notify
+        case states.StartTimer():
+            return config.backoff.delay(command.failures, config.rng.random())
+        case states.ClaimName() | states.AskValidate() | states.AskRegister():
+            # A safety net: twice the handler's deadline, since the call before this one under the same name may use up
+            # one. Giving up does no harm: a claim is given back, a Validate is withdrawn, and a Register is undone by
+            # the Deregister that follows it in the lane of its name.
+            return 2 * config.timeouts.handler
+        case states.AskDeregister():
+            # Never given up, since its claim keeps others from the name until it has run. It ends all the same: the
+            # handler actor answers each ask, also after a crash, each of its calls has a deadline, and the calls that
+            # come before it are at most as many as the name has instances.
+            return math.inf
+    assert_never(command)
+
+
+class Asks:
+    """What a registration asks the reconciler and its handler, one ask at a time.
+
+    Each ask has a number, its ticket, and the answer carries the same one. An answer with any other ticket belongs to
+    an ask that was given up or superseded, and is dropped.
+    """
+
+    __slots__ = ("_inbox", "_ticket", "_under_way", "handler")
+
+    def __init__(self, inbox: RegistrationInbox) -> None:
+        self._inbox = inbox
+        self._ticket = 0
+        #: What the handler was asked, while its answer is waited for.
+        self._under_way: m.Ask | None = None
+        #: The handler that serves the plugin, once the reconciler has admitted it.
+        self.handler: m.Address[m.HandlerMessage] | None = None
+
+    def new_ticket(self) -> int:
+        """Return the ticket of an ask that begins."""
+        self._ticket += 1
+        return self._ticket
+
+    def is_answered_by(self, ticket: int) -> bool:
+        """Return whether an answer with this ticket belongs to the ask under way."""
+        return ticket == self._ticket
+
+    def ask_handler(self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], plugin: Plugin) -> None:
+        """Send the handler an ask about ``plugin``."""
+        assert self.handler is not None, "a handler is asked after the plugin was admitted"
+        self._under_way = ask(plugin, self.new_ticket(), self._inbox)
+        self.handler.send_nowait(self._under_way)
+
+    def withdraw(self) -> None:
+        """Take back a Validate whose answer is not waited for any more; one that hangs would hold the name."""
+        if isinstance(self._under_way, m.Validate) and self.handler is not None:
+            self.handler.send_nowait(m.Withdraw(self._under_way))
+
+    def close(self) -> None:
+        """End the ask under way: whatever is answered from now on comes too late."""
+        self._ticket += 1
+        self._under_way = None
+
+
+#: The commands that are calls to the plugin, made in line.
+_CALLS = (states.Dial, states.AskInfo, states.Notify)
 
 _OPERATIONS: dict[type[states.Command], Operation] = {
     states.Dial: Operation.DIAL,
@@ -79,162 +160,137 @@ _OPERATIONS: dict[type[states.Command], Operation] = {
 class _Registration:
     __slots__ = (
         "_appeared",
-        "_asked",
         "_began",
         "_commands",
         "_config",
-        "_conversation",
-        "_deadline",
         "_finished",
         "_inbox",
         "_info",
         "_now",
-        "_over",
-        "_path",
-        "_rang",
-        "_scope",
         "_shown",
         "_state",
-        "_ticket",
+        "_wait",
         "_waiting",
-        "handler",
+        "asks",
+        "conversation",
     )
 
     def __init__(self, config: RegistrationConfig, inbox: RegistrationInbox, appeared: m.SocketAppeared) -> None:
         self._config = config
         self._inbox = inbox
-        self._scope: trio.CancelScope
-        #: The inbox's bell rang, so that the scope is used up.
-        self._rang = False
+        self._wait = Wait(inbox)
+        self.asks = Asks(inbox)
+        self.conversation = Conversation(config.conversation, appeared.path)
+        #: The message that brought the present generation.
+        self._appeared = appeared
         self._state: states.State
-        #: What is still to be performed of the last step, and what it ended.
+        #: What is still to be performed of the last step, and the operation that it ended.
         self._commands: tuple[states.Command, ...] = ()
         self._finished: Finished | None = None
-        self._over = False
-        #: The time of the present step.
+        #: The time of the last step.
         self._now = trio.current_time()
-        self._appeared = appeared
-        self._path = appeared.path
-        self._conversation = Conversation(config.conversation, appeared.path)
-        #: Where the plugin that was admitted is handled.
-        self.handler: m.Address[m.HandlerMessage] | None = None
-        #: The number of the ask that is waited for; answers to others come too late.
-        self._ticket = 0
-        #: What the handler was asked, while its answer is waited for.
-        self._asked: m.Ask | None = None
-        #: The command whose outcome is waited for, when its wait began, and when it is given up.
+        #: The command whose outcome is waited for, and when it began. Its deadline is that of ``_wait``.
         self._waiting: states.WaitingCommand | None = None
         self._began = 0.0
-        self._deadline = math.inf
-        #: What was last learned in this generation, to be shown.
+        #: What the plugin last said of itself in this generation.
         self._info: PluginInfo | None = None
+        #: What the status actor was last sent.
         self._shown: m.StateChanged | None = None
 
     # --- the loop ---
 
     async def run(self, state: states.State, commands: tuple[states.Command, ...]) -> None:
         self._state, self._commands = state, commands
-        # One scope serves many waits, since in a storm a new one for each would cost more than the waits. It is
-        # renewed once it was cancelled, by the deadline of a wait or by the bell.
-        while not self._over:
-            with trio.CancelScope() as self._scope:
-                self._rang = False
-                await self._live()
-            if self._scope.cancelled_caught and (event := self._cut_off()) is not None:
-                self._advance(event)
+        while True:
+            with self._wait.renew() as scope:
+                if await self._live():
+                    return
+            if scope.cancelled_caught and self._wait.timed_out():
+                self._advance(self._time_out())
 
-    async def _live(self) -> None:
-        """Go from state to state, until the end or until the scope is used up."""
-        # Looked at before anything is performed: what was begun is not to be cut off half-way.
-        while not self._rang and self._now < self._scope.deadline:
+    async def _live(self) -> bool:
+        """Go from state to state; return whether the end is reached, rather than the end of the scope."""
+        # Asked before anything is performed: what begins must not be cut off half-way.
+        while not self._wait.is_used_up(self._now):
             await self._perform()
             await self._show()
             if isinstance(self._state, states.Gone):
-                self._over = True
-                return
+                return True
             self._advance(await self._next_event())
+        return False
 
     def _advance(self, event: states.Event) -> None:
         self._now = trio.current_time()
         self._state, self._commands = lifecycle.step(self._state, event)
         self._finished = self._settle(event, self._commands) or self._finished
 
-    async def _report(self, channel: trio.MemorySendChannel[T], message: T) -> None:
-        try:
-            channel.send_nowait(message)
-        except trio.WouldBlock:
-            # The deadline of the last wait is still on the scope, and is not meant for this one.
-            self._scope.deadline = math.inf
-            await channel.send(message)
-
     async def _next_event(self) -> states.Event:
-        """Return the outcome of what is waited for, or what a message that came first means; see :meth:`_cut_off`."""
+        """Return the event that a message means, or the outcome of the call to be made if there is no message."""
         while True:
             if self._inbox.waiting:
                 message = self._inbox.receive_nowait()
-            elif isinstance(self._waiting, _IN_LINE):
-                return await self._call(self._waiting)
+            elif isinstance(self._waiting, _CALLS):
+                return await self._wait.for_call(self._call(self._waiting), self._interrupts)
             else:
-                self._mind_deadline()
-                message = await self._inbox.receive()
+                message = await self._wait.for_message()
             event = await self._as_event(message)
             if event is not None:
                 return event
 
-    def _mind_deadline(self) -> None:
-        """Set the deadline of a wait for a message, if need be.
-
-        One that was left by a call ends the scope too early for this wait, and is then set anew (:meth:`run`): that is
-        seldom, and to set it for each wait costs more. But who waits for nothing is not to be woken for nothing.
-        """
-        if self._waiting is None or self._deadline < self._scope.deadline:
-            self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        if self._scope.deadline != self._deadline:
-            self._scope.deadline = self._deadline
-
-    def _cut_off(self) -> states.Event | None:
-        """Return the event that follows from the end of a wait by its scope: None if the inbox's bell rang."""
-        if trio.current_time() < self._deadline:
-            return None
-        if isinstance(self._waiting, states.StartTimer):
-            return states.TimerElapsed()
-        waited = f"no answer in {self._deadline - self._began:g} s"
-        match self._waiting:
-            case states.AskInfo():
-                waited = self._conversation.get_info_failed(waited)
-            case states.Notify():
-                waited = self._conversation.notify_failed(waited)
-            case states.AskValidate():
-                self.withdraw()
-            case _:
-                pass
-        return states.Failed(waited, outcome=Outcome.TIMED_OUT)
+    def _interrupts(self, message: m.RegistrationMessage) -> bool:
+        return lifecycle.interrupts(self._state, message)
 
     async def _as_event(self, message: m.RegistrationMessage) -> states.Event | None:
         match message:
+            case m.HandlerAnswered() | m.Admitted() | m.NoHandler() | m.ClaimRefused() if not self.asks.is_answered_by(
+                message.ticket
+            ):
+                return None
             case m.HandlerAnswered():
-                if message.ticket != self._ticket:
-                    return None
                 if message.outcome is Outcome.OK:
                     return states.HandlerAccepted()
                 return states.Failed(message.error, outcome=message.outcome)
             case m.Admitted():
-                if message.ticket != self._ticket:
-                    return None
-                self.handler = message.handler
+                self.asks.handler = message.handler
                 return message
-            case m.NoHandler() | m.ClaimRefused():
-                return message if message.ticket == self._ticket else None
             case m.SocketAppeared():
-                self._appeared, self._info, self._conversation.peer = message, None, None
+                self._appeared, self._info, self.conversation.peer = message, None, None
                 return message
             case m.ReportAsked():
-                await self._repeat()
+                await self._show_again()
                 return None
             case _:
                 return message
+
+    def _time_out(self) -> states.Event:
+        """Return the event that follows when the deadline has passed of what is waited for."""
+        if isinstance(self._waiting, states.StartTimer):
+            return states.TimerElapsed()
+        reason = f"no answer in {self._wait.deadline - self._began:g} s"
+        match self._waiting:
+            case states.AskInfo():
+                reason = self.conversation.get_info_failed(reason)
+            case states.Notify():
+                reason = self.conversation.notify_failed(reason)
+            case states.AskValidate():
+                self.asks.withdraw()
+            case _:
+                pass
+        return states.Failed(reason, outcome=Outcome.TIMED_OUT)
+
+    def _settle(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
+        """Stop waiting for an outcome, unless the event changed nothing; return the operation that ended."""
+        outcome = _outcome_of(event)
+        if outcome is None and not commands:
+            return None
+        if outcome is None:
+            self.asks.withdraw()
+        operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
+        self._waiting, self._wait.deadline = None, math.inf
+        self.asks.close()
+        if operation is None:
+            return None
+        return Finished(operation, outcome or Outcome.SUPERSEDED, self._now - self._began)
 
     # --- commands ---
 
@@ -243,114 +299,59 @@ class _Registration:
         for command in commands:
             match command:
                 case states.HangUp():
-                    self.hang_up()
+                    self.conversation.hang_up()
                 case states.Announce():
-                    registered = m.PluginRegistered(self._path, self._state.generation)
-                    await self._report(self._config.reconciler, registered)
+                    registered = m.PluginRegistered(self._appeared.path, self._state.generation)
+                    await self._wait.to_send(self._config.reconciler, registered)
                 case states.Release():
-                    await self._report(self._config.reconciler, m.Released(self._path, command.generation))
+                    released = m.Released(self._appeared.path, command.generation)
+                    await self._wait.to_send(self._config.reconciler, released)
                 case _:
-                    await self._begin(command, self._state)
+                    await self._begin(command, self._state.generation)
 
-    async def _begin(self, command: states.WaitingCommand, state: states.State) -> None:
+    async def _begin(self, command: states.WaitingCommand, generation: int) -> None:
+        """Begin what the next events are waited for with; a call to the plugin begins with the wait itself."""
         self._waiting, self._began = command, self._now
-        timeouts = self._config.timeouts
+        self._wait.deadline = self._began + seconds_for(command, self._config)
         match command:
-            case states.Dial():
-                self._deadline = math.inf  # The dialer keeps its own, and says what it waited for.
-            case states.AskInfo():
-                self._deadline = self._began + timeouts.get_info
-            case states.Notify():
-                self._deadline = self._began + timeouts.notify
-            case states.StartTimer():
-                chance = self._config.rng.random()
-                self._deadline = self._began + self._config.backoff.delay(command.failures, chance)
             case states.ClaimName():
                 self._info = command.info
-                claimed = m.Claimed(self._path, state.generation, command.info, self._new_ticket())
-                await self._report(self._config.reconciler, claimed)
+                claimed = m.Claimed(self._appeared.path, generation, command.info, self.asks.new_ticket())
+                await self._wait.to_send(self._config.reconciler, claimed)
             case states.AskValidate():
-                self._ask(m.Validate, command.info, state.generation)
+                self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
             case states.AskRegister():
-                self._ask(m.Register, command.info, state.generation)
+                self.asks.ask_handler(m.Register, self._plugin(command.info, generation))
             case states.AskDeregister():
-                self._ask(m.Deregister, command.info, command.generation)
-                # Never given up, since its claim keeps others from the name until it has run. It ends all the same:
-                # the handler actor answers all that it is asked, also after a crash, each call has its deadline, and
-                # no more wait before it than there are instances of the name.
-                self._deadline = math.inf
+                self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))
+            case states.Dial() | states.AskInfo() | states.Notify() | states.StartTimer():
+                pass
             case _:
                 assert_never(command)
 
-    def _new_ticket(self) -> int:
-        # A safety net: twice the handler's deadline, as the call before it under the same name may use up one. What is
-        # given up does no harm. A claim is given back, a Validate withdrawn, and a Register undone by the Deregister
-        # that follows it in the lane of its name.
-        self._deadline = self._began + 2 * self._config.timeouts.handler
-        self._ticket += 1
-        return self._ticket
-
-    def _ask(
-        self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], info: PluginInfo, generation: int
-    ) -> None:
-        assert self.handler is not None, "nobody is asked before the plugin is admitted"
-        plugin = Plugin(
-            info.type, info.name, info.endpoint, info.versions, self._path, generation, self._appeared.deprecated
+    def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
+        appeared = self._appeared
+        return Plugin(
+            info.type, info.name, info.endpoint, info.versions, appeared.path, generation, appeared.deprecated
         )
-        self._asked = ask(plugin, self._new_ticket(), self._inbox)
-        self.handler.send_nowait(self._asked)
 
-    def withdraw(self) -> None:
-        """Let go of a Validate that was asked, and that nobody waits for any more: one that hangs holds the name."""
-        if isinstance(self._asked, m.Validate) and self.handler is not None:
-            self.handler.send_nowait(m.Withdraw(self._asked))
-
-    def hang_up(self) -> None:
-        """Close the connection, if there is one."""
-        self._conversation.hang_up()
-
-    # --- calls to the plugin ---
-
-    async def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
-        self._set_deadline()
-        self._inbox.arm(self._scope, self._interrupts)
-        try:
-            match command:
-                case states.Dial():
-                    return await self._conversation.dial(patient=command.patient)
-                case states.AskInfo():
-                    return await self._conversation.get_info()
-                case states.Notify():
-                    return await self._conversation.notify(command.error)
-        finally:
-            self._rang = self._inbox.disarm()
+    def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
+        match command:
+            case states.Dial():
+                return self.conversation.dial(patient=command.patient)
+            case states.AskInfo():
+                return self.conversation.get_info()
+            case states.Notify():
+                return self.conversation.notify(command.error)
         assert_never(command)
 
-    def _interrupts(self, message: m.RegistrationMessage) -> bool:
-        return lifecycle.interrupts(self._state, message)
-
     # --- what is shown ---
-
-    def _settle(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
-        """Say which operation the event ended, and stop waiting for its outcome."""
-        outcome = _outcome_of(event)
-        if outcome is None and not commands:
-            return None  # The event changed nothing: what was waited for is waited for on.
-        if outcome is None:
-            self.withdraw()
-        operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
-        self._waiting, self._asked, self._deadline = None, None, math.inf
-        # Whatever was asked, its answer comes too late from here on.
-        self._ticket += 1
-        if operation is None:
-            return None
-        return Finished(operation, outcome or Outcome.SUPERSEDED, self._now - self._began)
 
     async def _show(self) -> None:
         state, finished = self._state, self._finished
         self._finished = None
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
-            return  # plugind stops, and the plugin stays what it was.
+            return  # plugind stops, and the plugin is shown as it was.
         name = states.name_of(state)
         reason, attempt = _words_of(state)
         shown = self._shown
@@ -363,16 +364,16 @@ class _Registration:
             and shown.generation == state.generation
         ):
             return
-        now, peer = self._now, self._conversation.peer
+        now, peer = self._now, self.conversation.peer
         self._shown = m.StateChanged(
-            self._path,
+            self._appeared.path,
             self._appeared.root,
             state.generation,
             name,
             now,
             reason,
             attempt,
-            self._deadline if isinstance(self._waiting, states.StartTimer) else None,
+            self._wait.deadline if isinstance(self._waiting, states.StartTimer) else None,
             self._info,
             now - self._appeared.time if isinstance(state, states.Registered) else None,
             self._appeared.deprecated,
@@ -380,15 +381,15 @@ class _Registration:
             None if peer is None else peer.pid,
             finished,
         )
-        await self._report(self._config.status, self._shown)
+        await self._wait.to_send(self._config.status, self._shown)
 
     @property
     def _was_leaving(self) -> bool:
         return self._shown is not None and self._shown.state is StateName.LEAVING
 
-    async def _repeat(self) -> None:
+    async def _show_again(self) -> None:
         if self._shown is not None:
-            await self._report(self._config.status, attrs.evolve(self._shown, finished=None))
+            await self._wait.to_send(self._config.status, attrs.evolve(self._shown, finished=None))
 
 
 _SUCCESSES = (
@@ -404,7 +405,7 @@ _SUCCESSES = (
 
 
 def _outcome_of(event: states.Event) -> Outcome | None:
-    """Return how the operation ended whose outcome ``event`` is; None for messages, which are no outcome."""
+    """Return how the operation ended whose outcome ``event`` is; None if ``event`` is a message instead."""
     if isinstance(event, _SUCCESSES):
         return Outcome.OK
     match event:
@@ -417,7 +418,7 @@ def _outcome_of(event: states.Event) -> Outcome | None:
 
 
 def _words_of(state: states.State) -> tuple[str | None, int]:
-    """Return what ``state`` has for a reason, and which attempt it is; 0 where there is none any more."""
+    """Return the reason of ``state``, if it has one, and its attempt; 0 if no attempt is made any more."""
     match state:
         case states.Waiting() | states.Stale() | states.Parked():
             return state.reason, state.attempt

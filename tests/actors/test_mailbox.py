@@ -1,12 +1,14 @@
-"""Reports wait rather than get lost, and the bell of a registration actor rings for what it was armed for."""
+"""Reports wait and are not lost, a message interrupts the call that it should, and a wait ends at its deadline."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.mailbox import RegistrationInbox, report
+from plugind.actors.mailbox import RegistrationInbox, Wait, report
 from plugind.protocol import messages as m
 
 VANISHED = m.SocketVanished("/reg/a.sock", 1)
@@ -15,6 +17,21 @@ FREED = m.NameFreed()
 
 def vanishes(message: m.RegistrationMessage) -> bool:
     return isinstance(message, m.SocketVanished)
+
+
+async def answer() -> str:
+    """A call that ends at once."""
+    return "answer"
+
+
+async def last(seconds: float) -> None:
+    """A call that lasts so long."""
+    await trio.sleep(seconds)
+
+
+async def send_after(seconds: float, inbox: RegistrationInbox, message: m.RegistrationMessage) -> None:
+    await trio.sleep(seconds)
+    inbox.send_nowait(message)
 
 
 async def test_a_report_to_a_full_inbox_waits_and_is_not_lost(nursery: trio.Nursery) -> None:
@@ -27,37 +44,211 @@ async def test_a_report_to_a_full_inbox_waits_and_is_not_lost(nursery: trio.Nurs
     assert [await receive.receive(), await receive.receive()] == [1, 2]
 
 
-async def test_the_bell_ends_the_call_under_way_and_the_message_is_still_to_be_read(autojump_clock: MockClock) -> None:
+# --- the inbox --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_that_interrupts_cancels_the_call_and_is_still_to_be_read(autojump_clock: MockClock) -> None:
     inbox = RegistrationInbox()
     with trio.CancelScope() as scope:
-        inbox.arm(scope, vanishes)
+        inbox.interrupt_on(vanishes, scope)
         inbox.send_nowait(VANISHED)
         await trio.sleep_forever()
 
     assert scope.cancelled_caught
+    assert inbox.interrupt_off()
     assert await inbox.receive() == VANISHED
     with pytest.raises(trio.WouldBlock):
         inbox.receive_nowait()
 
 
-async def test_a_message_that_the_rule_does_not_name_ends_nothing(autojump_clock: MockClock) -> None:
+async def test_a_message_for_which_the_rule_does_not_hold_cancels_nothing(autojump_clock: MockClock) -> None:
     inbox = RegistrationInbox()
     with trio.CancelScope() as scope:
-        inbox.arm(scope, vanishes)
+        inbox.interrupt_on(vanishes, scope)
         inbox.send_nowait(FREED)
         await trio.sleep(1)
 
     assert not scope.cancel_called
+    assert not inbox.interrupt_off()
     assert inbox.receive_nowait() == FREED
 
 
-async def test_a_bell_that_was_disarmed_or_never_armed_does_not_ring() -> None:
+async def test_a_message_cancels_nothing_before_interrupts_are_on_and_after_they_are_off() -> None:
     inbox = RegistrationInbox()
-    inbox.send_nowait(FREED)
+    inbox.send_nowait(VANISHED)
     scope = trio.CancelScope()
-    inbox.arm(scope, vanishes)
-    inbox.disarm()
+    inbox.interrupt_on(vanishes, scope)
+    assert not inbox.interrupt_off()
     inbox.send_nowait(VANISHED)
 
     assert not scope.cancel_called
-    assert [inbox.receive_nowait(), inbox.receive_nowait()] == [FREED, VANISHED]
+    assert [inbox.receive_nowait(), inbox.receive_nowait()] == [VANISHED, VANISHED]
+
+
+# --- a wait -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wait_for_a_message_ends_at_its_deadline(autojump_clock: MockClock) -> None:
+    wait = Wait(RegistrationInbox())
+    wait.deadline = trio.current_time() + 5
+    with wait.renew() as scope:
+        await wait.for_message()
+
+    assert scope.cancelled_caught
+    assert trio.current_time() == wait.deadline
+    assert wait.timed_out()
+
+
+async def test_a_message_before_the_deadline_ends_the_wait_and_not_the_scope(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    inbox = RegistrationInbox()
+    wait = Wait(inbox)
+    wait.deadline = trio.current_time() + 5
+    nursery.start_soon(send_after, 4.0, inbox, FREED)
+    with wait.renew() as scope:
+        assert await wait.for_message() == FREED
+
+    assert not scope.cancel_called
+    assert not wait.timed_out()
+
+
+async def test_a_call_ends_at_its_deadline(autojump_clock: MockClock) -> None:
+    wait = Wait(RegistrationInbox())
+    wait.deadline = trio.current_time() + 5
+    with wait.renew() as scope:
+        await wait.for_call(last(math.inf), vanishes)
+
+    assert scope.cancelled_caught
+    assert trio.current_time() == wait.deadline
+    assert wait.timed_out()
+
+
+async def test_a_message_that_interrupts_ends_the_call_before_its_deadline(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    inbox = RegistrationInbox()
+    wait = Wait(inbox)
+    began = trio.current_time()
+    wait.deadline = began + 5
+    nursery.start_soon(send_after, 1.0, inbox, FREED)
+    nursery.start_soon(send_after, 2.0, inbox, VANISHED)
+    with wait.renew() as scope:
+        await wait.for_call(last(math.inf), vanishes)
+
+    assert scope.cancelled_caught
+    assert trio.current_time() == began + 2
+    assert not wait.timed_out()
+    with wait.renew():
+        assert [await wait.for_message(), await wait.for_message()] == [FREED, VANISHED]
+
+
+async def test_an_interrupt_as_the_call_returns_uses_the_scope_up(autojump_clock: MockClock) -> None:
+    """The outcome of the call is not lost, and what follows begins under a scope that is not cancelled."""
+    inbox = RegistrationInbox()
+    wait = Wait(inbox)
+
+    async def answer_late() -> str:
+        inbox.send_nowait(VANISHED)
+        return "answer"
+
+    with wait.renew():
+        assert not wait.is_used_up(trio.current_time())
+        assert await wait.for_call(answer_late(), vanishes) == "answer"
+        assert wait.is_used_up(trio.current_time())
+    with wait.renew() as scope:
+        assert not wait.is_used_up(trio.current_time())
+        assert await wait.for_message() == VANISHED
+    assert not scope.cancel_called
+
+
+async def test_a_message_after_the_call_does_not_interrupt(autojump_clock: MockClock) -> None:
+    inbox = RegistrationInbox()
+    wait = Wait(inbox)
+    with wait.renew() as scope:
+        assert await wait.for_call(answer(), vanishes) == "answer"
+        inbox.send_nowait(VANISHED)
+        assert not wait.is_used_up(trio.current_time())
+        assert await wait.for_message() == VANISHED
+    assert not scope.cancel_called
+
+
+async def test_the_scope_is_used_up_from_its_deadline_on() -> None:
+    wait = Wait(RegistrationInbox())
+    with wait.renew():
+        wait.deadline = trio.current_time() + 5
+        await wait.for_call(answer(), vanishes)
+        assert not wait.is_used_up(wait.deadline - 0.001)
+        assert wait.is_used_up(wait.deadline)
+
+
+async def test_one_scope_serves_many_waits_each_with_its_own_deadline(autojump_clock: MockClock) -> None:
+    wait = Wait(RegistrationInbox())
+    began = trio.current_time()
+    with wait.renew() as scope:
+        wait.deadline = began + 10
+        await wait.for_call(last(1), vanishes)
+        wait.deadline = began + 20
+        await wait.for_call(last(11), vanishes)
+        wait.deadline = began + 15
+        await wait.for_message()
+
+    assert scope.cancelled_caught
+    assert trio.current_time() == began + 15
+    assert wait.timed_out()
+
+
+async def test_a_deadline_left_by_a_call_does_not_end_what_is_waited_for(autojump_clock: MockClock) -> None:
+    """It ends the scope too early, and the wait goes on in the next one."""
+    wait = Wait(RegistrationInbox())
+    began = trio.current_time()
+    with wait.renew() as scope:
+        wait.deadline = began + 1
+        await wait.for_call(answer(), vanishes)
+        wait.deadline = began + 10
+        await wait.for_message()
+    assert scope.cancelled_caught
+    assert trio.current_time() == began + 1
+    assert not wait.timed_out()
+
+    with wait.renew():
+        await wait.for_message()
+    assert trio.current_time() == began + 10
+    assert wait.timed_out()
+
+
+async def test_a_wait_without_a_deadline_gets_no_spurious_wake_up(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Not even by the deadline that a call has left on the scope."""
+    inbox = RegistrationInbox()
+    wait = Wait(inbox)
+    nursery.start_soon(send_after, 100.0, inbox, FREED)
+    with wait.renew() as scope:
+        wait.deadline = trio.current_time() + 1
+        await wait.for_call(answer(), vanishes)
+        wait.deadline = math.inf
+        assert await wait.for_message() == FREED
+    assert not scope.cancel_called
+
+
+async def test_a_report_to_a_full_inbox_outlives_the_deadline_of_the_last_wait(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Fault 86."""
+    send, receive = trio.open_memory_channel[int](0)
+    wait = Wait(RegistrationInbox())
+    received: list[int] = []
+
+    async def receive_late() -> None:
+        await trio.sleep(5)
+        received.append(await receive.receive())
+
+    nursery.start_soon(receive_late)
+    with wait.renew() as scope:
+        wait.deadline = trio.current_time() + 1
+        await wait.for_call(answer(), vanishes)
+        await wait.to_send(send, 1)
+        await wait_all_tasks_blocked()
+    assert not scope.cancel_called
+    assert received == [1]

@@ -75,21 +75,21 @@ def lose_what_waits_in_lanes() -> Iterator[None]:
 @contextmanager
 def give_a_deregistration_up() -> Iterator[None]:
     """A registration waits for its deregistration no longer than twice the deadline of a call (seed 448)."""
-    begin = registration._Registration._begin
+    seconds_for = registration.seconds_for
 
-    async def impatient(self: registration._Registration, command: states.WaitingCommand, state: states.State) -> None:
-        await begin(self, command, state)
+    def impatient(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
         if isinstance(command, states.AskDeregister):
-            self._deadline = self._began + 2 * self._config.timeouts.handler
+            return 2 * config.timeouts.handler
+        return seconds_for(command, config)
 
-    with patch.object(registration._Registration, "_begin", impatient):
+    with patch.object(registration, "seconds_for", impatient):
         yield
 
 
 @contextmanager
 def leave_a_validation_behind() -> Iterator[None]:
     """A Validate that was superseded goes on, and holds its name as long as it hangs (seed 448)."""
-    with patch.object(registration._Registration, "withdraw", lambda self: None):
+    with patch.object(registration.Asks, "withdraw", lambda self: None):
         yield
 
 

@@ -81,12 +81,12 @@ def ignore_an_overflow() -> Iterator[None]:
 @contextmanager
 def reuse_a_backoff() -> Iterator[None]:
     """Every delay is the first one: failures in a row are not counted."""
-    begin = registration._Registration._begin
+    seconds_for = registration.seconds_for
 
-    async def reusing(self: registration._Registration, command: states.WaitingCommand, state: states.State) -> None:
-        await begin(self, states.StartTimer(1) if isinstance(command, states.StartTimer) else command, state)
+    def reusing(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
+        return seconds_for(states.StartTimer(1) if isinstance(command, states.StartTimer) else command, config)
 
-    with patch.object(registration._Registration, "_begin", reusing):
+    with patch.object(registration, "seconds_for", reusing):
         yield
 
 
