@@ -1,0 +1,126 @@
+"""Run README's test command with each CPython of this machine that plugind supports, in a fresh clone each.
+
+::
+
+    python -m tests.tools.interpreters                     # every other interpreter than `python3`
+    python -m tests.tools.interpreters --list
+    python -m tests.tools.interpreters --locked /usr/bin/python3
+
+The clone holds what is committed. ``--locked`` installs by ``requirements/dev.txt`` before the command runs, which then
+finds everything in place; without it the command installs what is newest, as it does for somebody who follows README.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: Where version managers keep interpreters that are not on the path.
+MANAGED = (".pyenv/versions/*/bin", ".local/share/uv/python/*/bin", ".local/share/mise/installs/python/*/bin")
+_NAME = re.compile(r"python3(\.\d+)?")
+_IDENTITY = (
+    "import os, sys; print(os.path.realpath(getattr(sys, '_base_executable', None) or sys.executable), "
+    "*sys.version_info[:3], sys.implementation.name, sep='|')"
+)
+
+
+@attrs.frozen
+class Interpreter:
+    """A CPython: its executable, links resolved, and its version."""
+
+    executable: Path
+    version: tuple[int, int, int]
+
+
+def identify(command: Path) -> Interpreter | None:
+    """Ask a command what it is; None if it does not run (a version manager's placeholder) or is no CPython."""
+    try:
+        done = subprocess.run([command, "-I", "-c", _IDENTITY], capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return None
+    executable, *numbers, implementation = done.stdout.strip().split("|") if done.returncode == 0 else ("", "")
+    if implementation != "cpython":
+        return None
+    major, minor, micro = map(int, numbers)
+    return Interpreter(Path(executable), (major, minor, micro))
+
+
+def commands() -> Iterator[Path]:
+    """Everything that is named like a python 3: on the path, then in the directories of version managers."""
+    directories = [Path(entry) for entry in os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    for pattern in MANAGED:
+        directories += sorted(Path.home().glob(pattern))
+    for directory in directories:
+        yield from sorted(path for path in directory.glob("python3*") if _NAME.fullmatch(path.name))
+
+
+def oldest_supported() -> tuple[int, int]:
+    """The least version that pyproject.toml allows."""
+    text = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["requires-python"]
+    major, minor = text.removeprefix(">=").split(".")
+    return int(major), int(minor)
+
+
+def interpreters() -> list[Interpreter]:
+    """Each supported CPython once, in the order of the path."""
+    found = [identify(command) for command in commands()]
+    return list(dict.fromkeys(one for one in found if one is not None and one.version >= oldest_supported()))
+
+
+def test_command() -> str:
+    """README's test command."""
+    _, _, after = (REPOSITORY / "README.md").read_text().partition("<!-- test -->")
+    return "\n".join(line.strip() for line in after.partition("<!-- -->")[0].splitlines() if line.startswith("    "))
+
+
+def run(interpreter: Interpreter, *, locked: bool) -> bool:
+    """Run the test command where ``python3`` is ``interpreter``, and say whether it ended well."""
+    print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        clone, path = Path(scratch) / "plugind", Path(scratch) / "path"
+        subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
+        path.mkdir()
+        # A script and not a link: a virtual environment keeps the path of the python that made it.
+        (path / "python3").write_text(f'#!/bin/sh\nexec {interpreter.executable} "$@"\n')
+        (path / "python3").chmod(0o755)
+        environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        environment.pop("VIRTUAL_ENV", None)
+        install = "python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements/dev.txt"
+        script = f"{install}\n{test_command()}" if locked else test_command()
+        return subprocess.run(["bash", "-euc", script], cwd=clone, env=environment, check=False).returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command with the interpreters asked for; 1 if any run failed, 2 if there is nothing to run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.interpreters", description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="name the interpreters and end")
+    parser.add_argument("--locked", action="store_true", help="install by the lock file first")
+    parser.add_argument("commands", nargs="*", type=Path, metavar="PYTHON", help="those alone; default: all others")
+    options = parser.parse_args(arguments)
+    first = identify(Path(shutil.which("python3") or sys.executable))
+    asked = [identify(command) for command in options.commands] if options.commands else interpreters()
+    chosen = [one for one in asked if one is not None and (options.list or one != first)]
+    if options.list:
+        print(*(f"{'.'.join(map(str, one.version))}\t{one.executable}" for one in chosen), sep="\n")
+        return 0
+    if not chosen:
+        print("no other interpreter: the one that `python3` names is the only one")
+        return 2
+    failed = [one for one in chosen if not run(one, locked=options.locked)]
+    print(*(f"failed with {one.executable}" for one in failed), sep="\n", end="\n" if failed else "")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.tools import interpreters
+
+
+def script(path: Path, body: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_is_known_by_its_real_executable_and_version(tmp_path: Path) -> None:
+    link = tmp_path / "python3"
+    link.symlink_to(sys.executable)
+    found = interpreters.identify(link)
+    assert found is not None
+    assert found.executable.is_file()
+    assert not found.executable.is_symlink()
+    assert found.version == sys.version_info[:3]
+
+
+def test_what_does_not_run_and_what_is_no_cpython_is_no_interpreter(tmp_path: Path) -> None:
+    assert interpreters.identify(script(tmp_path / "python3.12", "echo not installed >&2; exit 127")) is None
+    assert interpreters.identify(script(tmp_path / "python3.11", "echo '/opt/pypy|3|11|1|pypy'")) is None
+    assert interpreters.identify(tmp_path / "python3.13") is None
+
+
+def test_an_interpreter_is_found_once_and_an_old_one_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = tmp_path / "home" / ".pyenv" / "versions" / "3.13.1" / "bin"
+    managed.mkdir(parents=True)
+    path = tmp_path / "path"
+    path.mkdir()
+    script(path / "python3", "echo '/usr/bin/python3.11|3|11|2|cpython'")
+    script(path / "python3.11", "echo '/usr/bin/python3.11|3|11|2|cpython'")
+    script(path / "python3.10", "echo '/usr/bin/python3.10|3|10|9|cpython'")
+    script(path / "python3-config", "echo '/usr/bin/python3.12|3|12|1|cpython'")
+    script(managed / "python3.13", "echo '/opt/python3.13|3|13|1|cpython'")
+    monkeypatch.setenv("PATH", str(path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    assert interpreters.interpreters() == [
+        interpreters.Interpreter(Path("/usr/bin/python3.11"), (3, 11, 2)),
+        interpreters.Interpreter(Path("/opt/python3.13"), (3, 13, 1)),
+    ]
+
+
+def test_the_command_is_the_one_that_readme_shows() -> None:
+    assert interpreters.test_command().startswith("python3 -m venv .venv")
+    assert interpreters.test_command().endswith(".venv/bin/pytest -q")
