@@ -16,7 +16,7 @@ from grpclib.exceptions import GRPCError
 
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
-from plugind.actors.io.grpc_server.serve import End
+from plugind.actors.io.grpc_server.serve import EndReason
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.tests.wire.nghttp2 import Nghttpd, nghttpd, run_tool, tcp_to
 from plugind.tests.wire.server_helpers import Served, frame, message, served
@@ -185,7 +185,7 @@ async def test_an_upgrade_from_http1_is_refused_and_hurts_nobody(tmp_path: Path)
     async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
         await run_tool("nghttp", "-nvu", "-t5", f"http://127.0.0.1:{port}/")
         await still_serves(server)
-        assert server.reports.endings[0].end is End.PROTOCOL
+        assert server.reports.endings[0].reason is EndReason.PROTOCOL
 
 
 async def load(server: Served, directory: Path, *options: str) -> dict[str, int]:
@@ -205,7 +205,7 @@ async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> Non
             "total": 800, "started": 800, "done": 800, "succeeded": 800, "failed": 0, "errored": 0, "timeout": 0
         }  # fmt: skip
         await still_serves(server)
-        assert {ending.end for ending in server.reports.endings} == {End.PEER_CLOSED}
+        assert {ending.reason for ending in server.reports.endings} == {EndReason.PEER_CLOSED}
 
 
 async def test_many_clients_that_speak_http1_are_turned_away(tmp_path: Path) -> None:
@@ -214,4 +214,4 @@ async def test_many_clients_that_speak_http1_are_turned_away(tmp_path: Path) -> 
         ended = await load(server, tmp_path, "--h1", "-n40", "-c20")
         assert ended["succeeded"] == 0
         await still_serves(server)
-        assert End.PROTOCOL in {ending.end for ending in server.reports.endings}
+        assert EndReason.PROTOCOL in {ending.reason for ending in server.reports.endings}

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from plugind.actors.io.grpc_server.serve import End, Ending
+from plugind.actors.io.grpc_server.serve import Ending, EndReason
 from plugind.tests.wire.server_helpers import HELLO, ByteClient, frame, in_memory, message, served
 
 GOAWAY = frame(7, bytes(8))
@@ -45,7 +45,7 @@ async def test_an_unforeseen_error_within_h2_ends_one_connection_and_not_the_lis
             internal_error = 2
             assert said.endswith(frame(7, bytes(4) + internal_error.to_bytes(4, "big")))
             assert (await client.call("unary", message(b"there")))["grpc-status"] == "0"
-        assert server.reports.endings[0] == Ending(End.INTERNAL, "KeyError: 'unforeseen'")
+        assert server.reports.endings[0] == Ending(EndReason.INTERNAL, "KeyError: 'unforeseen'")
 
 
 async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
@@ -58,7 +58,7 @@ async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
         await server.client.flush()
         await server.echo.hanging.wait()
         await server.client.stream.send_all(BAD)
-        assert await server.ending() == Ending(End.INTERNAL, "KeyError: 'unforeseen'")
+        assert await server.ending() == Ending(EndReason.INTERNAL, "KeyError: 'unforeseen'")
         assert server.echo.cancelled.is_set()
 
 
@@ -75,14 +75,14 @@ async def test_a_client_that_says_goaway_still_gets_the_answers_to_its_calls(
         await server.client.read_until(h2.events.StreamEnded)
         assert server.client.trailers(stream_id) == {"grpc-status": "0"}
         assert any(isinstance(event, h2.events.PingAckReceived) for event in server.client.events)
-        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY")
+        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
 
 
 async def test_a_client_that_says_goaway_without_a_call_is_done(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory() as server:
         await server.client.hello()
         await server.client.stream.send_all(GOAWAY)
-        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY")
+        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
 
 
 async def test_a_client_that_says_goaway_for_an_error_gets_nothing_more(
@@ -93,5 +93,5 @@ async def test_a_client_that_says_goaway_for_an_error_gets_nothing_more(
         server.client.open_call("hang")
         await server.client.flush()
         await server.client.stream.send_all(frame(7, bytes(7) + b"\1"))
-        assert await server.ending() == Ending(End.PEER_CLOSED, "GOAWAY 1")
+        assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY 1")
         assert server.echo.cancelled.is_set()

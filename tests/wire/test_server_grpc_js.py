@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.grpc_server.serve import End, Ending, ServerLimits
+from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits
 from plugind.tests.wire.node import Node, node
 from plugind.tests.wire.server_helpers import Served, served
 
@@ -104,7 +104,7 @@ async def test_a_server_that_stops_ends_the_calls_in_progress_and_takes_no_more(
         unavailable = 14
         assert await client.said() == {"result": [0, [1, 70000], unavailable]}
         await ended(server)
-    assert server.reports.endings == [Ending(End.STOPPED)]
+    assert server.reports.endings == [Ending(EndReason.STOPPED)]
 
 
 async def ended(server: Served) -> None:

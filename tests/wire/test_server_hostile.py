@@ -14,7 +14,7 @@ import trio.testing
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
-from plugind.actors.io.grpc_server.serve import End, Ending, ServerLimits
+from plugind.actors.io.grpc_server.serve import Ending, EndReason, ServerLimits
 from plugind.tests.wire.server_helpers import HELLO, PREFACE, ByteClient, frame, in_memory, message, served
 
 OK = {"grpc-status": "0"}
@@ -56,7 +56,7 @@ async def test_a_flood_of_frames_ends_its_connection_and_no_more(
         assert stream_id == 1
         await server.client.flush()
         await server.client.stream.send_all(flood * 2000)
-        assert await server.ending() == Ending(End.FLOOD, detail)
+        assert await server.ending() == Ending(EndReason.FLOOD, detail)
         server.client.events.clear()
         await server.client.read_until(h2.events.ConnectionTerminated)
         (goaway,) = [e for e in server.client.events if isinstance(e, h2.events.ConnectionTerminated)]
@@ -73,7 +73,7 @@ async def test_a_message_in_countless_tiny_pieces_ends_its_connection(
         await server.client.flush()
         pieces = b"".join(frame(0, bytes([byte]), stream=stream_id) for byte in message(b"x" * 5000))
         await server.client.stream.send_all(pieces)
-        assert await server.ending() == Ending(End.FLOOD, "more tiny DATA frames than the budget allows")
+        assert await server.ending() == Ending(EndReason.FLOOD, "more tiny DATA frames than the budget allows")
 
 
 async def test_many_tiny_messages_and_a_few_in_pieces_are_no_flood(autojump_clock: trio.testing.MockClock) -> None:
@@ -104,14 +104,14 @@ async def test_rapid_reset_ends_the_connection(autojump_clock: trio.testing.Mock
                     stream_id = server.client.open_call("hang")
                     server.client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
                 await server.client.flush()
-        assert await server.ending() == Ending(End.FLOOD, "more RST_STREAM frames than the budget allows")
+        assert await server.ending() == Ending(EndReason.FLOOD, "more RST_STREAM frames than the budget allows")
 
 
 @pytest.mark.parametrize("sent", BROKEN[:-1])
 async def test_what_is_no_http2_ends_as_a_protocol_error(sent: bytes, autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory() as server:
         await server.client.stream.send_all(sent)
-        assert (await server.ending()).end is End.PROTOCOL
+        assert (await server.ending()).reason is EndReason.PROTOCOL
         assert server.reports.failures == []
 
 
@@ -121,7 +121,7 @@ async def test_a_frame_that_announces_megabytes_is_refused_at_its_header(
     """fault 50: no byte of its content was sent, and none is waited for."""
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01")
-        assert await server.ending() == Ending(End.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
+        assert await server.ending() == Ending(EndReason.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
 
 
 async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
@@ -130,7 +130,7 @@ async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: 
         await server.client.hello()
         server.client.open_call("unary", big="x" * 3000)
         await server.client.flush()
-        assert (await server.ending()).end is End.PROTOCOL
+        assert (await server.ending()).reason is EndReason.PROTOCOL
 
 
 async def test_a_bomb_of_indexed_headers_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
@@ -138,14 +138,14 @@ async def test_a_bomb_of_indexed_headers_ends_the_connection(autojump_clock: tri
     entry = b"\x40\x01a" + b"\x7f\x81\x1e" + b"b" * 4000
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + frame(1, entry + b"\xbe" * 1000, flags=4, stream=1))
-        assert (await server.ending()).end is End.PROTOCOL
+        assert (await server.ending()).reason is EndReason.PROTOCOL
 
 
 async def test_a_client_that_never_greets_is_dropped(autojump_clock: trio.testing.MockClock) -> None:
     """fault 32, from the server's side."""
     began = trio.current_time()
     async with in_memory() as server:
-        assert await server.ending() == Ending(End.HANDSHAKE)
+        assert await server.ending() == Ending(EndReason.HANDSHAKE)
         assert trio.current_time() - began == 10.0
 
 
@@ -160,7 +160,7 @@ async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: 
                 await trio.sleep(1)
 
         nursery.start_soon(dribble)
-        assert await server.ending() == Ending(End.HANDSHAKE)
+        assert await server.ending() == Ending(EndReason.HANDSHAKE)
         assert trio.current_time() - began == 10.0
         nursery.cancel_scope.cancel()
 
@@ -190,7 +190,7 @@ async def test_a_client_without_calls_is_dropped_after_the_idle_time(autojump_cl
         await trio.sleep(50)
         assert await server.client.call("unary", message(b"x")) == OK
         ended = trio.current_time()
-        assert await server.ending() == Ending(End.IDLE)
+        assert await server.ending() == Ending(EndReason.IDLE)
         assert trio.current_time() - ended == 60.0
 
 
@@ -235,7 +235,7 @@ async def test_a_client_that_reads_nothing_is_dropped(tmp_path: Path) -> None:
             await client.flush()
             while not server.reports.endings:  # noqa: ASYNC110 -- a report is a call, not an event
                 await trio.sleep(0.01)
-            assert server.reports.endings == [Ending(End.NOT_READING, "took nothing for 0.2 s")]
+            assert server.reports.endings == [Ending(EndReason.NOT_READING, "took nothing for 0.2 s")]
 
 
 async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
@@ -296,7 +296,7 @@ async def test_a_client_that_closes_its_sending_side_cancels_its_calls(
         await server.echo.hanging.wait()
         assert isinstance(server.client.stream, trio.StapledStream)
         await server.client.stream.send_eof()
-        assert await server.ending() == Ending(End.PEER_CLOSED)
+        assert await server.ending() == Ending(EndReason.PEER_CLOSED)
         assert server.echo.cancelled.is_set()
 
 
@@ -388,7 +388,7 @@ async def test_stopping_lets_calls_in_progress_end(autojump_clock: trio.testing.
         received = bytearray()
         while data := await server.client.stream.receive_some(65536):
             received += data
-        assert await server.ending() == Ending(End.STOPPED)
+        assert await server.ending() == Ending(EndReason.STOPPED)
         assert frame(7, b"\0\0\0\1\0\0\0\0") in received
         assert message(b"last") in received
         assert received.index(frame(7, b"\0\0\0\1\0\0\0\0")) < received.index(message(b"last"))
@@ -402,7 +402,7 @@ async def test_stopping_cancels_what_outlives_the_grace(autojump_clock: trio.tes
         await server.echo.hanging.wait()
         began = trio.current_time()
         server.stopping.set()
-        assert await server.ending() == Ending(End.STOPPED, "1 calls outlived the grace")
+        assert await server.ending() == Ending(EndReason.STOPPED, "1 calls outlived the grace")
         assert trio.current_time() - began == 3.0
         assert server.echo.cancelled.is_set()
 
@@ -475,7 +475,7 @@ async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_cl
             assert isinstance(server.client.stream, trio.StapledStream)
             await server.client.stream.send_eof()
             ending = await server.ending()
-            assert ending.end in (End.PROTOCOL, End.PEER_CLOSED, End.FLOOD)
+            assert ending.reason in (EndReason.PROTOCOL, EndReason.PEER_CLOSED, EndReason.FLOOD)
             assert server.reports.failures == []
 
 

@@ -1,4 +1,4 @@
-"""How the server's half of a connection is set up in h2, and what of a request is checked before it is a call."""
+"""How the server's half of a connection is set up in h2."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import h2.settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from .limits import ServerLimits
-from .stream import Headers
 
-#: What we take in one frame; the default of RFC 9113 section 6.5.2.
+#: Bytes of the largest frame that we accept; the default of RFC 9113 section 6.5.2.
 FRAME_SIZE = 16384
 
 
 class _ServerHalf(h2.connection.H2Connection):
     """h2's connection, except that a client's GOAWAY does not end it.
 
-    A client that says it begins to leave, as Node's do in answer to ours, still waits for the calls that it began
-    (RFC 9113 section 6.8). h2 would refuse every frame from there on, also of the same read.
+    A client that sends GOAWAY, as Node's do in answer to ours, still waits for the calls that it began (RFC 9113
+    section 6.8). h2 would refuse every frame after it, even those of the same read.
     """
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
@@ -35,7 +34,7 @@ class _LenientSettings(h2.settings.Settings):
     """Settings that announce one limit of streams and let h2 enforce a higher one.
 
     h2 ends the whole connection for a stream over the limit. A client may open some before it has read our SETTINGS,
-    so :class:`~.connection.Connection` refuses those over the announced limit one by one, and h2 steps in only far
+    so :class:`~.calls.Calls` refuses those over the announced limit one by one, and h2 steps in only far
     above it. The value must not be announced high first and lowered later: gRPC's C core starts as many calls as the
     first SETTINGS allows, fails those above the second, and retries them without end.
     """
@@ -70,18 +69,3 @@ def server_half(limits: ServerLimits) -> h2.connection.H2Connection:
     # So that one stream that is not read does not starve the others of its connection.
     connection.increment_flow_control_window(1 << 20)
     return connection
-
-
-def header_text(value: bytes | str) -> str:
-    """A header as text, one character a byte: never fails, and what is no ASCII is refused where it matters."""
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def refusal_of(headers: Mapping[str, str]) -> Headers | None:
-    """The HTTP answer to what is no gRPC request; None for one that is."""
-    if headers.get(":method") != "POST":
-        return [(":status", "405")]
-    content_type = headers.get("content-type", "")
-    if content_type.partition(";")[0].strip() not in ("application/grpc", "application/grpc+proto"):
-        return [(":status", "415")]
-    return None

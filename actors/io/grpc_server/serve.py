@@ -1,10 +1,10 @@
 """A gRPC server on Trio: serves grpclib's generated service bases over unix sockets and over any Trio stream.
 
-The plugin's half of every conversation stands on it: the fake plugin, the example plugin and the tests in memory. It
-stands on h2, as it is not the hot half, and adds what h2 leaves open: frame budgets, deadlines for every wait, and
-handlers whose failures are their caller's alone. One listener is one nursery, one connection is one nursery in it.
+The fake plugin, the example plugin and the simulated plugins are built on it. It uses h2, since it is not the hot half,
+and adds what h2 leaves open: frame budgets, a deadline for every wait, and handlers whose failures concern only their
+own call. Each listener has a nursery, and each connection has a nursery within it.
 
-* :func:`serve_unix` binds a path, serves until it is cancelled or told to stop, and removes its own socket.
+* :func:`serve_unix` binds a path, serves until it is cancelled or stopped, and removes its own socket.
 * :func:`serve_stream` serves one connection, for instance one end of ``trio.testing.memory_stream_pair()``.
   Lockstep streams deadlock, since both sides of HTTP/2 begin by sending.
 """
@@ -19,13 +19,14 @@ import trio
 from grpclib.const import Handler
 
 from ..unix_socket import UnixListener, listen, peer_credentials
-from .connection import Connection
-from .limits import ConnectionEnded, End, Ending, HandlerFailed, Report, ServerLimits
-from .stream import Peer, ServerStream
+from .connection import ServerConnection
+from .limits import ServerLimits
+from .reports import ConnectionEnded, Ending, EndReason, HandlerFailed, Peer, Report
+from .stream import ServerStream
 
 __all__ = [
     "ConnectionEnded",
-    "End",
+    "EndReason",
     "Ending",
     "HandlerFailed",
     "Peer",
@@ -44,22 +45,26 @@ DEFAULT_LIMITS = ServerLimits()
 
 
 class Service(Protocol):
-    """What grpclib's generated ``...Base`` classes are: a mapping of paths to handlers."""
+    """What grpclib's generated ``...Base`` classes offer: a mapping of paths to handlers."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """Path of each method, its handler, cardinality and message types."""
+        """The path of each method, with its handler, cardinality and message types."""
 
 
 def log_report(what: HandlerFailed | ConnectionEnded) -> None:
-    """Tell of failures through logging; the default of every ``report`` parameter."""
+    """Log what is reported; the default of every ``report`` parameter."""
     match what:
         case HandlerFailed(method, error):
             _log.error("handler failed: method=%s", method, exc_info=error)
-        case ConnectionEnded(peer, Ending(end, detail), error):
-            level = logging.DEBUG if end in (End.PEER_CLOSED, End.STOPPED, End.IDLE) else logging.WARNING
+        case ConnectionEnded(peer, Ending(reason, detail), error):
+            level = (
+                logging.DEBUG
+                if reason in (EndReason.PEER_CLOSED, EndReason.STOPPED, EndReason.IDLE)
+                else logging.WARNING
+            )
             text = "connection ended: reason=%r detail=%r peer_pid=%s"
             pid = None if peer.credentials is None else peer.credentials.pid
-            _log.log(level, text, end.value, detail, pid, exc_info=error)
+            _log.log(level, text, reason.value, detail, pid, exc_info=error)
 
 
 async def serve_stream(
@@ -71,12 +76,12 @@ async def serve_stream(
     peer: Peer | None = None,
     stopping: trio.Event | None = None,
 ) -> Ending:
-    """Serve one connection until it ends, close ``stream``, and say how it ended.
+    """Serve one connection until it ends, close ``stream``, and return how it ended.
 
-    Setting ``stopping`` ends it gracefully: GOAWAY, calls in progress within ``limits.grace``. Nothing that the
-    client does raises.
+    Setting ``stopping`` ends it gracefully: GOAWAY is sent, and the calls in progress have ``limits.grace`` to end.
+    Nothing that the client does raises.
     """
-    connection = Connection(
+    connection = ServerConnection(
         _routes(services),
         stream,
         limits,
@@ -162,7 +167,7 @@ async def _serve_socket(
     with accepted:
         stream = trio.SocketStream(accepted)
         peer = Peer(peer_credentials(accepted))
-        await Connection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
+        await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
 
 
 def _routes(services: Collection[Service]) -> Mapping[str, Handler]:

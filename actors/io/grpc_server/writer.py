@@ -1,17 +1,17 @@
-"""The one task that sends on a connection: what others queue leaves in order, in as few writes as may be."""
+"""The one task that sends on a connection: what others queue is sent in order, in as few writes as possible."""
 
 from __future__ import annotations
 
 import trio
 
-from .limits import End, Ending
+from .reports import Ending, EndReason
 
-#: Bytes queued above which whoever makes more has to wait.
+#: Bytes in the queue above which tasks wait before they add more.
 _HIGH_WATER = 262144
 
 
 class Writer:
-    """A bounded queue of bytes and the task that sends them; no lock, since nobody else writes."""
+    """A bounded queue of bytes and the task that sends them. It needs no lock, since nothing else writes."""
 
     def __init__(self, stream: trio.abc.SendStream, *, write_timeout: float, farewell: float) -> None:
         self._stream = stream
@@ -20,32 +20,33 @@ class Writer:
         self._queue = bytearray()
         self._work = trio.Event()
         self._scope = trio.CancelScope()
-        self._closing = False
+        #: No more is expected, and :meth:`run` ends soon.
+        self.closing = False
         self._mid_write = False
-        #: Where those wait who need room here, or a window of the client's.
+        #: Where tasks wait for room in the queue, or for a window of the client's.
         self.room = trio.lowlevel.ParkingLot()
 
     @property
     def full(self) -> bool:
-        """Enough is queued; wait at ``room`` and look again."""
+        """Whether enough is queued; a task waits at ``room`` and looks again."""
         return len(self._queue) > _HIGH_WATER
 
     def put(self, data: bytes) -> None:
-        """Queue bytes, whatever is queued already: who makes many asks ``full`` before."""
+        """Queue bytes. A task that adds many asks ``full`` before."""
         if data:
             self._queue += data
             self._work.set()
 
     def close(self) -> None:
-        """Let :meth:`run` end once all is written, or the farewell time is over."""
-        self._closing = True
+        """Let :meth:`run` end once everything is written, or the farewell time is over."""
+        self.closing = True
         self._scope.deadline = trio.current_time() + self._farewell
         self._work.set()
 
     async def run(self) -> Ending | None:
-        """Send until closed: None when all was written or the farewell was over, else how the transport ended."""
+        """Send until closed; returns how the transport ended, None if it did not."""
         with self._scope:
-            while not (self._closing and not self._queue):
+            while not (self.closing and not self._queue):
                 await self._work.wait()
                 self._work = trio.Event()
                 ending = await self._drain()
@@ -61,7 +62,7 @@ class Writer:
                 if ending is not None:
                     return ending
             if scope.cancelled_caught:
-                return Ending(End.NOT_READING, f"took nothing for {self._write_timeout:g} s")
+                return Ending(EndReason.NOT_READING, f"took nothing for {self._write_timeout:g} s")
             self.room.unpark_all()
         return None
 
@@ -70,12 +71,12 @@ class Writer:
         try:
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            return Ending(End.BROKEN, str(error))
+            return Ending(EndReason.BROKEN, str(error))
         self._mid_write = False
         return None
 
-    async def last_words(self) -> None:
-        """Send what is queued although all around is cancelled, unless a write was cut within a frame."""
+    async def send_rest(self) -> None:
+        """Send what is queued although the caller is cancelled, unless a write was cut off within a frame."""
         if not self._mid_write:
             with trio.move_on_after(self._farewell, shield=True):
                 await self._send(bytes(self._queue))
