@@ -1,12 +1,15 @@
-"""Check our own tests: `python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]`.
+"""Check the tests by mutation.
 
-Each mutant of a module is one small change of it (see `tests.tools.mutations`). The tests of the module run against
-each, in a process of its own, on a private copy of the last commit. A mutant is killed when a test fails, and timed out
-when the tests do not end; what survives is printed with its place: a test is missing there, or the change means
-nothing. Without --module, all of `PLAN` is gone through. Exits 1 when the tests fail without any change.
+    python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]
 
-Mutants are forks of one process that has imported the libraries but nothing of plugind, which saves the most of their
-time. The copy comes before the checkout on the path of imports; a first mutant that cannot be imported proves so.
+A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The module's tests run against each mutant
+in a process of their own, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed out* if
+the tests do not end. A mutant that survives is printed with its place: either a test is missing, or the change has no
+effect. Without ``--module``, all modules of :data:`PLAN` are checked. The exit code is 1 if the tests fail without any
+change.
+
+Each mutant runs in a fork of one process that has imported the libraries but nothing of plugind, which saves most of
+the time. The copy precedes the checkout on the import path; a first mutant that cannot be imported proves it.
 """
 
 from __future__ import annotations
@@ -38,14 +41,16 @@ _PRELOADED: Final = (
     "attrs", "google.protobuf.descriptor_pb2", "grpclib.client", "grpclib.server", "h11", "h2.connection", "hpack",
     "hypothesis.stateful", "hypothesis.strategies", "prometheus_client", "rich.table", "trio", "trio.testing",
 )  # fmt: skip
+#: Bytes of address space of one mutant: some mutated loops grow a list.
 _MEMORY: Final = 3 << 30
-"""Bytes of address space of one mutant: some loops grow a list."""
 
 _PROTOCOL: Final = "tests/protocol/test_"
 _ACTORS: Final = "tests/actors/test_"
-# The quick ones first, since one test that fails is enough.
-_WIRE: Final = tuple(
-    _PROTOCOL + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "text*.py", "responses.py", "http2*.py")
+_WIRE: Final = "tests/protocol/wire/test_"
+# The quick ones come first, since one failing test is enough.
+_WIRE_TESTS: Final = (
+    *(_WIRE + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "responses.py", "http2*.py")),
+    _PROTOCOL + "text*.py",
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
@@ -57,15 +62,15 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/watches.py": (_PROTOCOL + "discovery*.py", _ACTORS + "watcher.py"),
     "protocol/view.py": (_PROTOCOL + "view*.py", _PROTOCOL + "status*.py"),
     "protocol/metrics.py": (_PROTOCOL + "metrics*.py", _PROTOCOL + "view*.py"),
-    "protocol/status.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
-    "protocol/wire/hpack_cache.py": _WIRE,
-    "protocol/wire/grpc.py": _WIRE,
-    "protocol/wire/http2.py": _WIRE,
-    "protocol/wire/control.py": _WIRE,
-    "protocol/wire/sending.py": _WIRE,
-    "protocol/wire/frames.py": _WIRE,
-    "protocol/wire/responses.py": (_PROTOCOL + "responses.py",),
-    "protocol/wire/metadata.py": (_PROTOCOL + "grpc*.py", _PROTOCOL + "text*.py"),
+    "protocol/status_json.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
+    "protocol/wire/hpack_cache.py": _WIRE_TESTS,
+    "protocol/wire/grpc.py": _WIRE_TESTS,
+    "protocol/wire/http2.py": _WIRE_TESTS,
+    "protocol/wire/control.py": _WIRE_TESTS,
+    "protocol/wire/sending.py": _WIRE_TESTS,
+    "protocol/wire/frames.py": _WIRE_TESTS,
+    "protocol/wire/responses.py": (_WIRE + "responses.py",),
+    "protocol/wire/metadata.py": (_WIRE + "grpc*.py", _PROTOCOL + "text*.py"),
     "protocol/text.py": (_PROTOCOL + "text*.py", _PROTOCOL + "log*.py"),
     "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
     "protocol/config.py": (_PROTOCOL + "config*.py",),
@@ -81,17 +86,17 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
 
 @attrs.frozen
 class Bench:
-    """A private copy of the project, and what runs in it."""
+    """A private copy of the project in which tests run."""
 
     root: Path
+    #: The folder in which the copy is named ``plugind``.
     links: Path
-    """The folder in which the copy is named `plugind`."""
 
     def run(self, tests: list[str], seconds: float) -> str:
-        """Run the tests in a fork; return `passed`, `failed` or `timed out`."""
+        """Run the tests in a fork; return ``passed``, ``failed`` or ``timed out``."""
         pid = os.fork()
         if not pid:
-            self._be_the_child(tests)
+            self._run_child(tests)
         ends = time.monotonic() + seconds
         while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
             if time.monotonic() > ends:
@@ -101,12 +106,12 @@ class Bench:
             time.sleep(0.01)
         return "failed" if ended[1] else "passed"
 
-    def _be_the_child(self, tests: list[str]) -> None:
+    def _run_child(self, tests: list[str]) -> None:
         code = 70
         try:
             os.setsid()
             resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-            for name in [name for name in sys.modules if name.split(".")[0] in ("plugind", "benchmarks")]:
+            for name in [name for name in sys.modules if name.split(".")[0] in ("plugind", "benchmarks", "tests")]:
                 del sys.modules[name]
             sys.path[:] = [str(self.links), *(path for path in sys.path if path)]
             sys.path_importer_cache.clear()
@@ -124,7 +129,7 @@ class Bench:
 
 @attrs.define
 class Tally:
-    """What became of the mutants of one module."""
+    """The outcomes of the mutants of one module."""
 
     module: str
     mutants: int
@@ -133,21 +138,21 @@ class Tally:
 
 
 class BaselineError(Exception):
-    """The tests cannot judge: they fail without a change, or do not see one."""
+    """The tests fail without a change, or pass when the module cannot be imported."""
 
 
 def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, again: frozenset[str]) -> Tally:
-    """Run the tests of ``module`` against its mutants, of which a sample is drawn where there are more than ``limit``.
+    """Run the tests of ``module`` against its mutants, or against a sample if there are more than ``limit``.
 
-    Where ``again`` is not empty, only those that it tells of, wherever their lines are by now.
+    If ``again`` is not empty, only the mutants that it lists run, wherever their lines are by now.
 
     Raises:
-      BaselineError: if the tests fail as it is, or pass when the module cannot even be imported.
+      BaselineError: if the tests fail without a change, or pass when the module cannot be imported.
     """
     path = bench.root / module
     original = path.read_text()
     tree = ast.parse(original)
-    every = [one for one in mutations(tree) if not again or _without_line(_told(module, one)) in again]
+    every = [one for one in mutations(tree) if not again or _without_line(_described(module, one)) in again]
     chosen = sorted(random.Random(seed).sample(every, min(limit, len(every))), key=lambda mutation: mutation.line)
     tally = Tally(module, len(every))
     seconds = _baseline(bench, path, tests)
@@ -156,7 +161,7 @@ def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, ag
         outcome = bench.run(tests, seconds)
         tally.outcomes[outcome] += 1
         if outcome == "passed":
-            tally.survivors.append(_told(module, mutation))
+            tally.survivors.append(_described(module, mutation))
             print(tally.survivors[-1], flush=True)
         if sys.stderr.isatty():
             print(f"\r{module} {number}/{len(chosen)}", end="\r", file=sys.stderr, flush=True)
@@ -165,7 +170,7 @@ def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, ag
 
 
 def _baseline(bench: Bench, path: Path, tests: list[str]) -> float:
-    """Return the seconds that a mutant gets; leave no compiled form of the module behind, which could hide a change."""
+    """Return the time limit of a mutant in seconds. Remove compiled forms of the module, which could hide a change."""
     sys.dont_write_bytecode = False
     original = path.read_text()
     began = time.monotonic()
@@ -183,13 +188,13 @@ def _baseline(bench: Bench, path: Path, tests: list[str]) -> float:
     return max(8.0, 4 * seconds)
 
 
-def _told(module: str, mutation: Mutation) -> str:
+def _described(module: str, mutation: Mutation) -> str:
     return f"{module}:{mutation.line}: `{mutation.before}` → `{mutation.after}`"
 
 
-def _without_line(told: str) -> str:
-    """What was printed of a survivor, but for its place in the module."""
-    module, _, rest = told.partition(":")
+def _without_line(described: str) -> str:
+    """Return the description of a survivor without its line."""
+    module, _, rest = described.partition(":")
     return f"{module}: {rest.partition(':')[2].strip()}"
 
 
@@ -220,19 +225,19 @@ def _table(tallies: list[Tally]) -> str:
 
 
 def main() -> int:
-    """Go through the modules that were asked for; return the status to exit with."""
+    """Check the requested modules and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", action="append", help="a path from the root of the checkout; may be repeated")
     parser.add_argument("--tests", nargs="+", help="paths or patterns; by default those of the plan")
     parser.add_argument("--limit", type=int, default=60, help="the most mutants of one module (default: 60)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--revision", default="HEAD", help="the commit to check (default: HEAD)")
-    parser.add_argument("--again", type=Path, help="a file of what was printed: only what survived there is run")
+    parser.add_argument("--again", type=Path, help="a file with printed survivors: run only these")
     asked = parser.parse_args()
     again = frozenset(map(_without_line, asked.again.read_text().splitlines()) if asked.again else ())
     for name in _PRELOADED:
         importlib.import_module(name)
-    # A failing property is not shrunk: that it fails is enough.
+    # A failing property need not be shrunk.
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile("mutants", phases=phases, database=None, deadline=None, derandomize=True)
     hypothesis.settings.load_profile("mutants")

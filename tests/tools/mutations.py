@@ -1,7 +1,7 @@
-"""The mutations that `tests.tools.mutants` makes, one at a time, in the syntax tree of a module.
+"""The mutations that :mod:`tests.tools.mutants` makes, one at a time, in the syntax tree of a module.
 
-Left alone is what no test could tell: docstrings, annotations, decorators, type aliases, the texts of errors and of
-f-strings, and `assert_never`, which is never reached.
+Code whose change no test can notice is left alone: docstrings, annotations, decorators, type aliases, the texts of
+errors and of f-strings, and ``assert_never``, which is never reached.
 """
 
 from __future__ import annotations
