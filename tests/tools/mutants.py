@@ -2,9 +2,9 @@
 
     python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]
 
-A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The module's tests run against each mutant
-in a process of their own, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed out* if
-the tests do not end. A mutant that survives is printed with its place: either a test is missing, or the change has no
+A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The tests of the module run against each
+mutant in a process of their own, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed
+out* if the tests do not end. A mutant that survives is printed: either a test is missing, or the change has no
 effect. Without ``--module``, all modules of :data:`PLAN` are checked. The exit code is 1 if the tests fail without any
 change.
 
