@@ -1,1 +1,1 @@
-"""What plugind costs, measured: each benchmark runs as `python -m benchmarks.NAME` from a checkout."""
+"""The benchmarks of plugind. Each one runs as ``python -m benchmarks.NAME`` from a checkout."""

@@ -1,10 +1,10 @@
-"""Plugins that come and go at a steady rate: what rate the daemon holds, and whether its memory stays flat.
+"""Plugins that appear and disappear at a steady rate: which rate the daemon sustains, and whether its memory is stable.
 
     python -m benchmarks.churn --rates 50 100 200 400 --seconds 60
 
-At each rate sockets appear evenly, live for `--life` seconds after they were made, and are removed, while `--standing`
-others stay registered. A rate is held when every plugin was notified before it went, each once, and
-none waited long. Memory is sampled each second; its slope over the second half of the time is what must be about zero.
+At each rate sockets are created evenly, and each is removed ``--life`` seconds later. ``--standing`` other plugins stay
+registered throughout. The daemon sustains a rate if every plugin was notified exactly once before its removal, and none
+waited long. Memory is sampled each second; its slope over the second half of the time should be about zero.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from plugind.benchmarks.report.files import add_file_arguments, write_files
 from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
+#: Seconds between two commands to the plugins' process. All sockets that are due are created, and removed, together.
 _BEAT = 0.02
-"""Seconds between two commands to the plugins' process: so many sockets as are due are made, and removed, together."""
 _PATIENCE = 30.0
 _DEREGISTERED = re.compile(r'plugind_operations_total\{operation="deregister",outcome="ok",[^}]*\} (\S+)')
 
 
 @attrs.define(kw_only=True)
 class Churn:
-    """What one rate showed. `rss` is (seconds, MiB) through the time; the slope is in KiB per minute."""
+    """The figures of one rate. ``rss`` lists (seconds, MiB); the slope is in KiB per minute."""
 
     rate: float
     seconds: float
@@ -57,13 +57,13 @@ class Churn:
 
     @property
     def errors(self) -> int:
-        """All that was lost or done twice."""
+        """The number of plugins that were lost or notified twice."""
         return self.never_notified + self.notified_twice + self.refused + self.not_let_go
 
 
 @attrs.frozen(kw_only=True)
 class Conditions:
-    """What all rates have in common; seconds."""
+    """The settings that all rates share. Times are seconds."""
 
     seconds: float
     life: float
@@ -73,7 +73,12 @@ class Conditions:
 
 
 def measure(rate: float, conditions: Conditions) -> Churn:
-    """Lets plugins come and go at this rate. Raises `RuntimeError`, `OSError`."""
+    """Create and remove plugins at this rate.
+
+    Raises:
+      RuntimeError: if a process did not start or stop.
+      OSError: if a process ended early.
+    """
     total = max(1, round(rate * conditions.seconds))
     with scratch_directory() as scratch:
         root = scratch / "root"
@@ -143,7 +148,7 @@ def _let_go(daemon: DaemonProcess) -> int:
 
 
 def summary(results: Sequence[Churn]) -> str:
-    """The table."""
+    """Return the table as text."""
     head = ["per second", "achieved", "plugins", "p50 ms", "p99 ms", "max ms", "CPU %", "CPU ms each", "healthz max ms"]
     head += ["MiB first", "MiB last", "KiB/min", "descriptors", "errors"]
     lines: list[list[Cell]] = []
@@ -163,7 +168,7 @@ def summary(results: Sequence[Churn]) -> str:
 
 
 def plot(results: Sequence[Churn], conditions: Conditions) -> Plot:
-    """Memory through the time, a line for each rate; latency over the rates."""
+    """Return a plot of memory over time with a line for each rate, and of latency over the rates."""
     names = {one.rate: f"{one.rate:g} per second" for one in results}
     step = max(1, int(conditions.seconds / 12))
     panels = [
@@ -179,12 +184,12 @@ def plot(results: Sequence[Churn], conditions: Conditions) -> Plot:
 
 
 def main() -> int:
-    """Measures, prints, writes; exit code 1 when anything was lost."""
+    """Measure, print and write. Return 1 if anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[200.0], help="plugins per second (default 200)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each rate lasts (default 60)")
-    parser.add_argument("--life", type=float, default=2.0, help="seconds from a socket's making to its removal")
-    parser.add_argument("--standing", type=int, default=1000, help="plugins that stay (default 1000)")
+    parser.add_argument("--life", type=float, default=2.0, help="seconds between a socket's creation and its removal")
+    parser.add_argument("--standing", type=int, default=1000, help="plugins that stay registered (default 1000)")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
     add_file_arguments(parser)
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""What the daemon costs while nothing happens, with so many plugins registered.
+"""The cost of an idle daemon with a given number of registered plugins.
 
     python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
 
-CPU is in per cent of one core, rescans included (one each 10 s); memory is resident, and per plugin it is what each
-added to the daemon that has none. How often the kernel woke the daemon tells timers that fire for nothing.
+CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
+what each plugin adds to a daemon without any. The number of wake-ups shows timers that fire for nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine
 
 _PATIENCE = 300.0
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
+#: Per cent of a core that the reference takes with this many plugins (Kubernetes v1.36.2, on two cores).
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
-"""Per cent of a core that the reference takes with so many registered (Kubernetes v1.36.2, on two cores)."""
 
 
 @attrs.frozen(kw_only=True)
 class Idle:
-    """What one measurement showed."""
+    """The figures of one measurement."""
 
     daemon: str
     registered: int
@@ -46,7 +46,11 @@ class Idle:
 
 
 def measure(daemon: str, registered: int, *, seconds: float, settle: float, empty_kib: int | None) -> tuple[Idle, int]:
-    """Watches the idle daemon; returns its KiB too. Raises `RuntimeError` when it did not register all."""
+    """Measure the idle daemon, and return its memory in KiB too.
+
+    Raises:
+      RuntimeError: if it did not register all plugins.
+    """
     with scratch_directory() as scratch:
         root = scratch / "root"
         root.mkdir()
@@ -78,7 +82,7 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
 
 
 def _wakeups(process: DaemonProcess) -> int:
-    """How often its threads went to sleep of their own will, and were woken."""
+    """Return how often its threads blocked voluntarily and were woken."""
     lines = (
         line
         for status in Path(f"/proc/{process.pid}/task").glob("*/status")
@@ -88,14 +92,14 @@ def _wakeups(process: DaemonProcess) -> int:
 
 
 def summary(results: Sequence[Idle]) -> str:
-    """The table."""
+    """Return the table as text."""
     head = [field.name.replace("_", " ") for field in attrs.fields(Idle)]
     lines: list[list[Cell]] = [list(attrs.astuple(one)) for one in results]
     return "\n".join(["The idle daemon", machine(), "", table(head, lines)])
 
 
 def plot(results: Sequence[Idle], seconds: float) -> Plot:
-    """CPU and memory over the number of plugins."""
+    """Return a plot of CPU and memory over the number of plugins."""
     daemons = [*dict.fromkeys(one.daemon for one in results)]
     sizes = {one.registered for one in results}
     cpu = {
@@ -123,14 +127,16 @@ def plot(results: Sequence[Idle], seconds: float) -> Plot:
 
 
 def main() -> int:
-    """Measures, prints, writes."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="plugins at rest")
+    parser.add_argument(
+        "--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="the number of registered plugins"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch (default 30)")
     parser.add_argument(
         "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
     )
-    parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the watching")
+    parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the measurement")
     add_file_arguments(parser)
     arguments = parser.parse_args()
     raise_descriptor_limit(1 << 20)

@@ -1,10 +1,10 @@
-"""How long one new plugin takes on an idle daemon: from listen() to NotifyRegistrationStatus.
+"""The latency of one new plugin on an idle daemon, from listen() to NotifyRegistrationStatus.
 
     python -m benchmarks.latency --registered 0 1000 --runs 50
 
-The daemon is `plugind run` as users run it, and idle but for the plugins that are registered already. The plugins live
-in one process of their own, which sleeps between calls as real ones do. Each run makes one socket and waits until its
-plugin was notified; both times are read by the plugins' process.
+The daemon is ``plugind run`` with its default options, idle except for the plugins that are registered already. The
+plugins live in one process of their own, which sleeps between calls as real plugins do. Each run creates one socket and
+waits until its plugin is notified. The plugins' process takes both times.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_serve
 from plugind.benchmarks.report.files import add_json_argument, write_json
 from plugind.benchmarks.report.table import Progress, Row, Spread, machine, table
 
+#: Seconds until plugins must be registered; the run fails after that.
 _PATIENCE = 120.0
-"""Seconds for plugins to be registered before the run counts as failed."""
 
 
 def measure(registered: int, runs: int, progress: Progress) -> list[float]:
-    """The milliseconds of each run, with so many plugins registered before. Raises `RuntimeError` when one is not."""
+    """Return the milliseconds of each run, with this many plugins registered before.
+
+    Raises:
+      RuntimeError: if a plugin is not registered in time.
+    """
     with scratch_directory() as scratch:
         root = scratch / "root"
         root.mkdir()
@@ -35,12 +39,12 @@ def measure(registered: int, runs: int, progress: Progress) -> list[float]:
             if registered:
                 server.create(0, registered)
                 _wait_until_told(server, registered)
-                time.sleep(1.0)  # What the daemon has still to do for those is not the new one's affair.
+                time.sleep(1.0)  # The daemon's remaining work for those plugins must not count for the new one.
             for index in range(registered, registered + runs):
                 progress.step(f"{registered} registered")
                 server.create(index, 1)
                 _wait_until_told(server, index + 1)
-                # Away from the beat of anything periodic, the next run finds an idle daemon.
+                # The pause differs from the period of any timer, so that the next run finds an idle daemon.
                 time.sleep(0.02 + 0.0007 * (index % 40))
             return [
                 (plugin["notified_ns"] - plugin["listening_ns"]) / 1e6
@@ -58,7 +62,7 @@ def _wait_until_told(server: ServerProcess, count: int) -> None:
 
 
 def row_of(registered: int, latencies: Sequence[float]) -> Row:
-    """The figures of one measurement, in milliseconds."""
+    """Return the figures of one measurement, in milliseconds."""
     spread = Spread.of(latencies)
     return {
         "registered": registered,
@@ -71,10 +75,10 @@ def row_of(registered: int, latencies: Sequence[float]) -> Row:
 
 
 def main() -> int:
-    """Measures, prints a table, and writes what was asked for."""
+    """Measure, print a table and write the requested files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--registered", type=int, nargs="+", default=[0], help="plugins that are registered before")
-    parser.add_argument("--runs", type=int, default=50, help="new plugins, one after the other")
+    parser.add_argument("--runs", type=int, default=50, help="the number of new plugins, one after the other")
     add_json_argument(parser)
     options = parser.parse_args()
     progress = Progress(options.runs * len(options.registered))

@@ -1,10 +1,10 @@
-"""What a registration costs, step by step: CPU microseconds of the daemon, of a whole storm.
+"""The cost of a registration, step by step: CPU microseconds of the daemon during a whole storm.
 
     python -m benchmarks.steps --sockets 5000 --runs 3
 
-The daemon runs under `benchmarks.report.sampler`; each sample is counted for the step that the innermost
-function of plugind's belongs to, and as its own time or Trio's (or another library's) that it called. The whole is what
-the kernel says that the daemon took, so that shares become microseconds.
+The daemon runs under ``benchmarks.report.sampler``. Each sample counts for the step to which the innermost function of
+plugind belongs, either as its own time or as the time of Trio or another library that it called. The kernel reports the
+total, so shares become microseconds.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _KINDS = ("own code", "Trio", "libraries and builtins in Python")
 
 @attrs.frozen
 class Steps:
-    """Microseconds of each step and kind, and how many samples say so."""
+    """Microseconds of each step and kind, with the number of samples."""
 
     total_us: float
     parts: dict[tuple[str, str], float]
@@ -88,12 +88,12 @@ class Steps:
     functions: list[tuple[str, float]]
 
     def step(self, step: str) -> float:
-        """Microseconds of one step."""
+        """Return the microseconds of one step."""
         return sum(us for (name, _), us in self.parts.items() if name == step)
 
 
 def step_of(where: str) -> str:
-    """The step that a function belongs to: the longest prefix wins."""
+    """Return the step to which a function belongs: the longest prefix wins."""
     fitting = [
         (len(prefix), step) for step, prefixes in STEPS.items() for prefix in prefixes if where.startswith(prefix)
     ]
@@ -105,7 +105,11 @@ def _kind_of(library: str) -> str:
 
 
 def measure(scenario: Scenario, runs: int) -> Steps:
-    """Samples so many storms. Raises `RuntimeError` when a plugin was lost."""
+    """Sample this many storms.
+
+    Raises:
+      RuntimeError: if a plugin was lost.
+    """
     hits: Counter[tuple[str, str]] = Counter()
     functions: Counter[str] = Counter()
     collector = cpu = 0.0
@@ -133,7 +137,7 @@ def measure(scenario: Scenario, runs: int) -> Steps:
 
 
 def summary(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
-    """The table, dearest first."""
+    """Return the table as text, the most expensive step first."""
     names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)
     lines: list[list[Cell]] = []
     for name in names:
@@ -154,7 +158,7 @@ def summary(steps: Steps, scenario: Scenario, *, functions: bool) -> str:
 
 
 def plot(steps: Steps, scenario: Scenario) -> Plot:
-    """A bar for each of the dearest steps."""
+    """Return a plot with a bar for each of the most expensive steps."""
     names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)[:8]
     short = {name: name.partition(" (")[0] for name in names}
     colours = dict(zip(_KINDS, ("#0072b2", "#e69f00", "#8a94a0"), strict=True))
@@ -168,18 +172,18 @@ def plot(steps: Steps, scenario: Scenario) -> Plot:
 
 
 def rows(steps: Steps, scenario: Scenario) -> list[Row]:
-    """One row for each step, for JSON."""
+    """Return one row for each step, for JSON."""
     names = sorted({step for step, _ in steps.parts}, key=steps.step, reverse=True)
     kinds = {name: {kind: steps.parts.get((name, kind), 0.0) for kind in _KINDS} for name in names}
     return [{"step": name, "us": steps.step(name), **kinds[name], "sockets": scenario.sockets} for name in names]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints, writes."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sockets", type=int, default=5000, help="how many at once (default 5000)")
-    parser.add_argument("--runs", type=int, default=3, help="storms, taken together (default 3)")
-    parser.add_argument("--functions", action="store_true", help="show the dearest functions too")
+    parser.add_argument("--runs", type=int, default=3, help="the number of storms to sample (default 3)")
+    parser.add_argument("--functions", action="store_true", help="show the most expensive functions too")
     add_file_arguments(parser)
     options = parser.parse_args(arguments)
     raise_descriptor_limit(1 << 20)

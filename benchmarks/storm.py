@@ -1,11 +1,11 @@
-"""Thousands of plugin sockets at once: how soon each is registered, and what the daemon spends on it.
+"""Thousands of plugin sockets at once: how soon each is registered, and what that costs the daemon.
 
     python -m benchmarks.storm --sockets 1 100 1000 2000 5000 10000 --runs 3
 
-The daemon is `plugind run` as users run it, with its status socket, logs and metrics; the plugins live in a process of
-their own, as cheap as can be (`--server fake`), or are grpcio's servers (`--server grpcio`). A storm lasts from the
-first socket that listens to the last plugin that was notified. Sizes take turns, so that what
-disturbs the machine for a while disturbs each of them.
+The daemon is ``plugind run`` with its status socket, logs and metrics. The plugins live in a process of their own: they
+are as cheap as possible (``--server fake``) or grpcio servers (``--server grpcio``). A storm lasts from the first
+listening socket until the last plugin is notified. Sizes take turns, so that a temporary load on the machine disturbs
+all of them alike.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from plugind.benchmarks.report.table import Progress
 from plugind.benchmarks.storm_run import Scenario, run_storm
 from plugind.benchmarks.wire import Bench, ClientFailed
 
+#: More sockets than inotify's queue holds events (16,384), and fewer than 20,000, a common limit of descriptors.
 _OVERFLOW = 18_000
-"""More sockets than inotify's queue holds events (16,384), fewer than the 20,000 descriptors of many a container."""
 
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
-    """What is measured, one for each row."""
+    """Return the scenarios to measure, one for each row."""
     cores = sorted(os.sched_getaffinity(0))
     pinned = arguments.pin and len(cores) > 1
     base = Scenario(
@@ -65,7 +65,7 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
 
 
 def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> StormResult:
-    """All scenarios by turns; the idle daemon is watched in the first run of each."""
+    """Run all scenarios in turns. The idle daemon is measured in the first run of each."""
     outcome = StormResult({scenario: [] for scenario in wanted}, {})
     progress = Progress(len(wanted) * runs)
     for number in range(runs):
@@ -86,7 +86,7 @@ def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> StormResul
 
 
 def bare_conversation(scenario: Scenario) -> float | None:
-    """CPU milliseconds of a conversation in the wire benchmark's cheapest client: how fast the machine is just now."""
+    """Return the CPU milliseconds of a bare conversation, which shows the speed of the machine right now."""
     if scenario.daemon_core is None:
         return None
     with scratch_directory() as directory:
@@ -96,9 +96,9 @@ def bare_conversation(scenario: Scenario) -> float | None:
 
 
 def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
-    """Raises the limit of descriptors, which the children inherit, and says what could not be had."""
+    """Raise the limit of descriptors, which child processes inherit, and yield what could not be had."""
     most = max(scenario.sockets for scenario in wanted)
-    # The daemon might hold a connection to each, and a process of plugins has a listener for each besides.
+    # The daemon may hold a connection to each plugin, and a process of plugins has a listener for each besides.
     needed = 2 * most + 1024
     if (have := raise_descriptor_limit(needed)) < needed:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -114,25 +114,39 @@ def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.storm", description=__doc__.split("\n")[0])
     parser.add_argument("--sockets", type=int, nargs="+", metavar="N", help="default: 1 100 1000 2000 5000 10000")
-    parser.add_argument("--runs", type=int, default=3, help="medians of so many (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="the number of runs (default 3); medians are shown")
     parser.add_argument(
         "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
     )
-    parser.add_argument("--server", choices=tuple(SERVERS), default="fake", help="what the plugins are")
-    parser.add_argument("--existing", action="store_true", help="the sockets are there before the daemon starts")
-    parser.add_argument("--overflow", action="store_true", help="they appear while the daemon is stopped by SIGSTOP")
-    parser.add_argument("--hang-fraction", type=float, default=0.0, metavar="F", help="so many hang, 0 to 1")
-    parser.add_argument("--hang", choices=("accept", "get-info", "notify", "backlog"), default="get-info", help="where")
-    parser.add_argument("--fail-first", type=int, default=0, metavar="K", help="each fails its first K GetInfo calls")
-    parser.add_argument("--remove", action="store_true", help="at last all sockets are removed")
+    parser.add_argument("--server", choices=tuple(SERVERS), default="fake", help="the kind of plugins")
+    parser.add_argument("--existing", action="store_true", help="create the sockets before the daemon starts")
+    parser.add_argument(
+        "--overflow", action="store_true", help="create the sockets while SIGSTOP has stopped the daemon"
+    )
+    parser.add_argument(
+        "--hang-fraction", type=float, default=0.0, metavar="F", help="the share of plugins that hang, 0 to 1"
+    )
+    parser.add_argument(
+        "--hang", choices=("accept", "get-info", "notify", "backlog"), default="get-info", help="where they hang"
+    )
+    parser.add_argument(
+        "--fail-first", type=int, default=0, metavar="K", help="fail the first K GetInfo calls of each plugin"
+    )
+    parser.add_argument("--remove", action="store_true", help="remove all sockets at the end")
     parser.add_argument("--stop-midway", action="store_true", help="SIGTERM when half of the plugins were notified")
-    parser.add_argument("--spin", action="store_true", help="a server that never sleeps: no wake-ups across cores")
+    parser.add_argument(
+        "--spin", action="store_true", help="use a server that never sleeps, so that no wake-up crosses cores"
+    )
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
-    parser.add_argument("--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0: not")
+    parser.add_argument(
+        "--idle-seconds", type=float, default=20.0, help="how long to watch the idle daemon; 0 skips it"
+    )
     parser.add_argument("--no-floor", dest="floor", action="store_false", help="do not measure the machine's speed")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds before the memory at rest is read")
-    parser.add_argument("--profile", type=Path, metavar="OUT", help="sample the daemon; the last run's file stays")
+    parser.add_argument(
+        "--profile", type=Path, metavar="OUT", help="sample the daemon; the file of the last run remains"
+    )
     add_file_arguments(parser)
     arguments = parser.parse_args()
     if arguments.server == "grpcio" and arguments.hang_fraction and arguments.hang in ("accept", "backlog"):
@@ -141,7 +155,7 @@ def _parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measures, prints, writes; exit code 1 when a plugin was lost, or anything else went wrong."""
+    """Measure, print and write. Return 1 if a plugin was lost or a scenario failed."""
     arguments = _parse()
     wanted = scenarios(arguments)
     for line in limits(wanted):

@@ -1,4 +1,4 @@
-"""One storm: so many sockets at once, and what the daemon makes of them."""
+"""One storm: many sockets at once, and how the daemon copes with them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import Plugins, plugins
 
+#: Seconds without news after which the remaining plugins count as never removed.
 _REMOVAL = 20.0
-"""Seconds without any news after which the plugins that are left count as never removed."""
+#: Seconds after the last notification in which the daemon finishes its work: it closes, logs and counts.
 _TAIL = 0.5
-"""Seconds after the last plugin was notified, in which the daemon does what it still owes: closes, logs, counts."""
 
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """What happens in a storm.
+    """The events of a storm.
 
     ``patience`` is how many seconds the plugins wait to be notified. ``settle`` is how many seconds the daemon is left
     alone before its memory at rest is read.
@@ -65,7 +65,7 @@ class Scenario:
 
 @attrs.define(kw_only=True)
 class StormRun:
-    """What one storm showed. Seconds, milliseconds (`_ms`), mebibytes (`_mib`), per cent of one core (`_percent`).
+    """The figures of one storm: seconds, milliseconds (``_ms``), MiB (``_mib``), per cent of a core (``_percent``).
 
     ``cpu_ms`` is the daemon's CPU time per registration until the last plugin was notified, ``cpu_settled_ms`` half a
     second later, when logs and views are up to date. ``delayed_s`` is how long the daemon was ready to run while other
@@ -104,18 +104,23 @@ class StormRun:
 
     @property
     def floors(self) -> float | None:
-        """CPU per registration in conversations of the wire benchmark's floor, measured right before."""
+        """The CPU per registration in bare conversations, measured just before."""
         return self.cpu_ms / self.floor_ms if self.cpu_ms is not None and self.floor_ms else None
 
     @property
     def errors(self) -> int:
-        """All that went wrong; plugins that hang, and failures that were asked for, are not errors."""
+        """The number of errors. Plugins that hang, and failures on request, are not errors."""
         counted = self.lost + self.notified_twice + self.refused + self.retries + self.wire_failures
         return counted + bool(self.trouble)
 
 
 def run_storm(scenario: Scenario, *, idle: bool) -> StormRun:
-    """Runs one storm to its end, with a look at the idle daemon if `idle`. Raises `RuntimeError`, `OSError`."""
+    """Run one storm to its end; measure the idle daemon too if ``idle`` is set.
+
+    Raises:
+      RuntimeError: if a process did not start or stop.
+      OSError: if a process ended early.
+    """
     with scratch_directory() as scratch:
         root = scratch / "root"
         root.mkdir()
@@ -156,7 +161,7 @@ class _Storm:
         return peer_started(root, self._log, scenario.daemon_core)
 
     def _existing(self, daemon: DaemonProcess, started_ns: int) -> None:
-        # What the interpreter costs to start is part of it: users wait for that too.
+        # The start of the interpreter counts, since users wait for it too.
         self._wait(daemon, 0.0)
         daemon.wait_ready()
         self._account(since_ns=started_ns)
@@ -196,7 +201,7 @@ class _Storm:
         result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / notified * 1000
 
     def _account(self, since_ns: int) -> None:
-        """Counts what the plugins saw; `since_ns` is when those that were there before could first be found."""
+        """Count what the plugins saw. Existing plugins could first be found at ``since_ns``."""
         result, report = self.result, self._plugins.report()
         healthy = [plugin for plugin in report if not plugin["hang"]]
         notified = [plugin for plugin in healthy if plugin["notified_ns"]]
@@ -228,7 +233,7 @@ class _Storm:
             if self._scenario.overflow and daemon.status is not None:
                 found = re.search(rb'"overflows": (\d+)', daemon.get("/healthz")[1])
                 result.overflows = int(found[1]) if found else None
-            # Again, since a plugin that is notified twice may be notified late.
+            # Counted again, since a second notification may come late.
             result.notified_twice = sum(plugin["notified"] > 1 for plugin in self._plugins.report())
             if self._scenario.remove:
                 self._remove(daemon)
@@ -244,8 +249,8 @@ class _Storm:
             log.seek(0, 2)
             ended = began = self._plugins.remove() / 1e9
             gone = 0
-            # The log costs the daemon nothing more, but may drop lines; so where it rests, the counters have a say.
-            while gone < self.result.sockets:  # Those that hang go too.
+            # The log costs the daemon little, but it may drop lines. When it is silent, the counters decide.
+            while gone < self.result.sockets:  # Plugins that hang disappear too.
                 time.sleep(0.005)
                 now = time.monotonic()
                 if lines := log.read().count(b'msg="plugin gone"'):
@@ -267,7 +272,7 @@ _DEREGISTERED = re.compile(
 
 
 def _let_go(daemon: DaemonProcess) -> int:
-    """How many plugins were deregistered since the daemon's start."""
+    """Return how many plugins were deregistered since the daemon's start."""
     found = _DEREGISTERED.search(daemon.get("/metrics")[1]) if daemon.status is not None else None
     return 0 if found is None else int(float(found[1]))
 
@@ -282,7 +287,7 @@ def _paused(daemon: DaemonProcess) -> Iterator[None]:
 
 
 def idle_percent(daemon: DaemonProcess, seconds: float) -> float:
-    """What the daemon takes of one core while nothing happens."""
+    """Return the daemon's share of one core while nothing happens."""
     before = daemon.cpu_seconds()
     time.sleep(seconds)
     return (daemon.cpu_seconds() - before) / seconds * 100

@@ -1,12 +1,12 @@
-"""Registration conversations per second and what each costs, plugind's client beside its peers and a floor.
+"""Registration conversations: pace and cost of plugind's client, of its peers, and of a baseline.
 
     python -m benchmarks.wire --json wire.json --plot wire.svg
 
-One conversation is connect, GetInfo, NotifyRegistrationStatus(true), close. One cheap server process answers on all the
-sockets from the last core; it does not sleep unless `--no-spin` is given, so that a client's figure holds no wake-ups
-of the server. Each measurement is a process of its own on the first core; the runs of all clients take turns. The floor
-makes the same system calls and waits on Trio, and parses nothing. A client whose package is missing is named, and left
-out.
+One conversation is connect, GetInfo, NotifyRegistrationStatus(true), close. One cheap server process on the last core
+answers on all sockets. It does not sleep unless ``--no-spin`` is given, so a client's figure includes no wake-ups of
+the server. Each measurement is a process of its own on the first core, and the runs of all clients take turns. The
+baseline, called the floor, makes the same system calls on Trio and parses nothing. A client whose package is missing is
+named and left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _COLOURS = {
     "floor": "#8a94a0",
 }
 _HELD = 1000
+#: The aim for plugind's client, in floors.
 _TARGET = 2.5
-"""What plugind's client may cost, in floors."""
 
 
 class ClientFailed(Exception):  # noqa: N818 - it names what happened
-    """A client cannot be measured; the message says why."""
+    """A client cannot be measured; the text says why."""
 
     def __init__(self, reason: str, *, missing: bool = False) -> None:
         super().__init__(reason)
@@ -58,26 +58,26 @@ class Run:
 
 @attrs.frozen
 class WireResult:
-    """All that was measured."""
+    """All measurements."""
 
     runs: dict[tuple[str, int], list[Run]]
     resident_kib: dict[str, float]
     failed: dict[str, ClientFailed]
 
     def cpu(self, client: str, concurrency: int) -> Spread | None:
-        """CPU milliseconds of a conversation."""
+        """Return the CPU milliseconds of a conversation."""
         runs = self.runs.get((client, concurrency))
         return Spread.of([run.cpu_ms for run in runs]) if runs else None
 
     def pace(self, client: str, concurrency: int) -> Spread | None:
-        """Conversations per second."""
+        """Return the conversations per second."""
         runs = self.runs.get((client, concurrency))
         return Spread.of([run.conversations_per_s for run in runs]) if runs else None
 
     def ratio(self, client: str, other: str, concurrency: int) -> float | None:
-        """How much CPU `client` takes, in conversations of `other`: the median over the runs, each run's pair divided.
+        """Return the CPU of ``client`` in conversations of ``other``: the median of the ratios of each run's pair.
 
-        Runs that followed each other met the machine in the same mood, which medians of each by itself would mix.
+        Runs that follow each other met the same load, which separate medians would mix.
         """
         mine, theirs = self.runs.get((client, concurrency)), self.runs.get((other, concurrency))
         if not mine or not theirs:
@@ -87,32 +87,44 @@ class WireResult:
 
 @attrs.frozen
 class Bench:
-    """What stays the same from one measurement to the next."""
+    """The settings that all measurements share."""
 
     server: ServerProcess
     seconds: float
     core: int
 
     def child(self, client: str, sockets: int, *more: str) -> dict[str, float]:
-        """Runs one child to its end. Raises `ClientFailed`."""
+        """Run one child process to its end.
+
+        Raises:
+          ClientFailed: if it fails.
+        """
         command = [sys.executable, "-m", "plugind.benchmarks.peers.wire_clients.child", "--client", client]
         command += ["--dir", str(self.server.options.directory), "--sockets", str(sockets), "--core", str(self.core)]
         done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
         if done.returncode == 3:
             raise ClientFailed(f"the module {json.loads(done.stdout)['missing']} is not installed", missing=True)
         if done.returncode:
-            # The frame that a printed ExceptionGroup draws around its last line says nothing.
+            # The last line of a printed ExceptionGroup is only a frame.
             lines = [line.strip(" |+-") for line in done.stderr.splitlines()]
             raise ClientFailed(next(filter(None, reversed(lines)), f"exit code {done.returncode}"))
         figures: dict[str, float] = json.loads(done.stdout)
         return figures
 
     def hold(self, client: str) -> float:
-        """KiB of resident memory per open idle channel. Raises `ClientFailed`."""
+        """Return the KiB of resident memory per open idle channel.
+
+        Raises:
+          ClientFailed: if the client fails.
+        """
         return self.child(client, _held(self.server.options), "--hold")["rss_per_idle_channel_kib"]
 
     def run(self, client: str, concurrency: int) -> Run:
-        """Measures once, and holds the client's count against the server's. Raises `ClientFailed`."""
+        """Measure once, and compare the client's count with the server's.
+
+        Raises:
+          ClientFailed: if the client fails, or the counts differ.
+        """
         before = self.server.counts()
         more = ["--concurrency", str(concurrency), "--seconds", str(self.seconds)]
         figures = self.child(client, self.server.options.sockets, *more)
@@ -126,7 +138,7 @@ class Bench:
 
 
 def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], runs: int) -> WireResult:
-    """All clients by turns, so that what disturbs the machine for a while disturbs each of them."""
+    """Measure all clients in turns, so that a temporary load on the machine disturbs all of them alike."""
     outcome = WireResult({}, {}, {})
     steps: list[tuple[str, int | None]] = [(c, level) for _ in range(runs) for level in concurrency for c in clients]
     steps += [(client, None) for client in clients if client != "floor"]
@@ -148,7 +160,7 @@ def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], ru
 
 
 def rows(outcome: WireResult, server: ServerOptions) -> list[Row]:
-    """One row for each client at each concurrency, for JSON."""
+    """Return one row for each client at each concurrency, for JSON."""
     out: list[Row] = []
     for (client, level), runs in outcome.runs.items():
         cpu, pace = outcome.cpu(client, level), outcome.pace(client, level)
@@ -174,7 +186,7 @@ def rows(outcome: WireResult, server: ServerOptions) -> list[Row]:
 
 
 def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> str:
-    """The table and what belongs under it."""
+    """Return the table and its notes as text."""
     head = ["client", "at once", "conversations/s", "CPU ms each", "lowest", "highest", "in floors"]
     head.append("cheaper than grpcio-aio")
     lines: list[list[Cell]] = []
@@ -198,7 +210,7 @@ def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], 
 
 
 def plot(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> Plot:
-    """CPU and pace, a group of bars for each concurrency."""
+    """Return a plot of CPU and pace, with a group of bars for each concurrency."""
     groups = {level: f"{level:,} at once" for level in concurrency}
     pairs = [(level, client) for level in concurrency for client in clients]
     cpu = {(groups[level], client): outcome.cpu(client, level) for level, client in pairs}
@@ -241,16 +253,20 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wire", description=__doc__.split("\n")[0])
     parser.add_argument("--sockets", type=int, default=2000, help="how many plugins there are (default 2000)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 64, 512], help="conversations at once")
-    parser.add_argument("--runs", type=int, default=3, help="medians of so many (default 3)")
+    parser.add_argument("--runs", type=int, default=3, help="the number of runs (default 3); medians are shown")
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
-    parser.add_argument("--seconds", type=float, default=0.5, help="a run lasts so long, and one pass at least")
-    parser.add_argument("--no-spin", dest="spin", action="store_false", help="a server that sleeps, as real ones do")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="the least duration of a run, which takes at least one pass"
+    )
+    parser.add_argument(
+        "--no-spin", dest="spin", action="store_false", help="use a server that sleeps, as real ones do"
+    )
     add_file_arguments(parser)
     return parser.parse_args()
 
 
 def main() -> int:
-    """Measures, prints, writes; exit code 1 when a client failed for another reason than a package that is missing."""
+    """Measure, print and write. Return 1 if a client failed for another reason than a missing package."""
     arguments = _parse()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) == 1 and arguments.spin:

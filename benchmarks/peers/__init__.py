@@ -1,1 +1,1 @@
-"""Other ways to build the daemon, in their plainest form, so that a ratio can be had on any machine."""
+"""Other ways to build the daemon, in their plainest form, so that ratios are meaningful on any machine."""

@@ -1,6 +1,6 @@
-"""A daemon as a child process: `plugind run` as its users run it (with its status socket, logs and metrics), or a peer.
+"""A daemon as a child process: ``plugind run`` with its status socket, logs and metrics, or a peer.
 
-What it costs is read from the kernel, so that nothing is added to what is measured.
+The kernel reports the costs, so measuring adds nothing to them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+#: CPUCLOCK_SCHED of the kernel's clock numbers: the nanoseconds that all threads of a process have run.
 _CPU_OF_ALL_THREADS = 2
-"""CPUCLOCK_SCHED of the kernel's clock numbers: the nanoseconds that a process has run, of all its threads."""
+#: Seconds until the daemon must be ready, and until a request must be answered.
 _PATIENCE = 60.0
-"""Seconds for the daemon to be ready, and for the answer to a request."""
+#: Seconds until the daemon must have stopped.
 _STOP = 20.0
-"""Seconds for the daemon to stop."""
 
 
 class DaemonProcess:
-    """A running daemon, and what the kernel says of it."""
+    """A running daemon, and what the kernel reports about it."""
 
     def __init__(self, process: subprocess.Popen[bytes], status: Path | None, log: Path) -> None:
         self.pid = process.pid
@@ -35,27 +35,35 @@ class DaemonProcess:
         self._process = process
 
     def cpu_seconds(self) -> float:
-        """User and system time since its start, to the nanosecond; of a process that ended, raises `OSError`."""
+        """Return user and system time since the start, to the nanosecond.
+
+        Raises:
+          OSError: if the process has ended.
+        """
         return time.clock_gettime((~self.pid << 3) | _CPU_OF_ALL_THREADS)
 
     def memory_kib(self, field: str = "VmRSS") -> int:
-        """Resident memory now, or at its highest with `VmHWM`."""
+        """Return resident memory now, or its peak with ``VmHWM``."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1])
         raise KeyError(field)
 
     def delayed_seconds(self) -> float:
-        """How long its threads could have run but had no core, since their start: others on the machine had it."""
+        """Return how long its threads were ready to run but had no core, since their start."""
         tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
     def descriptors(self) -> int:
-        """How many descriptors it has open."""
+        """Return the number of open descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """One request to the status socket: the status code and the body. Raises `OSError`."""
+        """Send one request to the status socket; return the status code and the body.
+
+        Raises:
+          OSError: if the daemon does not answer.
+        """
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(_PATIENCE)
@@ -68,17 +76,21 @@ class DaemonProcess:
             connection.close()
 
     def pause(self) -> None:
-        """SIGSTOP; returns when the kernel says that it is stopped."""
+        """Send SIGSTOP; return when the kernel reports the process as stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> float:
-        """SIGTERM; returns the seconds until it ended. Raises `RuntimeError` when it ended badly or not in time."""
+        """Send SIGTERM; return the seconds until the daemon ended.
+
+        Raises:
+          RuntimeError: if it failed, or did not end in time.
+        """
         began = time.monotonic()
         self._process.terminate()
         try:
@@ -91,11 +103,15 @@ class DaemonProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it is no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def wait_ready(self) -> None:
-        """Returns once /readyz says so. Raises `RuntimeError` when it does not in a minute, or the daemon ended."""
+        """Return once /readyz reports ready.
+
+        Raises:
+          RuntimeError: if the daemon ends, or is not ready within a minute.
+        """
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             if self.ended:
@@ -118,7 +134,7 @@ class DaemonProcess:
 
 
 class StatusPoll:
-    """Asks /healthz ten times a second, and notes how long each answer took: milliseconds in `times`."""
+    """Requests /healthz ten times a second; ``times`` holds the milliseconds of each answer."""
 
     def __init__(self, daemon: DaemonProcess, every: float = 0.1) -> None:
         self.times: list[float] = []
@@ -151,7 +167,7 @@ class StatusPoll:
 
 @contextmanager
 def plugind_run(root: Path, log: Path, options: Sequence[str] = (), core: int | None = None) -> Iterator[DaemonProcess]:
-    """Runs the daemon on `root` for as long as the block lasts, ready; its lines go to the file `log`."""
+    """Run the daemon on ``root`` while the block lasts, ready; its lines go to the file ``log``."""
     with plugind_started(root, log, options, core) as daemon:
         daemon.wait_ready()
         yield daemon
@@ -161,7 +177,7 @@ def plugind_run(root: Path, log: Path, options: Sequence[str] = (), core: int | 
 def plugind_started(
     root: Path, log: Path, options: Sequence[str] = (), core: int | None = None, profile: Path | None = None
 ) -> Iterator[DaemonProcess]:
-    """As `plugind_run`, but whoever needs it ready waits. `profile` is a file that the sampler writes at the end."""
+    """Like ``plugind_run``, without waiting until it is ready. The sampler writes the file ``profile`` at the end."""
     status = log.parent / "status.sock"
     module = ["plugind.benchmarks.report.sampler", str(profile)] if profile else ["plugind"]
     command = [sys.executable, "-m", *module, "run", "--root", str(root)]
@@ -171,7 +187,7 @@ def plugind_started(
 
 @contextmanager
 def peer_started(root: Path, log: Path, core: int | None = None) -> Iterator[DaemonProcess]:
-    """Runs the peer, which has no status socket."""
+    """Run the peer, which has no status socket."""
     command = [sys.executable, "-m", "plugind.benchmarks.peers.reference", "--root", str(root)]
     with _running(command, log, None, core) as daemon:
         yield daemon

@@ -1,11 +1,12 @@
-"""The design of the kubelet's plugin manager in its plainest form in Python: what plugind is measured against.
+"""The design of the kubelet's plugin manager in its plainest form in Python, as a peer to measure plugind against.
 
     python -m benchmarks.peers.reference --root DIR
 
-A thread follows inotify and keeps the desired world; another passes over both worlds every second and hands what
-differs to a pool of threads, one operation at a time for each path, with the reference's backoff; an operation is
-grpcio's blocking API: dial, GetInfo, the handler, NotifyRegistrationStatus, close. The worlds are maps with a lock. It
-has the reference's weaknesses too: it never repairs an overflow of inotify's queue, and hung plugins hold threads.
+One thread follows inotify and keeps the desired world. Another one compares both worlds every second and hands the
+differences to a pool of threads, one operation at a time for each path, with the reference's backoff. An operation uses
+grpcio's blocking API: dial, GetInfo, the handler, NotifyRegistrationStatus, close. The worlds are maps with a lock. The
+peer has the reference's weaknesses too: it never recovers from an overflow of inotify's queue, and hung plugins hold
+threads.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Pending:
 
 
 class Operations:
-    """At most one operation for each path at a time, in a pool; after a failure the path is left alone for a while."""
+    """At most one operation at a time for each path, in a pool; after a failure the path is left alone for a while."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers)
@@ -61,7 +62,7 @@ class Operations:
         self._pending: dict[str, _Pending] = {}
 
     def run(self, path: str, operation: Callable[[], None]) -> None:
-        """Starts it, unless one is under way for that path, or its backoff says no."""
+        """Start the operation, unless one is in progress for that path, or its backoff has not passed."""
         with self._lock:
             pending = self._pending.setdefault(path, _Pending(running=False))
             if pending.running or time.monotonic() - pending.failed_at <= pending.delay:
@@ -83,7 +84,7 @@ class Operations:
 
 
 class Manager:
-    """The watcher, the reconciler and what they share."""
+    """The watcher, the reconciler and their shared state."""
 
     def __init__(self, root: Path, workers: int) -> None:
         self._root = root
@@ -93,7 +94,7 @@ class Manager:
         self._inotify = INotify()
 
     def start(self) -> None:
-        """Starts the threads."""
+        """Start the threads."""
         self._inotify.add_watch(str(self._root), flags.CREATE | flags.MOVED_TO | flags.DELETE | flags.DELETE_SELF)
         for entry in os.scandir(self._root):
             self._appeared(entry.path)
@@ -135,7 +136,7 @@ class Manager:
         _log(f'msg="plugin gone" socket={path} name={plugin.name}')
 
     def _register(self, path: str, identity: uuid.UUID) -> None:
-        # One subchannel for each socket, or channels that are alike share it.
+        # Each socket needs a subchannel of its own, or equal channels share one.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"unix:{path}", options) as channel:
             try:
@@ -168,7 +169,7 @@ def _log(line: str) -> None:
 
 
 def main() -> int:
-    """Runs until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.reference", description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, required=True, help="the directory to discover plugins in")
     parser.add_argument("--workers", type=int, default=64, help="threads for operations")

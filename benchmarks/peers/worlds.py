@@ -1,4 +1,4 @@
-"""What there should be and what there is: two maps, each behind a lock that every thread takes."""
+"""The desired and the actual world: two maps, each behind a lock that every thread takes."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ class Registered:
 
 
 class DesiredWorld:
-    """The sockets that were seen. Each sighting is a new identity, so that a socket made anew is registered anew."""
+    """The sockets that were seen. Each sighting is a new identity, so a re-created socket is registered again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sockets: dict[str, uuid.UUID] = {}
 
     def add(self, path: str) -> None:
-        """A socket was seen."""
+        """Record a sighting of the socket."""
         with self._lock:
             self._sockets[path] = uuid.uuid4()
 
     def remove(self, path: str) -> None:
-        """It went."""
+        """Forget the socket."""
         with self._lock:
             self._sockets.pop(path, None)
 
     def all(self) -> dict[str, uuid.UUID]:
-        """A copy, since others write meanwhile."""
+        """Return a copy, since other threads write meanwhile."""
         with self._lock:
             return dict(self._sockets)
 
     def has(self, path: str, identity: uuid.UUID) -> bool:
-        """Whether this sighting of it is the latest."""
+        """Whether this sighting is the latest one."""
         with self._lock:
             return self._sockets.get(path) == identity
 
 
 class ActualWorld:
-    """The plugins that are registered."""
+    """The registered plugins."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plugins: dict[str, Registered] = {}
 
     def add(self, path: str, plugin: Registered) -> None:
-        """It is registered."""
+        """Record a registered plugin."""
         with self._lock:
             self._plugins[path] = plugin
 
     def remove(self, path: str) -> None:
-        """It is not any more."""
+        """Forget the plugin."""
         with self._lock:
             self._plugins.pop(path, None)
 
     def all(self) -> dict[str, Registered]:
-        """A copy, since others write meanwhile."""
+        """Return a copy, since other threads write meanwhile."""
         with self._lock:
             return dict(self._plugins)
 
     def has(self, path: str, identity: uuid.UUID) -> bool:
-        """Whether this sighting of it is registered."""
+        """Whether this sighting is registered."""
         with self._lock:
             plugin = self._plugins.get(path)
             return plugin is not None and plugin.identity == identity

@@ -19,11 +19,11 @@ _UNAVAILABLE = 14
 
 @attrs.frozen(kw_only=True)
 class ServerOptions:
-    """What the server is started with; `arguments()` is the same as a command line.
+    """The options of the server; ``arguments()`` is the same as a command line.
 
-    `name`, `file` and `endpoint` are patterns over `{i}`; `file` may name sub-directories, `endpoint` None means the
-    socket's own path. `wait` leaves the creating to a command. `fail_first` fails that many GetInfo calls of each
-    socket with UNAVAILABLE.
+    ``name``, ``file`` and ``endpoint`` are patterns over ``{i}``. ``file`` may name subdirectories. An ``endpoint`` of
+    None means the socket's own path. With ``wait`` no socket is created before a command. ``fail_first`` fails that
+    many GetInfo calls of each socket with UNAVAILABLE.
     """
 
     directory: Path
@@ -41,19 +41,19 @@ class ServerOptions:
     fail_first: int = 0
 
     def plugin_name(self, index: int) -> str:
-        """The name that the plugin at `index` gives."""
+        """Return the name of the plugin at ``index``."""
         return self.name.format(i=index)
 
     def path(self, index: int) -> Path:
-        """The socket of the plugin at `index`."""
+        """Return the socket of the plugin at ``index``."""
         return self.directory / self.file.format(i=index)
 
     def hangs(self, index: int) -> bool:
-        """Whether this one hangs: `hang_fraction` of them do, spread evenly."""
+        """Return whether this plugin hangs: ``hang_fraction`` of them do, spread evenly."""
         return int((index + 1) * self.hang_fraction) > int(index * self.hang_fraction)
 
     def arguments(self) -> list[str]:
-        """The command line that says the same."""
+        """Return the same options as a command line."""
         line = ["--dir", str(self.directory), "--sockets", str(self.sockets), "--type", self.type]
         line += ["--name", self.name, "--file", self.file, "--hang", self.hang]
         line += ["--hang-fraction", str(self.hang_fraction), "--fail-first", str(self.fail_first)]
@@ -65,7 +65,7 @@ class ServerOptions:
 
 
 class Tally:
-    """How many sockets were notified, over all plugins of a server."""
+    """The number of notified sockets, over all plugins of a server."""
 
     __slots__ = ("notified",)
 
@@ -74,7 +74,7 @@ class Tally:
 
 
 class PluginReport(TypedDict):
-    """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 is never."""
+    """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 means never."""
 
     index: int
     name: str
@@ -91,7 +91,7 @@ class PluginReport(TypedDict):
 
 
 class Plugin:
-    """One socket: what it answers, and what happened to it and when (nanoseconds; 0 is never)."""
+    """One socket: its answers, and what happened to it and when (nanoseconds; 0 means never)."""
 
     __slots__ = (
         "accept",
@@ -135,13 +135,17 @@ class Plugin:
         self.error = ""
 
     def listen(self, file: str) -> socket.socket:
-        """Binds and listens; a plugin that hangs in its backlog has it full from the start. Raises `OSError`."""
+        """Bind and listen. A plugin that hangs in its backlog starts with a full one.
+
+        Raises:
+          OSError: if the socket cannot be created.
+        """
         listener = self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(file)
         self.bound_ns = time.monotonic_ns()
         listener.listen(0 if self.hang == "backlog" else 128)
         self.listening_ns = time.monotonic_ns()
-        # The half of accept() that gives a bare descriptor: the socket object would cost more than the call.
+        # This is the half of accept() that returns a bare descriptor: a socket object would cost more than the call.
         self.accept = listener._accept  # type: ignore[attr-defined]
         while self.hang == "backlog":
             filler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -151,7 +155,7 @@ class Plugin:
         return listener
 
     def close(self) -> None:
-        """Closes the listener; its file is left to `Server`."""
+        """Close the listener; ``Server`` removes the file."""
         for one in (self.listener, *self.fillers):
             if one is not None:
                 one.close()
@@ -159,7 +163,7 @@ class Plugin:
         self.fillers.clear()
 
     def reply(self, parts: tuple[Part, ...]) -> bytes:
-        """What this plugin sends for `parts`."""
+        """Return the bytes that this plugin sends for ``parts``."""
         out = b""
         for part in parts:
             if isinstance(part, bytes):
@@ -195,7 +199,7 @@ class Plugin:
             self.error = notified.error
 
     def report(self) -> PluginReport:
-        """All that is known, for JSON."""
+        """Return all facts, for JSON."""
         return {
             "index": self.index,
             "name": self.name,

@@ -1,12 +1,12 @@
-"""The plugin's side of a registration conversation, as an automaton that learns.
+"""The plugin's side of a registration conversation, as a memoizing automaton.
 
-How a connection answers depends on nothing but the bytes that came before. So what a connection *is* becomes a node,
-and what a chunk of bytes *does* becomes a transition, worked out once in full (frames, HPACK with its dynamic table,
-gRPC messages) and remembered. Clients repeat themselves: after the first few connections a chunk costs one dictionary
-look-up, whichever client sent it, and the answer is still exact, since nothing was guessed.
+The answer on a connection depends only on the bytes that came before. So the state of a connection is a node, and the
+effect of a chunk of bytes is a transition, which is computed once in full (frames, HPACK with its dynamic table, gRPC
+messages) and remembered. Clients repeat themselves: after the first few connections a chunk costs one dictionary
+lookup, whichever client sent it. The answer is still exact, since nothing is guessed.
 
-Bounds: a connection accepts 64 KiB of requests, since no WINDOW_UPDATE is ever sent. Enough for a benchmark's clients,
-and no server for anything else.
+A connection accepts 64 KiB of requests, since no WINDOW_UPDATE is ever sent. That is enough for a benchmark's clients;
+this is no server for anything else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_INFO = "/pluginregistration.Registration/GetInfo"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
+#: Beyond this number everything is forgotten and computed again, so that clients with random PINGs do not fill memory.
 MOST_TRANSITIONS = 8192
-"""Past it all is forgotten and learnt again, so that clients with random PINGs do not fill the memory."""
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 6, 7, 9
 _ACK = _END_STREAM = 0x1
@@ -33,7 +33,7 @@ _MESSAGE = struct.Struct(">BL")
 
 
 class BadClient(Exception):  # noqa: N818 - named by whose fault it is
-    """The client broke HTTP/2 or gRPC, or went past the bounds above; its connection is closed."""
+    """The client broke HTTP/2 or gRPC, or exceeded the bounds above; its connection is closed."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -53,7 +53,7 @@ SETTINGS_ACK = frame(_SETTINGS, _ACK, 0)
 
 
 def success(stream: int, message: bytes) -> bytes:
-    """A whole unary answer: HEADERS, DATA and the trailers with `grpc-status: 0`."""
+    """Return a whole unary answer: HEADERS, DATA and the trailers with ``grpc-status: 0``."""
     return (
         frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _CONTENT_TYPE)
         + frame(_DATA, 0, stream, _MESSAGE.pack(0, len(message)) + message)
@@ -62,26 +62,26 @@ def success(stream: int, message: bytes) -> bytes:
 
 
 def failure(stream: int, status: int, message: str) -> bytes:
-    """A trailers-only answer, with a message that needs no percent-encoding."""
+    """Return a trailers-only answer, with a message that needs no percent-encoding."""
     fields = _literal(b"grpc-status", str(status).encode()) + _literal(b"grpc-message", message.encode("ascii"))
     return frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _STATUS_200 + _CONTENT_TYPE + fields)
 
 
 def plugin_info(type_: str, name: str, endpoint: str, versions: tuple[str, ...]) -> bytes:
-    """The message that GetInfo returns, encoded."""
+    """Return the message that GetInfo returns, encoded."""
     return PluginInfo(type=type_, name=name, endpoint=endpoint, supported_versions=versions).SerializeToString()
 
 
 @attrs.frozen
 class AskInfo:
-    """GetInfo was called on `stream`; the plugin fills in its answer."""
+    """GetInfo was called on ``stream``; the plugin fills in its answer."""
 
     stream: int
 
 
 @attrs.frozen
 class Notification:
-    """NotifyRegistrationStatus was called on `stream`; it is answered like any other, and the plugin takes note."""
+    """NotifyRegistrationStatus was called on ``stream``; the plugin records the result."""
 
     stream: int
     registered: bool
@@ -101,7 +101,7 @@ class _Call:
 
 @attrs.frozen
 class _History:
-    """All of a connection's past that its future depends on."""
+    """The part of a connection's past on which its future depends."""
 
     greeted: bool = False
     rest: bytes = b""
@@ -110,7 +110,7 @@ class _History:
 
 
 class Node:
-    """Where a connection stands, and what the chunks seen here led to."""
+    """The state of a connection, and the known transitions from it."""
 
     __slots__ = ("history", "transitions")
 
@@ -120,7 +120,7 @@ class Node:
 
 
 class Transition:
-    """The answer to a chunk, and where it leads: `parts` in order, or `fixed` where none concerns the plugin."""
+    """The answer to a chunk and the next node: ``parts`` in order, or ``fixed`` if none concerns the plugin."""
 
     __slots__ = ("fixed", "node", "parts")
 
@@ -132,7 +132,7 @@ class Transition:
 
 
 class Automaton:
-    """Every node that any connection has been at, from the one at which all begin."""
+    """All nodes that any connection has reached, starting from the first."""
 
     def __init__(self) -> None:
         self.start = Node(_History())
@@ -140,7 +140,11 @@ class Automaton:
         self._remembered = 0
 
     def learn(self, node: Node, chunk: bytes) -> Transition:
-        """Works out what `chunk` does at `node`, and remembers it. Raises `BadClient`."""
+        """Compute what ``chunk`` does at ``node``, and remember it.
+
+        Raises:
+          BadClient: if the client breaks the protocol.
+        """
         reading = _Reading(node.history, chunk)
         history, parts = reading.outcome()
         if self._remembered >= MOST_TRANSITIONS:
@@ -158,7 +162,7 @@ class Automaton:
 
 
 class _Reading:
-    """The long way through one chunk."""
+    """The full computation for one chunk."""
 
     def __init__(self, history: _History, chunk: bytes) -> None:
         self._buffer = history.rest + chunk
@@ -184,7 +188,7 @@ class _Reading:
             self._parts.append(SETTINGS)
 
     def _one_frame(self) -> bool:
-        """Takes a frame (HEADERS with all its CONTINUATIONs) off the buffer; False when it is not all there."""
+        """Remove a frame (HEADERS with all its CONTINUATIONs) from the buffer; return False if it is incomplete."""
         taken = _split(self._buffer)
         if taken is None:
             return False
@@ -219,7 +223,7 @@ class _Reading:
             self._answer(stream, self._calls.pop(stream))
 
     def _path(self, block: bytes) -> str:
-        """Decodes with the dynamic table as all earlier blocks of this connection left it."""
+        """Decode with the dynamic table as all earlier blocks of this connection left it."""
         decoder = hpack.Decoder()
         try:
             for earlier in self._blocks:
@@ -244,7 +248,7 @@ class _Reading:
 
 
 def _split(buffer: bytes) -> tuple[int, int, int, bytes, bytes] | None:
-    """The first frame's kind, flags, stream and payload, and what follows it."""
+    """Return the first frame's kind, flags, stream and payload, and the rest."""
     if len(buffer) < _HEADER.size:
         return None
     high, low, kind, flags, stream = _HEADER.unpack_from(buffer)
@@ -259,7 +263,7 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def _status(body: bytes) -> RegistrationStatus:
-    """Reads a request of NotifyRegistrationStatus."""
+    """Parse a request of NotifyRegistrationStatus."""
     if len(body) < _MESSAGE.size:
         raise BadClient("a request without a message")
     compressed, length = _MESSAGE.unpack_from(body)
@@ -272,7 +276,7 @@ def _status(body: bytes) -> RegistrationStatus:
 
 
 def _joined(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Neighbouring bytes become one."""
+    """Join neighbouring bytes."""
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):

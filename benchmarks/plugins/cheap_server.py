@@ -1,12 +1,12 @@
-"""Thousands of plugins in one process, as cheap as can be, so that a benchmark measures their client.
+"""Thousands of plugins in one process, as cheap as possible, so that a benchmark measures their client.
 
     python -m benchmarks.plugins.cheap_server --dir D --sockets 2000 --type CSIPlugin
 
-Each socket answers GetInfo with its own name and NotifyRegistrationStatus with success, as `cheap_protocol` tells.
-Lines on standard input are commands: `create FIRST COUNT`, `remove FIRST COUNT` (without numbers: all of them),
-`await COUNT SECONDS` (says `reached` once so many sockets were notified, or too late), `counts`,
-`report`, `quit`; the end of the input ends the server. What happened is printed as JSON, one line each. Times are
-nanoseconds of CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of a machine share.
+Each socket answers GetInfo with its own name and NotifyRegistrationStatus with success; see ``cheap_protocol``. Lines
+on standard input are commands: ``create FIRST COUNT``, ``remove FIRST COUNT`` (without numbers: all of them), ``await
+COUNT SECONDS`` (prints ``reached`` once that many sockets were notified, or at the deadline), ``counts``, ``report``,
+``quit``. The server ends when its input ends. It prints events as JSON, one per line. Times are nanoseconds of
+CLOCK_MONOTONIC (``time.monotonic_ns``), which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import attrs
 from plugind.benchmarks.plugins.cheap_plugin import HANGS, Plugin, ServerOptions, Tally
 from plugind.benchmarks.plugins.cheap_protocol import Automaton, BadClient, Node
 
+#: Sockets created or removed between two polls of the connections: the first is served before the last exists.
 _BATCH = 32
-"""Sockets made or removed between two looks at the connections: the first is served before the last exists."""
 
 
 class Connection:
-    """An accepted connection and where it stands."""
+    """An accepted connection and its state."""
 
     __slots__ = ("node", "plugin")
 
@@ -47,7 +47,7 @@ class Server:
         self.options = options
         self.plugins: dict[int, Plugin] = {}
         self.tally = Tally()
-        # Made now, so that a command has nothing to do but bind and listen.
+        # Created now, so that a command only needs to bind and listen.
         self._prepared = {index: Plugin(options, index, self.tally) for index in range(options.sockets)}
         self.replaced: list[Plugin] = []
         self._epoll = select.epoll()
@@ -61,14 +61,14 @@ class Server:
         self.accepted = self.accept_errors = self.bad_clients = 0
 
     def run(self) -> None:
-        """Serves until `quit` or the end of standard input."""
-        os.chdir(self.options.directory)  # relative names, so that no path is too long to bind
+        """Serve until ``quit`` or the end of standard input."""
+        os.chdir(self.options.directory)  # Relative names keep every path short enough to bind.
         self._epoll.register(0, select.EPOLLIN)
         if not self.options.wait:
             self._ask("create", range(self.options.sockets))
         _say({"event": "ready"})
         while self._running:
-            # A server that sleeps costs its client a wake-up across cores for each call.
+            # A sleeping server costs its client a wake-up across cores for each call.
             self._turn(0 if self.options.spin or self._work else self._patience())
             if self._work:
                 self._do_some()
@@ -99,7 +99,7 @@ class Server:
         try:
             descriptor, _ = plugin.accept()
         except OSError:
-            if not plugin.error:  # It is tried again at each turn: one failure is counted for each socket.
+            if not plugin.error:  # Each turn tries again; one failure counts for each socket.
                 self.accept_errors += 1
                 plugin.error = "its connection could not be accepted"
             return
@@ -120,7 +120,7 @@ class Server:
                 reply = connection.plugin.reply(transition.parts)
             if reply:
                 os.write(descriptor, reply)
-        except OSError:  # the client is gone, which is its right
+        except OSError:  # The client may disconnect at any time.
             self._close(descriptor)
         except BadClient as error:
             self.bad_clients += 1
@@ -216,7 +216,7 @@ def _say(event: dict[str, object]) -> None:
 
 
 def raise_descriptor_limit(wanted: int) -> int:
-    """Raises the soft limit of descriptors to `wanted`, or as far as the hard one lets; returns what it is now."""
+    """Raise the soft limit of descriptors to ``wanted``, or up to the hard limit; return the new value."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     now = max(soft, min(wanted, hard))
     resource.setrlimit(resource.RLIMIT_NOFILE, (now, hard))
@@ -224,7 +224,7 @@ def raise_descriptor_limit(wanted: int) -> int:
 
 
 def parse_options(program: str, about: str) -> ServerOptions:
-    """The command line of a process with plugins."""
+    """Return the command line parser of a process with plugins."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=about.split("\n")[0])
     parser.add_argument("--dir", dest="directory", type=Path, required=True, help="where the sockets are made")
     parser.add_argument("--sockets", type=int, default=2000)
@@ -233,9 +233,11 @@ def parse_options(program: str, about: str) -> ServerOptions:
     parser.add_argument("--file", default="plugin-{i:05d}.sock", help="pattern of the sockets' names under --dir")
     parser.add_argument("--endpoint", help="pattern of the endpoints (default: the socket's own path)")
     parser.add_argument("--version", dest="versions", action="append", default=[], help="a version; repeatable")
-    parser.add_argument("--wait", action="store_true", help="make no socket before the command `create` arrives")
+    parser.add_argument("--wait", action="store_true", help="create no socket before the command `create` arrives")
     parser.add_argument("--existing", dest="wait", action="store_false", help="make them at once (the default)")
-    parser.add_argument("--spin", action="store_true", help="never sleep: what the client costs without wake-ups")
+    parser.add_argument(
+        "--spin", action="store_true", help="never sleep, so that a client's cost has no wake-ups in it"
+    )
     parser.add_argument("--core", type=int, help="run on this core only")
     parser.add_argument("--hang-fraction", type=float, default=0.0, help="how many of the sockets hang, 0 to 1")
     parser.add_argument("--hang", choices=HANGS, default="get-info", help="where they hang")
@@ -245,7 +247,7 @@ def parse_options(program: str, about: str) -> ServerOptions:
 
 
 def main() -> int:
-    """Runs the server until its standard input ends."""
+    """Run the server until its standard input ends."""
     options = parse_options("cheap_server", __doc__)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})

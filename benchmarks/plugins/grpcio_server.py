@@ -1,9 +1,9 @@
-"""Plugins that are grpcio's servers, many in one process: what the daemon talks to is code that we did not write.
+"""Plugins that are grpcio servers, many in one process: the daemon talks to code that we did not write.
 
     python -m benchmarks.plugins.grpcio_server --dir D --sockets 200
 
-Options, commands and answers are those of `cheap_server`, but these cannot hang before they accept. Each server costs
-some hundred KiB and a handful of descriptors, so a storm spreads them over several processes.
+Options, commands and answers are those of ``cheap_server``, except that these plugins cannot hang before they accept.
+Each server costs some hundred KiB and a handful of descriptors, so a storm spreads them over several processes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GrpcioPlugin:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Listens."""
+        """Listen."""
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         methods = {
             "GetInfo": grpc.unary_unary_rpc_method_handler(self._get_info),
@@ -53,7 +53,7 @@ class GrpcioPlugin:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Goes at once; grpcio removes the socket's file."""
+        """Stop at once; grpcio removes the socket's file."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -79,7 +79,7 @@ class GrpcioPlugin:
 
 
 class Server:
-    """Carries out the commands, one after the other."""
+    """Carry out the commands, one after the other."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -93,7 +93,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Serves until `quit` or the end of standard input."""
+        """Serve until ``quit`` or the end of standard input."""
         loop = asyncio.get_running_loop()
         loop.add_reader(0, self._read)
         if not self._options.wait:
@@ -169,7 +169,7 @@ def _say(event: dict[str, object]) -> None:
 
 
 def main() -> int:
-    """Runs the server until its standard input ends."""
+    """Run the server until its standard input ends."""
     options = parse_options("grpcio_server", __doc__)
     if options.hang in ("accept", "backlog") and options.hang_fraction:
         print("grpcio's servers cannot hang before they accept: use --hang get-info or notify", file=sys.stderr)
@@ -185,7 +185,7 @@ def main() -> int:
 
     asyncio.run(serve())
     sys.stdout.flush()
-    # Thousands of servers take their time to be taken apart, which nobody waits for.
+    # The orderly end of thousands of servers takes time that nobody needs.
     os._exit(0)
 
 

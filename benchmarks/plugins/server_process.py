@@ -18,7 +18,7 @@ Event = dict[str, object]
 
 
 class ServerProcess:
-    """A running server. Commands block until the server has said that they are done."""
+    """A running server. Commands block until the server has confirmed them."""
 
     def __init__(self, options: ServerOptions, process: subprocess.Popen[str]) -> None:
         self.options = options
@@ -27,13 +27,17 @@ class ServerProcess:
         self._early: dict[str, Event] = {}
 
     def ask(self, *words: object) -> None:
-        """Gives a command without waiting for what it leads to."""
+        """Send a command without waiting for its effect."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
 
     def event(self, name: str) -> Event:
-        """The next event `name`; others are kept for those who ask. Raises `RuntimeError` when the server ended."""
+        """Return the next event called ``name``; other events are kept for later.
+
+        Raises:
+          RuntimeError: if the server ended.
+        """
         assert self._process.stdout is not None
         while name not in self._early:
             line = self._process.stdout.readline()
@@ -44,37 +48,37 @@ class ServerProcess:
         return self._early.pop(name)
 
     def create(self, *numbers: int) -> Event:
-        """Makes all sockets, or COUNT from FIRST on."""
+        """Create all sockets, or COUNT sockets from FIRST on."""
         self.ask("create", *numbers)
         return self.event("created")
 
     def remove(self, *numbers: int) -> Event:
-        """Removes all sockets, or COUNT from FIRST on."""
+        """Remove all sockets, or COUNT sockets from FIRST on."""
         self.ask("remove", *numbers)
         return self.event("removed")
 
     def reached(self, count: int, seconds: float) -> int:
-        """Waits until so many sockets were notified, or so long; returns how many were."""
+        """Wait until this many sockets were notified, or until the deadline; return how many were."""
         self.ask("await", count, seconds)
         return int(cast("int", self.event("reached")["notified"]))
 
     def counts(self) -> dict[str, float]:
-        """Sums over all sockets since the start, and the server's own CPU seconds."""
+        """Return sums over all sockets since the start, and the server's own CPU seconds."""
         self.ask("counts")
         return {key: value for key, value in self.event("counts").items() if isinstance(value, int | float)}
 
     def report(self) -> list[PluginReport]:
-        """What each socket saw since the start, those that were replaced first."""
+        """Return what each socket saw since the start, replaced sockets first."""
         self.ask("report")
         return cast("list[PluginReport]", self.event("report")["plugins"])
 
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """A directory for sockets, in memory where the machine has such a place.
+    """Yield a directory for sockets, in memory if the machine has such a place.
 
-    ext4 passes over inodes that were deleted in the last seconds one by one, so that a second run makes its sockets
-    many times slower than the first: 18,000 took 0.75 s, then 10 s; on tmpfs 0.35 s each time.
+    ext4 skips recently deleted inodes one by one, so a second run creates its sockets many times slower than the first:
+    18,000 took 0.75 s, then 10 s; on tmpfs they take 0.35 s each time.
     """
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK | os.X_OK) else None
@@ -84,7 +88,7 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterator[ServerProcess]:
-    """Runs the server for as long as the block lasts; it is ready, and unless asked to wait its sockets listen."""
+    """Run the server while the block lasts. It is ready, and its sockets listen unless the options say ``wait``."""
     command = [sys.executable, "-m", f"plugind.benchmarks.plugins.{module}", *options.arguments()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -94,5 +98,5 @@ def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterat
                 server.event("created")
             yield server
         finally:
-            # The end of its input ends it; a server that spins or hangs gets no say.
+            # The end of its input ends the server, but one that spins or hangs is killed.
             process.kill()

@@ -1,4 +1,4 @@
-"""The plugins of a storm: one process of cheap ones, or several of grpcio's servers, commanded as one."""
+"""The plugins of a storm: one process of cheap plugins, or several processes of grpcio servers, commanded as one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import attrs
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server
 
+#: The kinds of servers, and their modules.
 SERVERS = {"fake": "cheap_server", "grpcio": "grpcio_server"}
-"""What may serve, and the module that does."""
+#: grpcio servers in one process: each has threads, pipes and an epoll of its own.
 GRPCIO_SHARE = 250
-"""Servers in one process of grpcio's: each has threads, pipes and an epoll of its own."""
+#: Descriptors per cheap plugin: its listener, and a connection for half of them at the same time.
 _DESCRIPTORS = 1.5
-"""Descriptors that a cheap plugin may need: its listener, and half of them a connection at the same time."""
 
 
 @attrs.frozen
@@ -29,23 +29,23 @@ class Plugins:
     processes: list[ServerProcess]
 
     def create(self) -> None:
-        """Asks for all sockets, and does not wait for them."""
+        """Request all sockets without waiting for them."""
         for process in self.processes:
             process.ask("create")
 
     def created(self) -> None:
-        """Waits until all sockets that were asked for listen."""
+        """Wait until all requested sockets listen."""
         for process in self.processes:
             process.event("created")
 
     def remove(self) -> int:
-        """Removes all sockets; returns when the first went, in nanoseconds of the monotonic clock."""
+        """Remove all sockets; return when the first one went, in nanoseconds of the monotonic clock."""
         for process in self.processes:
             process.ask("remove")
         return min(int(cast("int", process.event("removed")["started_ns"])) for process in self.processes)
 
     def reached(self, share: float, patience: float) -> int:
-        """Waits until that share of the healthy plugins was notified, or so many seconds; returns how many were."""
+        """Wait until that share of the healthy plugins was notified, or until the deadline; return how many were."""
         deadline = time.monotonic() + patience
         for process in self.processes:
             process.ask("await", math.ceil(share * healthy(process.options)), patience)
@@ -56,23 +56,23 @@ class Plugins:
         return notified
 
     def report(self) -> list[PluginReport]:
-        """What each socket saw."""
+        """Return what each socket saw."""
         return [plugin for process in self.processes for plugin in process.report()]
 
     def failures(self) -> int:
-        """Connections that the servers could not take, or whose client broke the protocol."""
+        """Return the number of connections that servers could not take, or whose client broke the protocol."""
         counts = [process.counts() for process in self.processes]
         return int(sum(count["accept_errors"] + count["bad_clients"] for count in counts))
 
 
 def healthy(options: ServerOptions) -> int:
-    """How many of a server's plugins do not hang."""
+    """Return how many of a server's plugins do not hang."""
     return sum(not options.hangs(index) for index in range(options.sockets))
 
 
 @contextmanager
 def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
-    """Starts the processes; no socket is there before `create`."""
+    """Start the processes; no socket exists before ``create``."""
     parts = shares(options.sockets, kind)
     with ExitStack() as stack:
         processes = []
@@ -86,7 +86,7 @@ def plugins(options: ServerOptions, kind: str) -> Iterator[Plugins]:
 
 
 def shares(sockets: int, kind: str) -> list[int]:
-    """How many of the sockets each process serves: cheap ones get another where descriptors would not do."""
+    """Return the number of sockets for each process; cheap plugins get more processes if descriptors are short."""
     room = int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] / _DESCRIPTORS) if kind == "fake" else GRPCIO_SHARE
     processes = math.ceil(sockets / room)
     return [sockets // processes + (number < sockets % processes) for number in range(processes)]

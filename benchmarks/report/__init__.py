@@ -1,1 +1,1 @@
-"""How measurements are shown."""
+"""How measurements are reported: tables, plots, JSON, samples."""

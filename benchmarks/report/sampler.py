@@ -1,12 +1,12 @@
-"""Runs the daemon and looks a thousand times per second at what it does: where a registration's CPU time goes.
+"""Run the daemon and sample its stack a thousand times per second: where the CPU time of a registration goes.
 
     python -m plugind.benchmarks.report.sampler OUT.json run --root DIR --status PATH
 
-cProfile makes calls dear and so the shares wrong; a signal after each millisecond does not. (Timers of CPU time go by
-the kernel's tick, which is too coarse; so the timer is of real time, and samples of a daemon that waits are dropped.)
-A sample is counted for the innermost function of plugind's on the stack, and whether the time was its own, or Trio's or
-another library's that it called. What the garbage collector took is measured by its own callbacks, and is in no other
-share: samples that fall into a collection are delivered after it, and dropped.
+cProfile makes calls expensive and so distorts the shares; a signal after each millisecond does not. Timers of CPU time
+follow the kernel's tick, which is too coarse, so the timer counts real time, and samples of a waiting daemon are
+dropped. A sample counts for the innermost function of plugind on the stack, and records whether the time was its own or
+that of a library that it called. The garbage collector's callbacks measure its time. Samples that fall into a
+collection are delivered after it, and dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIBRARIES = ("/trio/", "/grpclib/", "/google/protobuf/", "/h11/", "/outcome/", 
 
 
 class Sampler:
-    """Counts what the samples hit, and the seconds of the garbage collector."""
+    """Counts samples by function, and the seconds of the garbage collector."""
 
     def __init__(self) -> None:
         self.hits: Counter[tuple[str, str]] = Counter()
@@ -39,7 +39,7 @@ class Sampler:
         self._collected = False
 
     def start(self) -> None:
-        """Begins."""
+        """Start the timer."""
         gc.callbacks.append(self._on_collection)
         signal.signal(signal.SIGALRM, self._on_signal)
         signal.setitimer(signal.ITIMER_REAL, INTERVAL, INTERVAL)
@@ -57,7 +57,7 @@ class Sampler:
             self._collected = False
             return
         if frame is None or frame.f_code.co_name == "get_events":
-            return  # It waits for the world.
+            return  # The daemon waits for events.
         where, library, in_trio = None, "own", False
         while frame is not None and where is None:
             code = frame.f_code
@@ -72,11 +72,11 @@ class Sampler:
         while frame is not None and not in_trio:
             in_trio = frame.f_code.co_name == "unrolled_run"
             frame = frame.f_back
-        if where is not None and in_trio:  # What comes before is the interpreter's start.
+        if where is not None and in_trio:  # The frames outside of this one belong to the interpreter's start.
             self.hits[where, library] += 1
 
     def write(self, path: Path) -> None:
-        """Ends, and writes what was seen."""
+        """Stop, and write the counts."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         rows = [{"where": where, "in": library, "hits": hits} for (where, library), hits in self.hits.most_common()]
         seen = {"samples": rows, "collector_s": self.collector_s, "collections": self.collections}
@@ -84,7 +84,7 @@ class Sampler:
 
 
 def main() -> int:
-    """Runs the daemon with the arguments that follow the file's name."""
+    """Run the daemon with the arguments that follow the file's name."""
     out = Path(sys.argv.pop(1))
     sys.argv[0] = "plugind"
     sampler = Sampler()

@@ -1,4 +1,4 @@
-"""What the storms showed, as a table, as rows of JSON, and as a plot."""
+"""The figures of storms as a table, as rows of JSON, and as a plot."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ _COLUMNS = {
 
 @attrs.frozen
 class StormResult:
-    """All that was measured, and why what was not."""
+    """All figures, and the reasons for those that are missing."""
 
     runs: dict[Scenario, list[StormRun]]
     failed: dict[Scenario, str]
 
     def all_runs(self) -> Iterator[StormRun]:
-        """Every run of every scenario."""
+        """Yield every run of every scenario."""
         for runs in self.runs.values():
             yield from runs
 
     def spread(self, scenario: Scenario, field: str) -> Spread | None:
-        """One figure over the runs that have it."""
+        """Return one figure over the runs that have it."""
         values = [value for run in self.runs[scenario] if (value := getattr(run, field)) is not None]
         return Spread.of(values) if values else None
 
     def median(self, scenario: Scenario, field: str) -> float | None:
-        """Its median."""
+        """Return the median of one figure."""
         spread = self.spread(scenario, field)
         return None if spread is None else spread.median
 
 
 def summary(outcome: StormResult) -> str:
-    """The table, and what belongs under it."""
+    """Return the table and its notes as text."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     if not measured:
         return "nothing was measured"
@@ -90,7 +90,7 @@ def summary(outcome: StormResult) -> str:
 
 
 def conditions(scenario: Scenario) -> str:
-    """What all storms of a table have in common."""
+    """Return what all storms of a table have in common."""
     server = {"fake": "cheap plugins", "grpcio": "plugins that are grpcio servers"}[scenario.server]
     parts = [server]
     parts += ["there before the daemon starts (timed from its start)"] * scenario.existing
@@ -131,7 +131,7 @@ def _ratios(outcome: StormResult, measured: list[Scenario]) -> Iterator[str]:
 
 
 def _ratio(outcome: StormResult, one: Scenario, other: Scenario, field: str) -> float | None:
-    """`one` in terms of `other`: the median over the runs, each run's pair divided, since a pair met the same load."""
+    """Return ``one`` in terms of ``other``: the median of the ratios of each pair of runs, which met the same load."""
     pairs = zip(outcome.runs[one], outcome.runs[other], strict=False)
     both = [(getattr(mine, field), getattr(theirs, field)) for mine, theirs in pairs]
     ratios = [mine / theirs for mine, theirs in both if mine is not None and theirs]
@@ -146,7 +146,7 @@ def _overflows(outcome: StormResult) -> Iterator[str]:
 
 
 def rows(outcome: StormResult) -> list[Row]:
-    """One row for each scenario, with every run in it."""
+    """Return one row for each scenario, with every run in it."""
     out: list[Row] = []
     for scenario, runs in outcome.runs.items():
         what = {key: value for key, value in attrs.asdict(scenario).items() if key != "profile"}
@@ -158,7 +158,7 @@ def rows(outcome: StormResult) -> list[Row]:
 
 
 def plot(outcome: StormResult) -> Plot:
-    """Time, CPU, memory and latency over the number of sockets; bars where hanging plugins are compared."""
+    """Return a plot of time, CPU, memory and latency over the number of sockets, with bars where plugins hang."""
     measured = [scenario for scenario, runs in outcome.runs.items() if runs]
     plain = [scenario for scenario in measured if not scenario.hang_fraction]
     sizes = {scenario.sockets for scenario in plain}

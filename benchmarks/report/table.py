@@ -1,4 +1,4 @@
-"""What all benchmarks share for telling: aligned tables, JSON files, the machine's facts, medians, a progress line."""
+"""What all benchmarks share: aligned tables, the facts of the machine, medians, a progress bar."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
+        """Return the spread of at least one value."""
         return cls(median(values), min(values), max(values))
 
 
 def figure(value: Cell) -> str:
-    """A number with three significant digits and thousands apart; a dash for what was not measured."""
+    """Format a number with three significant digits and thousands separators, and a missing value as a dash."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -48,7 +48,7 @@ def figure(value: Cell) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Columns aligned by hand, so that a pipe and a narrow terminal get the same text; text left, numbers right."""
+    """Align columns, text to the left and numbers to the right; a pipe and a terminal get the same text."""
     lines = [list(head), *([figure(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     numeric = [all(not isinstance(row[column], str) for row in rows) for column in range(len(head))]
@@ -63,7 +63,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def machine() -> str:
-    """The facts that a figure depends on, in a few words."""
+    """Return the facts that a figure depends on, in a few words."""
     return f"{_processor()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
 
 
@@ -75,7 +75,7 @@ def _processor() -> str:
 
 
 class Progress:
-    """A progress bar on standard error, with what is being measured; nothing where that is no terminal."""
+    """A progress bar on standard error with the current step; nothing is shown if standard error is no terminal."""
 
     def __init__(self, steps: int) -> None:
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The storm benchmarks measure what they say: tiny storms, in which nobody is lost, by every way that there is."""
+"""The storm benchmarks measure what they report: tiny storms of every kind, in which no plugin is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _faults(run: StormRun) -> dict[str, object]:
     return {name: getattr(run, name) for name in QUIET}
 
 
-def test_healthy_plugins_are_told_once_and_let_go_and_those_that_hang_are_no_errors() -> None:
+def test_healthy_plugins_are_notified_once_and_deregistered_and_hanging_ones_are_no_errors() -> None:
     run = run_storm(attrs.evolve(TINY, hang_fraction=0.25, remove=True), idle=False)
     assert (run.notified, run.healthy, _faults(run)) == (9, 9, QUIET)
     measured = (run.last_notified_s, run.p50_ms, run.max_ms, run.cpu_ms, run.peak_mib, run.removal_s, run.stop_s)
@@ -33,23 +33,23 @@ def test_healthy_plugins_are_told_once_and_let_go_and_those_that_hang_are_no_err
     assert run.idle_percent is None
 
 
-def test_what_a_stopped_daemon_missed_is_found_when_it_wakes() -> None:
+def test_a_stopped_daemon_finds_after_waking_what_it_missed() -> None:
     run = run_storm(attrs.evolve(TINY, overflow=True), idle=False)
     assert (run.notified, run.overflows, _faults(run)) == (12, 0, QUIET)
 
 
-def test_servers_of_others_that_were_there_before_are_registered() -> None:
+def test_existing_grpcio_servers_are_registered() -> None:
     run = run_storm(attrs.evolve(TINY, server="grpcio", existing=True), idle=False)
     assert (run.notified, _faults(run)) == (12, QUIET)
 
 
-def test_the_peer_registers_and_lets_go() -> None:
+def test_the_peer_registers_and_deregisters() -> None:
     run = run_storm(attrs.evolve(TINY, daemon="peer", remove=True), idle=False)
     assert (run.notified, _faults(run)) == (12, QUIET)
     assert run.removal_s is not None
 
 
-def test_a_storm_waits_no_longer_than_its_patience(tmp_path: Path) -> None:
+def test_a_storm_ends_when_its_patience_is_exhausted(tmp_path: Path) -> None:
     with cheap_server(ServerOptions(directory=tmp_path, sockets=2)) as server:
         assert server.reached(2, seconds=0.05) == 0
 

@@ -1,4 +1,4 @@
-"""The wire benchmark measures what it says: the server answers rightly, the counts agree, the rows are there."""
+"""The wire benchmark measures what it reports: the server answers correctly, the counts agree, all rows are written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _call(encoder: hpack.Encoder, stream: int, path: str, message: bytes) -> byt
 
 
 def _conversation() -> bytes:
-    """GetInfo twice and a Notify, with an encoder that uses its dynamic table, a PING between them."""
+    """GetInfo twice and one notification, by an encoder that uses its dynamic table, with a PING between them."""
     encoder = hpack.Encoder()
     calls = [_call(encoder, stream, GET_INFO, b"") for stream in (1, 3)]
     status = RegistrationStatus(plugin_registered=False, error="no such thing").SerializeToString()
@@ -56,7 +56,7 @@ def _answers(chunks: list[bytes], automaton: Automaton) -> list[Part]:
     return [part for part in parts if not isinstance(part, bytes)]
 
 
-def test_the_server_understands_a_conversation_however_it_is_cut() -> None:
+def test_the_server_understands_a_conversation_in_any_pieces() -> None:
     data = _conversation()
     automaton = Automaton()
     expected = [AskInfo(1), AskInfo(3), Notification(5, registered=False, error="no such thing")]
@@ -66,8 +66,8 @@ def test_the_server_understands_a_conversation_however_it_is_cut() -> None:
         assert _answers(chunks, automaton) == expected, "a second time, from memory"
 
 
-def test_what_is_remembered_depends_on_the_dynamic_table() -> None:
-    """The same block means another path on a connection whose earlier block was another (RFC 7541 section 2.3.2)."""
+def test_transitions_depend_on_the_dynamic_table() -> None:
+    """The same block has another meaning on a connection with another history (RFC 7541 section 2.3.2)."""
     encoders = hpack.Encoder(), hpack.Encoder()
     asks, other = [
         [PREFACE + _call(encoder, 1, path, b""), _call(encoder, 3, path, b"")]
@@ -88,12 +88,12 @@ def test_what_is_remembered_depends_on_the_dynamic_table() -> None:
     ],
     ids=["not HTTP/2", "not HPACK", "an interrupted header block"],
 )
-def test_a_broken_client_is_told_apart(data: bytes) -> None:
+def test_a_broken_client_is_recognised(data: bytes) -> None:
     with pytest.raises(BadClient):
         _answers([data], Automaton())
 
 
-def test_each_socket_says_who_it_is_and_notes_what_it_was_told(tmp_path: Path) -> None:
+def test_each_socket_returns_its_name_and_records_its_notification(tmp_path: Path) -> None:
     options = ServerOptions(directory=tmp_path, sockets=3, type="DRAPlugin", name="dra-{i}.example.com", fail_first=1)
     with cheap_server(options) as server:
         target = Target(str(options.path(1)), options.plugin_name(1))
@@ -128,7 +128,7 @@ def test_sockets_come_and_go_on_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("hang", "asked"), [("accept", 5), ("get-info", 6), ("backlog", 5)])
-def test_the_share_that_hangs_does_and_the_others_answer(tmp_path: Path, hang: str, asked: int) -> None:
+def test_the_requested_share_hangs_and_the_others_answer(tmp_path: Path, hang: str, asked: int) -> None:
     options = ServerOptions(directory=tmp_path, sockets=10, hang_fraction=0.5, hang=hang)
     healthy = [index for index in range(10) if not options.hangs(index)]
     assert len(healthy) == 5
@@ -166,7 +166,7 @@ def test_a_client_whose_package_is_missing_is_named_and_the_others_run(tmp_path:
     assert "floor" in done.stdout
 
 
-def test_a_table_is_aligned_and_tells_what_was_not_measured() -> None:
+def test_a_table_is_aligned_and_marks_missing_figures() -> None:
     assert table(["client", "ms"], [["a", 0.0347], ["long name", None]]) == (
         "client        ms\n─────────  ─────\na          0.035\nlong name      -"
     )

@@ -1,8 +1,8 @@
-"""The clients that `benchmarks.wire` compares, one module each with the same two functions.
+"""The clients that ``benchmarks.wire`` compares, one module each with the same two functions.
 
-`converse(work, concurrency)` empties `work`: for each target it connects, calls GetInfo, checks the answer, calls
-NotifyRegistrationStatus and closes, so many at once. `hold(targets, measure)` opens a channel to each target, makes one
-call on it, and returns what `measure` says while all of them are open and idle.
+``converse(work, concurrency)`` empties ``work``: for each target it connects, calls GetInfo, checks the answer, calls
+NotifyRegistrationStatus and closes, up to ``concurrency`` at once. ``hold(targets, measure)`` opens a channel to each
+target, makes one call on it, and returns the result of ``measure`` while all of them are open and idle.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 import attrs
 
+#: The name of each client and its module, in the order of measurement; clients to compare are neighbours.
 CLIENTS = {
     "plugind": "plugind_channel",
     "floor": "floor",
@@ -20,19 +21,18 @@ CLIENTS = {
     "grpcio-threads": "grpcio_threads",
     "grpclib-asyncio": "grpclib_asyncio",
 }
-"""The name of each client, and its module in this package; measured in this order, those that are compared together."""
 
 
 @attrs.frozen
 class Target:
-    """A plugin's socket, and the name that it must give."""
+    """A plugin's socket, and the name that it must return."""
 
     path: str
     name: str
 
 
+#: The remaining targets. Taking one is atomic, so threads may share the list.
 Work = deque[Target]
-"""What is still to do; taking from it is atomic, so that threads may share it."""
 
 
 class WrongAnswer(Exception):  # noqa: N818 - named by whose fault it is
@@ -40,16 +40,20 @@ class WrongAnswer(Exception):  # noqa: N818 - named by whose fault it is
 
 
 def check(target: Target, name: str) -> None:
-    """Raises `WrongAnswer` unless `name` is the target's."""
+    """Check that ``name`` is the target's.
+
+    Raises:
+      WrongAnswer: if it is not.
+    """
     if name != target.name:
         raise WrongAnswer(f"{target.path} is {target.name!r}, not {name!r}")
 
 
 class Client(Protocol):
-    """What each module of this package is."""
+    """The interface of each module of this package."""
 
     def converse(self, work: Work, concurrency: int) -> None:
-        """Empties `work`."""
+        """Empty ``work``."""
 
     def hold(self, targets: Sequence[Target], measure: Callable[[], float]) -> float:
-        """Measures while channels to all targets are open and idle."""
+        """Measure while channels to all targets are open and idle."""

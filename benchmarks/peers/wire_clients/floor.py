@@ -1,7 +1,7 @@
-"""The least that a client on Trio can cost: its system calls and its waits, with bytes made beforehand and not parsed.
+"""The least cost of a client on Trio: its system calls and waits, with prepared bytes that it does not parse.
 
-An answer has come when its last bytes have; that is all that is looked at. It shares no code with plugind's own
-client, its sockets included, since it is what that client is measured against.
+An answer is complete when its last bytes have arrived; nothing else is checked. The module shares no code with plugind's
+own client, not even for sockets, since that client is measured against it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _request(stream: int, path: str, message: bytes) -> bytes:
         ("content-type", "application/grpc"),
         ("user-agent", "floor"),
     ]
-    # A sensitive field is never indexed: the block means the same wherever it is sent.
+    # A sensitive field is never indexed, so the block means the same on every connection.
     block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*field) for field in fields])
     return frame(1, 0x4, stream, block) + frame(0, 0x1, stream, struct.pack(">BL", 0, len(message)) + message)
 
@@ -84,7 +84,7 @@ def converse(work: Work, concurrency: int) -> None:
 
 
 def hold(targets: Sequence[Target], measure: Callable[[], float]) -> float:
-    """Bare connected sockets."""
+    """Open bare connected sockets."""
     connections = []
     for target in targets:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

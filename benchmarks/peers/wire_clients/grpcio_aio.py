@@ -1,4 +1,4 @@
-"""grpcio's asyncio API: a channel of its own for each conversation."""
+"""grpcio's asyncio API, with a channel for each conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""grpcio's blocking API: a thread for each conversation in flight, and a channel of its own for each conversation."""
+"""grpcio's blocking API, with a thread and a channel for each conversation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _worker(work: Work) -> None:
     while True:
         try:
             target = work.popleft()
-        except IndexError:  # another thread took the last
+        except IndexError:  # Another thread took the last one.
             return
         with grpc.insecure_channel(f"unix:{target.path}") as channel:
             _ask(channel, target)

@@ -1,4 +1,4 @@
-"""grpclib as it comes, on asyncio: its generated stubs on its own channel."""
+"""grpclib on asyncio: its generated stubs on its own channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plugind's channel on Trio, under grpclib's generated stubs as they are: tasks that take one socket after another."""
+"""plugind's channel on Trio, under grpclib's unmodified generated stubs: each task takes one socket after another."""
 
 from __future__ import annotations
 
