@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from plugind.benchmarks import steps
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.server_process import cheap_server
 from plugind.benchmarks.plugins.storm_plugins import shares
@@ -90,3 +93,14 @@ def test_the_commands_print_a_table_and_write_rows(tmp_path: Path, command: list
     assert "──" in done.stdout
     written = json.loads((tmp_path / "rows.json").read_text())
     assert [row[figure] > 0 for row in written] == [True] * count
+
+
+def test_each_step_of_a_registration_names_code_that_exists() -> None:
+    """A prefix of a module that was renamed would silently count for nothing."""
+    for prefix in itertools.chain.from_iterable(steps.STEPS.values()):
+        module, _, name = prefix.partition(":")
+        if module == "the scheduler":
+            continue
+        found: object = importlib.import_module(f"plugind.{module}")
+        for part in filter(None, name.split(".")):
+            found = getattr(found, part)

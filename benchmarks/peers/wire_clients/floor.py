@@ -1,7 +1,7 @@
 """The least cost of a client on Trio: its system calls and waits, with prepared bytes that it does not parse.
 
-An answer is complete when its last bytes have arrived; nothing else is checked. The module shares no code with plugind's
-own client, not even for sockets, since that client is measured against it.
+An answer is complete when its last bytes have arrived; nothing else is checked. The module shares no code with
+plugind's own client, not even for sockets, since that client is measured against it.
 """
 
 from __future__ import annotations
