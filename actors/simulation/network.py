@@ -123,7 +123,7 @@ class MemoryNetwork:
 
     def listen(self, path: str, listener: Listener) -> None:
         """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""
-        self._listeners[self._directory.node(path)] = listener
+        self._listeners[self._directory.inode(path)] = listener
 
     def end(self, listener: Listener) -> None:
         """Close ``listener``, if it is there still."""
@@ -165,7 +165,7 @@ class MemoryNetwork:
         if self.exhausted:
             self.exhausted -= 1
             raise _error(errno.EMFILE)
-        node = self._directory.node(path)
+        node = self._directory.inode(path)
         listener = self._listeners.get(node)
         if node.kind is not Kind.SOCKET or listener is None:
             raise _error(errno.ECONNREFUSED)

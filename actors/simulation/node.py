@@ -183,9 +183,9 @@ class SimulatedNode:
 
     def _check_leaks(self) -> None:
         connections = [path for path, stream in self.network.opened if not stream.closed]
-        if connections or self.directory.instances:
+        if connections or self.directory.inotify.instances:
             raise LeakError(
-                f"left open: connections to {connections}, {len(self.directory.instances)} instances of inotify"
+                f"left open: connections to {connections}, {len(self.directory.inotify.instances)} instances of inotify"
             )
 
     # --- the daemon ---------------------------------------------------------------------------------------------------
@@ -409,8 +409,8 @@ class SimulatedNode:
         # One of them is this node's own.
         if len(streams) != 1:
             found.append(f"{len(streams)} readers of the stream of changes")
-        if len(self.directory.instances) != 1:
-            found.append(f"{len(self.directory.instances)} instances of inotify")
+        if len(self.directory.inotify.instances) != 1:
+            found.append(f"{len(self.directory.inotify.instances)} instances of inotify")
         return found
 
     def state(self, socket: str) -> str | None:

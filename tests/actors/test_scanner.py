@@ -192,11 +192,11 @@ async def test_a_rescan_without_inotify_finds_everything_and_says_why_it_is_unwa
 ) -> None:
     """Faults 17, 18 and 24."""
     stage = in_memory(A)
-    setattr(stage.directory, exhausted, 0)
+    setattr(stage.directory.inotify, exhausted, 0)
     report = await stage.rescan()
     assert (report.sockets, report.paths) == (1, frozenset({A}))
     assert (report.unwatched or "").startswith(reason)
-    setattr(stage.directory, exhausted, None)
+    setattr(stage.directory.inotify, exhausted, None)
     assert (await stage.rescan()).unwatched is None
 
 
@@ -256,7 +256,7 @@ async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
 async def test_where_events_may_be_lost_every_rescan_is_a_deep_one(autojump_clock: MockClock) -> None:
     """Faults 11 and 24: without inotify only the change time tells a socket that was made again."""
     stage = in_memory(A)
-    stage.directory.instances_left = 0
+    stage.directory.inotify.instances_left = 0
     await stage.rescan()
     await trio.sleep(1)
     stage.directory.replace(A)
@@ -343,7 +343,7 @@ async def test_following_events_ends_at_the_deadline(autojump_clock: MockClock) 
     await stage.rescan()
     await stage.scanner.follow_events(7.5)
     assert trio.current_time() == 7.5
-    stage.directory.instances_left = 0
+    stage.directory.inotify.instances_left = 0
     without = scanned(stage.directory)
     await without.rescan()
     await without.scanner.follow_events(9.5)
@@ -354,9 +354,9 @@ async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: Mo
     stage = in_memory(A)
     stage.scanner.close()
     await stage.rescan()
-    assert len(stage.directory.instances) == 1
+    assert len(stage.directory.inotify.instances) == 1
     stage.scanner.close()
-    assert stage.directory.instances == []
+    assert stage.directory.inotify.instances == []
 
 
 # --- a real directory -------------------------------------------------------------------------------------------------

@@ -437,7 +437,7 @@ async def test_a_block_that_is_cancelled_ends_at_once(autojump_clock: MockClock)
             await trio.sleep_forever()
     assert scope.cancelled_caught
     assert trio.current_time() == 2.0
-    assert node.directory.instances == []
+    assert node.directory.inotify.instances == []
 
 
 async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:

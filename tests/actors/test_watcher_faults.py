@@ -308,7 +308,7 @@ async def test_an_overflow_scans_everything_at_once(autojump_clock: MockClock) -
     """Fault 19, behaviour 14: three thousand sockets through a queue that holds sixteen events."""
     async with staged() as stage:
         await stage.told()
-        stage.directory.queue_size = 16
+        stage.directory.inotify.queue_size = 16
         await trio.sleep(1)
         for number in range(3000):
             stage.directory.bind(f"{ROOT}/{number}.sock")
@@ -348,7 +348,7 @@ async def test_without_inotify_polling_works_alone_until_there_is_some_again(
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(ROOT)
-        setattr(directory, exhausted, 0)
+        setattr(directory.inotify, exhausted, 0)
 
     async with staged(prepare=prepare) as stage:
         assert stage.reports[-1].watching == "polling"
@@ -362,7 +362,7 @@ async def test_without_inotify_polling_works_alone_until_there_is_some_again(
             (25.5, "a.sock appeared #1"),
         ]
         assert [report.time for report in stage.reports] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5]
-        setattr(stage.directory, exhausted, None)
+        setattr(stage.directory.inotify, exhausted, None)
         await trio.sleep(10)
         assert stage.reports[-1].watching == "events"
         stage.directory.bind(f"{ROOT}/b.sock")
@@ -374,7 +374,7 @@ async def test_polling_alone_tells_a_socket_that_was_made_again(autojump_clock: 
 
     def prepare(directory: MemoryDirectory) -> None:
         with_socket(directory)
-        directory.instances_left = 0
+        directory.inotify.instances_left = 0
 
     async with staged(prepare=prepare) as stage:
         await trio.sleep(1)
@@ -482,4 +482,4 @@ async def test_errors_of_ours_end_the_watcher(autojump_clock: MockClock) -> None
     with pytest.raises(ExceptionGroup) as caught:
         await play()
     assert caught.group_contains(ZeroDivisionError)
-    assert directory.instances == []
+    assert directory.inotify.instances == []

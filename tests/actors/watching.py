@@ -135,4 +135,4 @@ async def staged(
         await trio.testing.wait_all_tasks_blocked()
         yield stage
         nursery.cancel_scope.cancel()
-    assert directory.instances == [], "a watcher that ended left an instance of inotify behind"
+    assert directory.inotify.instances == [], "a watcher that ended left an instance of inotify behind"

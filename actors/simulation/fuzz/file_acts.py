@@ -77,7 +77,7 @@ def disturb_events(stage: Stage, act: Act, chance: random.Random) -> None:
                 directory.lose_watch(path)
                 stage.sentinels.excuse(12.0)
         case _:
-            directory.watches_left = None if directory.watches_left is not None else chance.randrange(2)
+            directory.inotify.watches_left = None if directory.inotify.watches_left is not None else chance.randrange(2)
             stage.sentinels.excuse(32.0)
 
 

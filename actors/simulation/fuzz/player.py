@@ -198,7 +198,7 @@ class Player(Stage):
         self.trace.line("calm")
         directory, network = self.node.directory, self.node.network
         directory.resume_events()
-        directory.watches_left, directory.crashes = None, 0
+        directory.inotify.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
         directory.release_events()

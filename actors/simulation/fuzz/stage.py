@@ -99,7 +99,7 @@ class Stage:
             or directory.scan_errors
             or directory.look_errors
             or directory.withhold_self_events
-            or directory.watches_left is not None
+            or directory.inotify.watches_left is not None
             or self.node.network.exhausted
             or self.handler is None
         )
