@@ -1,7 +1,7 @@
-"""The actors: all that waits.
+"""The actors: everything that waits.
 
-The cast, and the graph of their messages. A solid arrow is an inbox, a Trio memory channel; what is written beside it
-is what travels there (``plugind.protocol.messages``)::
+This is the graph of their messages. An arrow leads to an inbox, a Trio memory channel; beside it stand the messages of
+``plugind.protocol.messages`` that travel there::
 
                         SocketAppeared, SocketVanished, SocketTouched,
                         EntryRefused, ScanCompleted
@@ -24,9 +24,11 @@ is what travels there (``plugind.protocol.messages``)::
          └────────────────────────── RootReported ──────────────────────────────────────────────────► the view,
                                                                                                       the socket
 
-Asks flow down by ``send_nowait`` into inboxes that the protocol bounds: a registration has at most one ask under way,
-and of one path the reconciler tells levels, not edges. Reports flow up by ``await send``: to the reconciler, which
-waits only for Status, and to Status, which waits for nobody. So no cycle of blocking sends exists.
+Asks flow down by ``send_nowait`` into inboxes whose size the protocol bounds: a registration has at most one ask under
+way, and the reconciler sends to a registration what is the case at its path now. Reports flow up by ``await send``: to
+the reconciler, which waits only for the status actor, and to the status actor, which waits for no other. So no
+circle of actors blocks on each other.
 
-No actor imports another: the supervisor binds them.
+The supervisor starts the registration actor that the reconciler asks for, and returns its address. No actor imports
+another: the supervisor hands each the addresses that it may use.
 """
