@@ -1,10 +1,10 @@
-"""How many descriptors this process may have."""
+"""How many file descriptors this process may have."""
 
 from __future__ import annotations
 
 import resource
 
-#: Kept for the status socket's clients, inotify, logs and what a handler opens.
+#: Kept for the clients of the status socket, for inotify, for logs and for what a handler opens.
 RESERVE = 256
 
 

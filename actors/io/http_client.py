@@ -1,4 +1,4 @@
-"""The asking side of the status socket: one HTTP/1.1 request on a connection of its own."""
+"""The client of the status socket: each HTTP/1.1 request has a connection of its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import trio
 
 from .unix_socket import connect, stream_socket
 
-#: Bytes of a whole answer that is kept in memory.
+#: Bytes of the largest answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024
 
 
 class UnreachableError(Exception):
-    """Nobody answers at the status socket; ``code`` is the errno, None where the answer was no HTTP."""
+    """There is no daemon at the status socket; ``code`` is the errno, None if the answer was not HTTP."""
 
     def __init__(self, path: str, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class UnreachableError(Exception):
 
 @attrs.define
 class Reply:
-    """An answer whose body is still to be read."""
+    """An answer whose body has still to be read."""
 
     status: int
     _stream: trio.SocketStream
@@ -37,16 +37,20 @@ class Reply:
     _path: str
 
     async def receive(self) -> bytes:
-        """Return what has come of the body; empty at its end.
+        """Wait for the next part of the body and return it; empty at the end.
 
         Raises:
-          UnreachableError: if the daemon leaves in the middle.
+          UnreachableError: if the connection ends within the body.
         """
         event = await _next_event(self._stream, self._connection, self._path)
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def body(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body.
+
+        Raises:
+          UnreachableError: if the connection ends within the body, or the body is over ``MAX_ANSWER`` bytes.
+        """
         whole = bytearray()
         while piece := await self.receive():
             whole += piece
@@ -55,18 +59,18 @@ class Reply:
         return bytes(whole)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece, as it arrives; to be closed when it is left early."""
+        """Yield the body piece by piece, as it arrives; a caller that stops early must close the generator."""
         while piece := await self.receive():
             yield piece
 
     def lines(self) -> Lines:
-        """Return the body line by line, without the line ends."""
+        """Return an iterator over the lines of the body, without their ends."""
         return Lines(self)
 
 
 @attrs.define
 class Lines:
-    """The lines of a body as they arrive. No generator, which would have to be closed when it is left early."""
+    """The lines of a body as they arrive. Unlike a generator, it need not be closed by a caller that stops early."""
 
     _reply: Reply
     _whole: collections.deque[bytes] = attrs.field(factory=collections.deque)
@@ -87,10 +91,10 @@ class Lines:
 
 @contextlib.asynccontextmanager
 async def ask(path: str, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
-    """Ask the daemon whose status socket is at ``path``; the deadline is the caller's.
+    """Send one request to the daemon whose status socket is at ``path``. The caller sets the deadline.
 
     Raises:
-      UnreachableError: if nobody answers, or something that speaks no HTTP.
+      UnreachableError: if there is no answer, or none in HTTP.
     """
     stream = trio.SocketStream(await _connect(path))
     try:
@@ -99,7 +103,7 @@ async def ask(path: str, method: str, target: str, body: bytes = b"") -> AsyncIt
         asked = connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
         asked += connection.send(h11.Data(data=body)) or b""
         asked += connection.send(h11.EndOfMessage()) or b""
-        # A server that refuses early may have left before it took all; its answer is there all the same.
+        # A server that refuses early may close before it has read everything; its answer has come all the same.
         with contextlib.suppress(trio.BrokenResourceError):
             await stream.send_all(asked)
         head = await _next_event(stream, connection, path)

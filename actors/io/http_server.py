@@ -1,8 +1,8 @@
-"""HTTP/1.1 on a stream, with h11: one request to a connection, under limits and deadlines (fault 93).
+"""HTTP/1.1 on a stream, with h11: one request for each connection, under limits and deadlines (fault 93).
 
-One request and then ``Connection: close``: a connection of a local client costs microseconds, and what cannot be kept
-open cannot be abused. A handler is an async function from :class:`Request` to :class:`Response`. What follows from a
-broken connection ends that connection alone; an error of ours is let through to the actor that serves.
+Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
+connections that do not stay open. A broken connection ends nothing but itself; an error of our own is raised to the
+actor that serves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 @attrs.frozen
 class HttpLimits:
-    """What one client may take; times are seconds."""
+    """What the clients may take; times are seconds."""
 
     connections: int = 64
     #: Bytes of the request line and headers together.
@@ -34,15 +34,15 @@ class HttpLimits:
     body_bytes: int = 64 * 1024
     #: For the whole request to arrive, however its bytes are spread.
     request: float = 10.0
-    #: For a response that is no stream to be made and taken.
+    #: For a response that is not a stream to be made and taken.
     response: float = 60.0
-    #: For one piece of a stream to be taken.
+    #: For the client to take one piece of a stream.
     piece: float = 30.0
 
 
 @attrs.frozen
 class Request:
-    """A request, whole. ``path`` is as it came, percent-encoded and without the query."""
+    """A whole request. ``path`` is percent-encoded, as it was sent, and without the query."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Request:
 
 @attrs.frozen
 class Response:
-    """An answer: ``body`` whole, or written piece by piece; ``endless`` ones end when the client leaves."""
+    """An answer: a whole ``body``, or one that ``write`` sends piece by piece; ``endless`` ones end with the client."""
 
     status: int
     content_type: str
@@ -64,7 +64,7 @@ class Response:
 
 
 def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """A response of one JSON value and a line end."""
+    """A response of one JSON value and a newline."""
     return Response(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
 
 
@@ -73,8 +73,8 @@ def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) 
     return json_response(status, {"error": error}, headers)
 
 
-class Handler(Protocol):
-    """What answers requests."""
+class RequestHandler(Protocol):
+    """An async function from a request to its answer."""
 
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
@@ -84,40 +84,58 @@ class _TooLargeError(Exception):
     """The body is over the limit."""
 
 
-async def serve(listener: UnixListener, handler: Handler, limits: HttpLimits, *, allowed: frozenset[int]) -> None:
-    """Serve connections on ``listener`` until it is closed; peers whose user id is not ``allowed`` are told no."""
+async def serve(
+    listener: UnixListener, handler: RequestHandler, limits: HttpLimits, *, allowed: frozenset[int]
+) -> None:
+    """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403."""
+    admission = _Admission(handler, limits, allowed)
     async with trio.open_nursery() as nursery:
-        open_now = 0
-
-        async def serve_one(stream: trio.SocketStream, refusal: Response | None) -> None:
-            nonlocal open_now
-            try:
-                await serve_connection(stream, handler, limits, peer=peer_credentials(stream.socket), refusal=refusal)
-            finally:
-                open_now -= 1
-
         while True:
             try:
                 connection = await listener.accept()
             except trio.ClosedResourceError:
-                # The listener was closed: who is here is still served.
+                # The connections that are open are still served.
                 return
-            refusal: Response | None = None
-            if open_now >= 2 * limits.connections:
-                connection.close()
-                continue
-            if open_now >= limits.connections:
-                refusal = problem(503, f"{limits.connections} connections are open, which is the limit")
-            elif peer_credentials(connection).uid not in allowed:
-                refusal = problem(403, "only the user of the daemon and root may ask")
-            # Counted here: several may be accepted before the task of the first one runs.
-            open_now += 1
-            nursery.start_soon(serve_one, trio.SocketStream(connection), refusal)
+            admission.admit(connection, nursery)
+
+
+@attrs.define
+class _Admission:
+    """Admits connections to one listener."""
+
+    _handler: RequestHandler
+    _limits: HttpLimits
+    _allowed: frozenset[int]
+    _open: int = 0
+
+    def admit(self, connection: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        """Serve ``connection`` in ``nursery``, or refuse it; beyond twice the limit it is closed without an answer."""
+        if self._open >= 2 * self._limits.connections:
+            connection.close()
+            return
+        peer = peer_credentials(connection)
+        refusal = self._refusal(peer)
+        # Counted here, since several may be accepted before the task of the first one runs.
+        self._open += 1
+        nursery.start_soon(self._serve, trio.SocketStream(connection), peer, refusal)
+
+    def _refusal(self, peer: Credentials) -> Response | None:
+        if self._open >= self._limits.connections:
+            return problem(503, f"{self._limits.connections} connections are open, which is the limit")
+        if peer.uid not in self._allowed:
+            return problem(403, "only the user of the daemon and root may ask")
+        return None
+
+    async def _serve(self, stream: trio.SocketStream, peer: Credentials, refusal: Response | None) -> None:
+        try:
+            await serve_connection(stream, self._handler, self._limits, peer=peer, refusal=refusal)
+        finally:
+            self._open -= 1
 
 
 async def serve_connection(
     stream: trio.abc.Stream,
-    handler: Handler,
+    handler: RequestHandler,
     limits: HttpLimits,
     *,
     peer: Credentials | None = None,
@@ -141,7 +159,7 @@ async def serve_connection(
                 answer = refusal or await handler(request)
         await _respond(stream, connection, answer, limits, bodiless=request is not None and request.method == "HEAD")
     except (OSError, trio.BrokenResourceError, trio.TooSlowError):
-        # The client left, or takes nothing: there is nobody to tell.
+        # The client has closed, or reads nothing, so there is nobody to answer.
         pass
     finally:
         await trio.aclose_forcefully(stream)
@@ -150,27 +168,7 @@ async def serve_connection(
 async def _receive_request(
     stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits, peer: Credentials | None
 ) -> Request:
-    head: h11.Request | None = None
-    body = bytearray()
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            if connection.they_are_waiting_for_100_continue:
-                await stream.send_all(_go_on(connection))
-            data = await stream.receive_some(65536)
-            if not data and head is None and not connection.trailing_data[0]:
-                raise trio.BrokenResourceError("the client left before it asked")
-            connection.receive_data(bytes(data))
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > limits.body_bytes:
-                raise _TooLargeError
-        else:
-            break
-    if head is None:
-        raise trio.BrokenResourceError("the client left before it asked")
+    head, body = await _receive_whole(stream, connection, limits)
     if head.http_version not in (b"1.0", b"1.1"):
         raise h11.RemoteProtocolError("only HTTP/1.1 is spoken here", error_status_hint=505)
     try:
@@ -178,7 +176,37 @@ async def _receive_request(
         query = dict(parse_qsl(target.query, errors="surrogateescape", max_num_fields=16))
     except ValueError as error:
         raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
-    return Request(head.method.decode("ascii"), target.path, query, bytes(body), peer)
+    return Request(head.method.decode("ascii"), target.path, query, body, peer)
+
+
+async def _receive_whole(
+    stream: trio.abc.Stream, connection: h11.Connection, limits: HttpLimits
+) -> tuple[h11.Request, bytes]:
+    head: h11.Request | None = None
+    body = bytearray()
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            await _receive_more(stream, connection, begun=head is not None)
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > limits.body_bytes:
+                raise _TooLargeError
+        elif head is None:
+            raise trio.BrokenResourceError("the client closed before it sent a request")
+        else:
+            return head, bytes(body)
+
+
+async def _receive_more(stream: trio.abc.Stream, connection: h11.Connection, *, begun: bool) -> None:
+    if connection.they_are_waiting_for_100_continue:
+        await stream.send_all(_go_on(connection))
+    data = await stream.receive_some(65536)
+    if not data and not begun and not connection.trailing_data[0]:
+        raise trio.BrokenResourceError("the client closed before it sent a request")
+    connection.receive_data(bytes(data))
 
 
 def _go_on(connection: h11.Connection) -> bytes:
@@ -216,7 +244,7 @@ async def _respond(
 
 
 async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Awaitable[None]], send: Send) -> None:
-    """Write an endless stream; a client that leaves, takes nothing, or says more than it may, ends it.
+    """Write an endless stream until the client closes, stops reading, or sends anything.
 
     Raises:
       trio.BrokenResourceError: if the client ended it.
@@ -235,4 +263,4 @@ async def _write_while_there(stream: trio.abc.Stream, write: Callable[[Send], Aw
             finished = True
         nursery.cancel_scope.cancel()
     if not finished:
-        raise trio.BrokenResourceError("the client left")
+        raise trio.BrokenResourceError("the client closed")

@@ -1,11 +1,12 @@
 """Frame budgets: what a client may send besides calls, counted before anything parses it.
 
-HTTP/2 lets a peer send frames without end that cost it nothing and us a parse, an answer or a stream set up and torn
-down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits none of them (faults 54 to 60).
-:class:`FrameBudget` reads the nine-byte frame headers alone, so a flood is recognised before it is paid for.
+HTTP/2 lets a peer send frames without end that cost it nothing, and cost the server a parse, an answer or a stream that
+is set up and torn down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits none of them
+(faults 54 to 60). :class:`FrameBudget` reads only the nine-byte frame headers, so it recognises a flood before the
+frames are parsed.
 
-A budget is a bucket of tokens for each kind: full at first, refilled by time, so that years of keep-alive are allowed
-and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is handed in.
+A budget is a bucket of tokens for each kind. It is full at first and refilled by time, so that years of keep-alive are
+allowed and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is an argument.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from collections.abc import Mapping
 
 import attrs
 
-#: RFC 9113 section 3.4; frames begin behind it.
+#: RFC 9113 section 3.4; the first frame follows it.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADER = 9
 
 
 class FrameKind(enum.Enum):
-    """The frames that are counted, each kind in a bucket of its own."""
+    """The kinds of frames that are counted, each in a bucket of its own."""
 
     PING = "PING"
     SETTINGS = "SETTINGS"
@@ -36,14 +37,14 @@ class FrameKind(enum.Enum):
 
 @attrs.frozen
 class Allowance:
-    """How many frames of one kind at once (``burst``), and how many a second for ever (``rate``)."""
+    """How many frames of one kind may come at once (``burst``), and how many a second in the long run (``rate``)."""
 
     burst: float
     rate: float
 
 
-#: Wide of what grpc-go, grpc-core, grpc-js and grpclib send, which probe bandwidth with PINGs and cancel calls in
-#: bulk; narrow enough that a core is not spent on one client.
+#: Well above what grpc-go, grpc-core, grpc-js and grpclib send, which probe bandwidth with PINGs and cancel calls in
+#: bulk; low enough that one client does not occupy a core.
 DEFAULT_ALLOWANCES: Mapping[FrameKind, Allowance] = {
     FrameKind.PING: Allowance(200, 20),
     FrameKind.SETTINGS: Allowance(32, 1),
@@ -52,7 +53,7 @@ DEFAULT_ALLOWANCES: Mapping[FrameKind, Allowance] = {
     FrameKind.PRIORITY: Allowance(100, 10),
     FrameKind.UNKNOWN: Allowance(100, 10),
     FrameKind.RESET: Allowance(400, 50),
-    # One to say that it begins to leave, one to leave.
+    # A client that leaves gracefully sends two.
     FrameKind.GOAWAY: Allowance(8, 0.1),
     FrameKind.WINDOW_UPDATE: Allowance(1000, 100),
 }
@@ -67,7 +68,7 @@ class FloodError(Exception):
 
 
 class OverlongFrameError(Exception):
-    """A frame announces more bytes than we offered to take; refused before its bytes are kept (fault 50)."""
+    """A frame announces more bytes than we accept; it is refused before its bytes are kept (fault 50)."""
 
 
 class FrameBudget:
@@ -82,9 +83,11 @@ class FrameBudget:
         self._partial = b""
 
     def feed(self, data: bytes | bytearray, now: float) -> None:
-        """Count the frames that begin in ``data``, which arrived at ``now`` seconds.
+        """Count the frames that begin in ``data``, which arrived at ``now`` seconds. After an error, feed no more.
 
-        Raises :class:`FloodError` or :class:`OverlongFrameError`; nothing may be fed after that.
+        Raises:
+          FloodError: if there are more frames of a kind than its budget allows.
+          OverlongFrameError: if a frame is longer than we accept.
         """
         self._refill(now)
         at = 0
@@ -102,13 +105,17 @@ class FrameBudget:
             self._skip = self._charge_header(header)
 
     def charge(self, kind: FrameKind) -> None:
-        """Take one token of ``kind``; raises :class:`FloodError` when there is none."""
+        """Take one token of ``kind``.
+
+        Raises:
+          FloodError: if there is none left.
+        """
         self._tokens[kind] -= 1
         if self._tokens[kind] < 0:
             raise FloodError(kind)
 
     def credit(self, kind: FrameKind) -> None:
-        """Give back one token of ``kind``, up to the burst, since the client had good cause to send such a frame."""
+        """Give back one token of ``kind``, up to the burst, since the client had good reason to send such a frame."""
         self._tokens[kind] = min(self._allowances[kind].burst, self._tokens[kind] + 1)
 
     def _refill(self, now: float) -> None:
@@ -127,8 +134,8 @@ class FrameBudget:
         return length
 
 
-#: RFC 9113 section 6; None for the types that other limits hold: DATA with content by flow control, HEADERS by the
-#: number of calls, CONTINUATION by h2, and PUSH_PROMISE, which ends the connection.
+#: The frame types of RFC 9113 section 6. None marks the types that are limited elsewhere: DATA with content by flow
+#: control, HEADERS by the number of calls, CONTINUATION by h2, and PUSH_PROMISE, which ends the connection.
 _DATA = 0x0
 _END_STREAM = 0x1
 _KINDS: Mapping[int, FrameKind | None] = {
@@ -146,7 +153,7 @@ _KINDS: Mapping[int, FrameKind | None] = {
 
 
 def _kind(frame_type: int, flags: int, length: int) -> FrameKind | None:
-    """The bucket that one frame is charged to; None when it is not counted."""
+    """The bucket that a frame is charged to; None if it is not counted."""
     if frame_type == _DATA and length == 0 and not flags & _END_STREAM:
         return FrameKind.EMPTY_DATA
     return _KINDS.get(frame_type, FrameKind.UNKNOWN)

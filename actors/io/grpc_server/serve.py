@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger("plugind.serving")
+#: Endings that need nobody's attention.
+_USUAL = frozenset({EndReason.PEER_CLOSED, EndReason.STOPPED, EndReason.IDLE})
 DEFAULT_LIMITS = ServerLimits()
 
 
@@ -57,11 +59,7 @@ def log_report(what: HandlerFailed | ConnectionEnded) -> None:
         case HandlerFailed(method, error):
             _log.error("handler failed: method=%s", method, exc_info=error)
         case ConnectionEnded(peer, Ending(reason, detail), error):
-            level = (
-                logging.DEBUG
-                if reason in (EndReason.PEER_CLOSED, EndReason.STOPPED, EndReason.IDLE)
-                else logging.WARNING
-            )
+            level = logging.DEBUG if reason in _USUAL else logging.WARNING
             text = "connection ended: reason=%r detail=%r peer_pid=%s"
             pid = None if peer.credentials is None else peer.credentials.pid
             _log.log(level, text, reason.value, detail, pid, exc_info=error)

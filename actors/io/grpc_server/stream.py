@@ -76,12 +76,11 @@ class ServerStream(Generic[RecvT, SendT]):
             return None
         if self._cardinality.client_streaming:
             await self._request.begun()
-        with trio.move_on_after(self._limits.receive_timeout) as scope:
+        timeout = self._limits.receive_timeout
+        with trio.move_on_after(timeout) as scope:
             payload = await self._request.next()
         if scope.cancelled_caught:
-            raise GRPCError(
-                Status.DEADLINE_EXCEEDED, f"the request took longer than {self._limits.receive_timeout:g} s"
-            )
+            raise GRPCError(Status.DEADLINE_EXCEEDED, f"the request took longer than {timeout:g} s")
         if payload is None:
             if not self._cardinality.client_streaming:
                 raise GRPCError(Status.INTERNAL, "a unary request has no message")

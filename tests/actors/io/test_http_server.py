@@ -28,7 +28,7 @@ async def echo(request: Request) -> Response:
 
 
 async def served(
-    sent: bytes, *, handler: http.Handler = echo, limits: HttpLimits = LIMITS, refusal: Response | None = None
+    sent: bytes, *, handler: http.RequestHandler = echo, limits: HttpLimits = LIMITS, refusal: Response | None = None
 ) -> tuple[int, bytes]:
     """Send bytes to a connection that is served, and return its answer; status 0 where none came."""
     client, server = memory_stream_pair()
@@ -216,7 +216,7 @@ async def running(
     limits: HttpLimits = LIMITS,
     *,
     allowed: frozenset[int] = frozenset({0, os.geteuid()}),
-    handler: http.Handler = echo,
+    handler: http.RequestHandler = echo,
 ) -> AsyncIterator[Callable[[], None]]:
     """A server on ``listener`` for the block; the value stops it at once."""
     async with trio.open_nursery() as nursery:
