@@ -1,8 +1,9 @@
-"""Unix sockets in memory: the dialing port of a simulated node.
+"""Unix sockets in memory: a simulated node dials through them.
 
-A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory`, not to a path, as in
-the kernel: a renamed socket can still be dialed, and one that was unlinked and made again is another. Connections are
-those of ``plugind.actors.simulation.streams``. Errors and waits are those of ``plugind.actors.io.grpc_client.dial``.
+A listener belongs to an inode of a :class:`~plugind.actors.simulation.directory.MemoryDirectory` and not to a path, as
+in the kernel: a renamed socket can still be dialed, and a socket that was unlinked and made again is another one. The
+connections are those of ``plugind.actors.simulation.streams``. Errors and waits are those of
+``plugind.actors.io.grpc_client.dial``.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
 
 class Accepting(enum.Enum):
-    """What becomes of those who connect to a socket."""
+    """What happens to a connection to a socket."""
 
-    #: They are served.
+    #: It is served.
     SERVES = "serves"
-    #: The connection stands, and no byte ever comes back (fault 32).
+    #: It is accepted, and no byte ever comes back (fault 32).
     SILENT = "silent"
-    #: The connection is closed as soon as it stands (fault 33).
+    #: It is closed as soon as it is accepted (fault 33).
     CLOSES = "closes"
-    #: The backlog is full: nobody gets in, whoever dials waits (fault 30).
+    #: The backlog is full: nothing is accepted, and a dial waits (fault 30).
     BACKLOG_FULL = "backlog full"
     #: The permissions of the socket forbid it (fault 29).
     DENIED = "denied"
@@ -45,17 +46,17 @@ Serve = Callable[[ServerEnd], Awaitable[object]]
 
 @attrs.define(eq=False)
 class Listener:
-    """Somebody who listens on an inode. :meth:`close` is the end of that process."""
+    """A process that listens on an inode. :meth:`close` is the end of that process."""
 
     serve: Serve
     peer: Credentials
     accepting: Accepting = Accepting.SERVES
     seconds_per_byte: float = 0.0
-    #: How many connections there have been.
+    #: How many connections there have been so far.
     accepted: int = 0
     #: The process that serves: cancelled when it dies.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
-    #: Those that are open now, in the order they came.
+    #: The connections that are open now, in the order in which they were made.
     connections: list[MemoryConnection] = attrs.Factory(list)
     _arrivals: trio.MemorySendChannel[MemoryConnection] = attrs.field(init=False)
     _waiting: trio.MemoryReceiveChannel[MemoryConnection] = attrs.field(init=False)
@@ -64,7 +65,7 @@ class Listener:
         self._arrivals, self._waiting = trio.open_memory_channel[MemoryConnection](1024)
 
     async def run(self) -> None:
-        """Serve those who connect until the process dies."""
+        """Serve connections until the process dies."""
         with self.scope:
             async with trio.open_nursery() as nursery:
                 async for accepted in self._waiting:
@@ -79,7 +80,7 @@ class Listener:
                 self.connections.remove(accepted)
 
     def connect(self) -> MemoryConnection:
-        """A client got in."""
+        """Accept a connection, and return it."""
         made = memory_connection()
         made.server.seconds_per_byte = self.seconds_per_byte
         self.accepted += 1
@@ -98,7 +99,7 @@ class Listener:
             broken.reset()
 
     def close(self) -> None:
-        """The process is gone: its connections end as the kernel ends them, without a word of HTTP/2."""
+        """End the process. Its connections end as the kernel ends them, without a frame of HTTP/2."""
         connections, self.connections = self.connections, []
         for ended in connections:
             ended.server.close()
@@ -107,18 +108,18 @@ class Listener:
 
 
 class MemoryNetwork:
-    """Who listens on which inode of ``directory``."""
+    """Which process listens on which inode of ``directory``."""
 
     def __init__(self, directory: MemoryDirectory) -> None:
         self._directory = directory
         self._listeners: dict[Hashable, Listener] = {}
-        #: Tries to connect so far, refused ones included, with their virtual times.
+        #: The attempts to connect so far, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
-        #: This many more connections fail for want of descriptors (fault 46).
+        #: How many more attempts fail because there are no descriptors left (fault 46).
         self.exhausted = 0
         #: The next so many dials crash the registration.
         self.crashes = 0
-        #: The client's ends of all connections, with their paths, to see that none is left open.
+        #: The client's ends of all connections, with their paths: tests check that none is left open.
         self.opened: list[tuple[str, ClientEnd]] = []
 
     def listen(self, path: str, listener: Listener) -> None:
@@ -126,7 +127,7 @@ class MemoryNetwork:
         self._listeners[self._directory.inode(path)] = listener
 
     def end(self, listener: Listener) -> None:
-        """Close ``listener``, if it is there still."""
+        """Close ``listener``, and forget it if it still listens."""
         listener.close()
         for node, other in tuple(self._listeners.items()):
             if other is listener:
@@ -161,7 +162,11 @@ class MemoryNetwork:
         return Channel(made.client, peer=listener.peer)
 
     def _listener(self, path: str) -> Listener:
-        """Who lets one in at ``path``. Raises OSError as connect() does."""
+        """Return the listener that accepts at ``path``.
+
+        Raises:
+          OSError: as connect() does.
+        """
         if self.exhausted:
             self.exhausted -= 1
             raise _error(errno.EMFILE)

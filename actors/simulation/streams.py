@@ -1,9 +1,9 @@
-"""Connections in memory: pairs of connected unix stream sockets, as the actors meet them.
+"""Connections in memory: pairs of ends that behave like connected unix stream sockets.
 
-What travels on them is the real wire, over Trio's memory streams. Those are the server's end, more or less as they
-come. The client's end is a :class:`~plugind.actors.io.grpc_client.transport.Transport` that puts bytes
-into the one and takes them from the other itself, as Trio has it for tests: so it waits where a real socket's does, and
-a simulation takes less time than with a stream at that end too.
+The bytes on them are the real wire, over Trio's memory streams. The server's end is little more than such a stream. The
+client's end is a :class:`~plugind.actors.io.grpc_client.transport.Transport` that puts bytes into the one stream and
+takes them from the other by Trio's own interface for tests. It therefore waits where a real socket waits, and a
+simulation takes less time than with a stream at that end too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _error(number: int) -> OSError:
 
 
 class ClientEnd:
-    """The end of who dialed: see :class:`plugind.actors.io.grpc_client.transport.Transport`."""
+    """The end of the side that dialed: a :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
 
     def __init__(self, incoming: trio.testing.MemorySendStream, outgoing: trio.testing.MemoryReceiveStream) -> None:
         incoming.send_all_hook = self._take_in
@@ -36,7 +36,7 @@ class ClientEnd:
         self.closed = False
 
     def send(self, data: bytearray) -> int:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        """See ``Transport``."""
         if self._was_reset:
             raise _error(errno.ECONNRESET)
         try:
@@ -46,28 +46,28 @@ class ClientEnd:
         return len(data)
 
     async def receive(self, *, unsent: bool) -> bytes | None:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        """See ``Transport``."""
         del unsent  # There is always room.
         self._nudged = False
         await trio.lowlevel.checkpoint()
-        data = self._look()
-        if data is None and not self._stirred:
+        data = self._read()
+        if data is None and not self._interrupted:
             await self._wait()
-            data = self._look()
+            data = self._read()
         if self.closed:
             raise trio.ClosedResourceError
         return data
 
     @property
-    def _stirred(self) -> bool:
-        """Somebody wants a wait to end, whatever has come."""
+    def _interrupted(self) -> bool:
+        """True if a wait must end, whatever has come."""
         return self._nudged or self.closed
 
-    def _look(self) -> bytes | None:
-        return None if self._stirred else self.receive_now()
+    def _read(self) -> bytes | None:
+        return None if self._interrupted else self.receive_now()
 
     def receive_now(self) -> bytes | None:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        """See ``Transport``."""
         if self._was_reset:
             raise _error(errno.ECONNRESET)
         try:
@@ -76,23 +76,23 @@ class ClientEnd:
             return None
 
     def nudge(self) -> None:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        """See ``Transport``."""
         self._nudged = True
         self._wake()
 
     def close(self) -> None:
-        """See :class:`~plugind.actors.io.grpc_client.transport.Transport`."""
+        """See ``Transport``."""
         self.closed = True
         self._outgoing.put_eof()
         self._wake()
 
     def reset(self) -> None:
-        """The connection broke: what was sent and not read is lost."""
+        """Break the connection: what was sent and not read is lost."""
         self._was_reset = True
         self._wake()
 
     async def _take_in(self) -> None:
-        """The server sent something."""
+        """Wake the reader: the server has sent something."""
         if self.closed or self._was_reset:
             raise trio.BrokenResourceError(os.strerror(errno.EPIPE))
         self._wake()
@@ -113,7 +113,7 @@ class ClientEnd:
 
 
 class ServerEnd(trio.abc.HalfCloseableStream):
-    """The end of who listens. ``seconds_per_byte`` makes what it sends arrive byte by byte."""
+    """The end of the side that listens. With ``seconds_per_byte`` its bytes arrive one by one."""
 
     def __init__(self, outgoing: trio.testing.MemorySendStream, incoming: trio.testing.MemoryReceiveStream) -> None:
         self._outgoing = outgoing
@@ -135,7 +135,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         await self._outgoing.wait_send_all_might_not_block()
 
     def half_close(self) -> None:
-        """Send no more, and read on (fault 37)."""
+        """Stop sending, and read on (fault 37)."""
         self._outgoing.close()
 
     async def send_eof(self) -> None:
@@ -160,7 +160,7 @@ class ServerEnd(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def reset(self) -> None:
-        """The connection broke."""
+        """Break the connection: the next read fails."""
         self._was_reset = True
         self._incoming.put_eof()
 
@@ -173,7 +173,7 @@ class MemoryConnection:
     server: ServerEnd
 
     def reset(self) -> None:
-        """Break it: both ends learn that it was reset, whatever was on its way is lost."""
+        """Break it: both ends learn that it was reset, and what was on its way is lost."""
         self.client.reset()
         self.server.reset()
 

@@ -1,4 +1,4 @@
-"""How many more frames of each kind a peer may send, of those that cost us work and carry nothing (faults 54 to 60)."""
+"""How many more frames a peer may send of each kind that costs us work and carries nothing (faults 54 to 60)."""
 
 from typing import Final
 
@@ -37,13 +37,17 @@ class Budgets:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits.budgets
+        #: Frames of each kind in this period, less those that our own frames asked for.
         self.spent = [0] * 9
-        """Frames of each kind in this period, less those that something of ours asked for."""
+        #: Frames of all kinds in this period.
         self.counted = 0
-        """Frames of all kinds in this period."""
 
     def spend(self, kind: int) -> None:
-        """Count one frame. Raises `WireError` for one too many."""
+        """Count one frame.
+
+        Raises:
+            WireError: it is one too many.
+        """
         self.counted += 1
         spent = self.spent[kind] = self.spent[kind] + 1
         if spent > self._limits[kind]:
@@ -51,6 +55,6 @@ class Budgets:
             raise over_limit(problem, self._limits[kind], what)
 
     def replenish(self) -> None:
-        """Begin a new period."""
+        """Begin a new period: all budgets are full again."""
         self.spent = [0] * 9
         self.counted = 0

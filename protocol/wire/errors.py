@@ -1,39 +1,39 @@
-"""What can go wrong between us and a plugin's socket, as values with a reason.
+"""What can go wrong between us and a plugin's socket, as exceptions with a reason.
 
-`DialError` says that no connection came about; `WireError` that one came about and then broke a rule or a limit. Both
-carry an enum, so that a caller decides by kind and shows the message, and never the other way round.
+``DialError`` means that there is no connection; ``WireError`` means that there was one, and that it broke a rule or a
+limit. Both carry an enum member and a message: a caller decides by the member and shows the message.
 """
 
 import enum
 from typing import Final
 
+#: How many bytes of a peer's own text a reason repeats (fault 94).
 SHOWN_BYTES: Final = 200
-"""How much of a peer's own text is repeated in a reason (fault 94)."""
 
 
 class DialFailure(enum.Enum):
-    """Why no connection to a socket came about."""
+    """Why there is no connection to a socket."""
 
+    #: Nothing is at this path.
     GONE = "gone"
-    """Nothing is at this path."""
+    #: No process listens, and the grace between bind and listen is over (behaviour 12, fault 28).
     REFUSED = "refused"
-    """Nobody listens, and the grace between bind and listen is over (behaviour 12, fault 28)."""
+    #: The permissions of the socket or of a directory above it forbid it (fault 29).
     DENIED = "denied"
-    """The permissions of the socket or of a directory above it forbid it (fault 29)."""
+    #: The socket is of another type, such as datagram (fault 31).
     NOT_A_STREAM = "not a stream socket"
-    """The socket is of another type, such as datagram (fault 31)."""
+    #: The deadline passed, with the backlog full or while refused (fault 30).
     TIMED_OUT = "timed out"
-    """The deadline passed, with the backlog full or while refused (fault 30)."""
+    #: This process or this node has no descriptor left (fault 46).
     EXHAUSTED = "out of descriptors"
-    """This process or this node has no descriptor left (fault 46)."""
+    #: The path cannot name a socket in the file system: empty, abstract, with a NUL, or too long (faults 23, 42).
     BAD_PATH = "bad path"
-    """The path cannot name a socket in the file system: empty, abstract, with a NUL, or too long (faults 23, 42)."""
+    #: Any other error of the operating system; the message names it.
     FAILED = "failed"
-    """Any other error of the operating system; the message names it."""
 
 
 class DialError(Exception):
-    """No connection to `path`; `kind` says why."""
+    """No connection to ``path``; ``kind`` says why."""
 
     def __init__(self, kind: DialFailure, path: str, message: str) -> None:
         super().__init__(message)
@@ -43,20 +43,20 @@ class DialError(Exception):
 
 
 class WireProblem(enum.Enum):
-    """Which rule or limit ended a connection or a call. A limit's value is the name of its field in `Limits`."""
+    """Which rule or limit ended a connection or a call. A limit's value is the name of its field in ``Limits``."""
 
+    #: The peer closed the connection, or it broke.
     CLOSED = "closed"
-    """The peer closed the connection, or it broke."""
+    #: The peer sent GOAWAY, and this call is not among those that it will answer.
     GOING_AWAY = "going away"
-    """The peer said GOAWAY, and this call is not among those that it will answer."""
+    #: The peer speaks something else (fault 66).
     NOT_HTTP2 = "not HTTP/2"
-    """The peer speaks something else (fault 66)."""
+    #: A rule of RFC 9113 or of gRPC was broken.
     PROTOCOL = "protocol"
-    """A rule of RFC 9113 or of gRPC was broken."""
     FRAME_SIZE = "frame size"
     FLOW_CONTROL = "flow control"
+    #: A header block is not valid HPACK (RFC 7541).
     COMPRESSION = "compression"
-    """A header block that is no HPACK (RFC 7541)."""
     MESSAGE_BYTES = "message_bytes"
     HEADER_LIST_BYTES = "header_list_bytes"
     CONTINUATIONS = "continuations"
@@ -73,7 +73,7 @@ class WireProblem(enum.Enum):
 
     @property
     def is_limit(self) -> bool:
-        """True for what a larger limit would have let pass."""
+        """True if a larger limit would have let it pass."""
         return self in _LIMITS
 
 
@@ -116,7 +116,7 @@ class ErrorCode(enum.IntEnum):
 
 
 def code_name(code: int) -> str:
-    """The name of an error code, or its number where RFC 9113 has none."""
+    """Return the name of an error code, or its number where RFC 9113 has no name for it."""
     return ErrorCode(code).name if 0 <= code <= 0xD else f"error code {code:#x}"
 
 
@@ -132,7 +132,7 @@ _CODES: Final = {
 
 
 class WireError(Exception):
-    """A connection or a call ended by a broken rule or limit; `problem` says which, the message says it in words."""
+    """A broken rule or limit ended a connection or a call. ``problem`` says which; the message says it in words."""
 
     def __init__(self, problem: WireProblem, message: str) -> None:
         super().__init__(message)
@@ -141,17 +141,17 @@ class WireError(Exception):
 
     @property
     def code(self) -> ErrorCode:
-        """What the peer is told in GOAWAY or RST_STREAM."""
+        """The code for the peer, in GOAWAY or RST_STREAM."""
         return _CODES.get(self.problem, ErrorCode.ENHANCE_YOUR_CALM)
 
 
 def over_limit(problem: WireProblem, limit: int, what: str) -> WireError:
-    """The error for `what` beyond `limit`, naming the field of `Limits` to change."""
+    """Return the error for ``what`` beyond ``limit``, which names the field of ``Limits`` to change."""
     return WireError(problem, f"{what} over the limit of {limit} (limit {problem.value})")
 
 
 def shown(data: bytes) -> str:
-    """A peer's bytes as one short line that is safe to print (faults 91, 94)."""
+    """Return a peer's bytes as one short line that is safe to print (faults 91, 94)."""
     text = data[:SHOWN_BYTES].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text) + (
         "…" if len(data) > SHOWN_BYTES else ""

@@ -10,36 +10,36 @@ from .limits import MAX_WINDOW
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 
+#: The settings of a server that concern what we send (RFC 9113 section 6.5.2).
 MAX_STREAMS, INITIAL_WINDOW, FRAME_BYTES = 0x3, 0x4, 0x5
-"""The settings of a server that concern what we send (RFC 9113 section 6.5.2)."""
 
+#: The largest frame that we accept: we announce no other (RFC 9113 section 4.2).
 MAX_FRAME: Final = 16_384
-"""The largest frame that we accept: we announce no other (RFC 9113 section 4.2)."""
 MAX_STREAM_ID: Final = 2**31 - 1
 
+#: A frame's first nine bytes: length in two parts, type, flags, stream.
 HEAD: Final = struct.Struct(">HBBBI")
-"""A frame's first nine bytes: length in two parts, type, flags, stream."""
 WORD: Final = struct.Struct(">I")
 SETTINGS_ACK: Final = HEAD.pack(0, 0, SETTINGS, ACK, 0)
+#: Sets the size of the table that our header blocks use to zero (RFC 7541 section 6.3).
 NO_DYNAMIC_TABLE: Final = b"\x20"
-"""Sets the size of the table that our header blocks use to zero (RFC 7541 section 6.3)."""
 
 _SETTING: Final = struct.Struct(">HI")
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One frame (RFC 9113 section 4.1)."""
+    """Return one frame (RFC 9113 section 4.1)."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def literal_field(name: bytes, value: bytes) -> bytes:
-    """A header field that is added to no table (RFC 7541 section 6.2.2)."""
+    """Return a header field that no table keeps (RFC 7541 section 6.2.2)."""
     return b"\0" + literal_string(name) + literal_string(value)
 
 
 def literal_string(data: bytes) -> bytes:
-    """A string without Huffman coding (RFC 7541 section 5.2)."""
+    """Return a string without Huffman coding (RFC 7541 section 5.2)."""
     size = len(data)
     if size < 127:
         return bytes((size,)) + data
@@ -53,14 +53,14 @@ def literal_string(data: bytes) -> bytes:
 
 
 def unpadded(payload: bytes, kind: str) -> bytes:
-    """The payload without its padding (RFC 9113 section 6.1)."""
+    """Return the payload without its padding (RFC 9113 section 6.1)."""
     if not payload or payload[0] >= len(payload):
         raise WireError(WireProblem.PROTOCOL, f"{kind} with more padding than frame")
     return payload[1 : len(payload) - payload[0]]
 
 
 def not_http2(start: bytes) -> WireError:
-    """The reason for a first frame that is no SETTINGS (fault 66)."""
+    """Return the error for a first frame that is not SETTINGS (fault 66)."""
     if start.startswith(b"HTTP/"):
         return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
     if start[:2] in (b"\x15\x03", b"\x16\x03"):
@@ -69,9 +69,9 @@ def not_http2(start: bytes) -> WireError:
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """The settings of a server that concern us, checked (RFC 9113 section 6.5.2).
+    """Check a server's settings, and yield those that concern us (RFC 9113 section 6.5.2).
 
-    The header table size concerns a table that we do not use; the rest is advice or unknown.
+    The header table size belongs to a table that we do not use. The rest is advice or unknown.
     """
     for key, value in _SETTING.iter_unpack(payload):
         match key:

@@ -1,7 +1,7 @@
 """gRPC over HTTP/2, the client half of one call: frames in, messages and one outcome out.
 
-Every rule that turns what a plugin sent into a gRPC status is here: messages, trailers, trailers-only responses,
-HTTP statuses, RST_STREAM codes and broken limits. A call has exactly one `outcome`, the first that was decided.
+Every rule that turns what a plugin sent into a gRPC status is here: messages, trailers, trailers-only responses, HTTP
+statuses, RST_STREAM codes and broken limits. A call has exactly one ``outcome``, the first that was decided.
 """
 
 import struct
@@ -27,6 +27,7 @@ _PREFIX: Final = struct.Struct(">BI")
 _MAX_HEADS: Final = 256
 _MAX_TIMEOUT: Final = 99_999_999
 
+#: gRPC's mapping of HTTP statuses; any other is UNKNOWN.
 _HTTP_STATUS: Final = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -37,8 +38,8 @@ _HTTP_STATUS: Final = {
     503: Status.UNAVAILABLE,
     504: Status.UNAVAILABLE,
 }
-"""gRPC's mapping of HTTP statuses; any other is UNKNOWN."""
 
+#: gRPC's mapping of RST_STREAM codes; any other that RFC 9113 knows is INTERNAL, and the rest UNKNOWN.
 _RESET_STATUS: Final = {
     ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
     ErrorCode.CANCEL: Status.CANCELLED,
@@ -46,14 +47,13 @@ _RESET_STATUS: Final = {
     ErrorCode.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
     ErrorCode.HTTP_1_1_REQUIRED: Status.UNKNOWN,
 }
-"""gRPC's mapping of RST_STREAM codes; any other that RFC 9113 knows is INTERNAL, and the rest UNKNOWN."""
 
 _STATUSES: Final = {str(status.value): status for status in Status}
 
 
 @attrs.frozen
 class CallOutcome:
-    """How a call ended. `cause` is there where the status is ours and not the plugin's."""
+    """How a call ended. It has a ``cause`` where the status is ours and not the plugin's."""
 
     status: Status
     message: str = ""
@@ -62,11 +62,12 @@ class CallOutcome:
 
 SUCCESS: Final = CallOutcome(Status.OK)
 
+#: The header blocks made so far, by path and authority.
 _heads: dict[tuple[str, str], bytes] = {}
 
 
 def request_head(path: str, authority: str) -> bytes:
-    """The header block of a request without deadline and metadata: the same bytes for every call of a method."""
+    """Return the header block of a request without deadline and metadata. It is the same for every call of a method."""
     head = _heads.get((path, authority))
     if head is None:
         if len(_heads) >= _MAX_HEADS:
@@ -85,7 +86,7 @@ def request_head(path: str, authority: str) -> bytes:
 
 
 def timeout_field(seconds: float) -> bytes:
-    """The `grpc-timeout` field for a deadline `seconds` from now, rounded up, in the finest unit that holds it."""
+    """Return the ``grpc-timeout`` field for a deadline in ``seconds``, rounded up, in the finest possible unit."""
     value, unit = max(1, -int(-seconds * 1e6 // 1)), b"u"
     for divisor, coarser in ((1000, b"m"), (1000, b"S"), (60, b"M"), (60, b"H")):
         if value <= _MAX_TIMEOUT:
@@ -95,35 +96,56 @@ def timeout_field(seconds: float) -> bytes:
 
 
 def metadata_fields(metadata: MetadataLike) -> bytes:
-    """The fields for a caller's own metadata. Raises ValueError or TypeError for what gRPC does not allow in it."""
+    """Return the fields for a caller's own metadata.
+
+    Raises:
+        ValueError: gRPC does not allow the key or the value.
+        TypeError: the value has the wrong type for its key.
+    """
     return b"".join(literal_field(k.encode("ascii"), v.encode("ascii")) for k, v in encode_metadata(metadata))
 
 
 def frame_message(message: bytes) -> bytes:
-    """A message with gRPC's prefix: not compressed, and its length."""
+    """Return a message behind gRPC's prefix, which says that it is not compressed, and its length."""
     return _PREFIX.pack(0, len(message)) + message
 
 
 class ClientCall(Stream):
     """One call as its caller sees it: headers, messages, trailers, outcome."""
 
-    __slots__ = ("_held", "_partial", "_queued", "_sender", "head", "messages", "outcome", "trailers", "unary")
+    __slots__ = (
+        "_partial",
+        "_queued",
+        "_sender",
+        "_uncredited",
+        "head",
+        "messages",
+        "outcome",
+        "trailers",
+        "unary",
+    )
 
     def __init__(self, sender: Sender, *, unary: bool) -> None:
         super().__init__()
         self._sender = sender
+        #: True where the response is exactly one message.
         self.unary = unary
-        """True where the response is exactly one message."""
+        #: The response headers, once they have come.
         self.head: ResponseBlock | None = None
+        #: The trailers, once they have come. In a trailers-only response they are ``head`` as well.
         self.trailers: ResponseBlock | None = None
+        #: How the call ended; None until that is decided, and never changed afterwards.
         self.outcome: CallOutcome | None = None
+        #: Messages received and not yet taken; None until the first has come.
         self.messages: deque[bytes] | None = None
-        """Messages received and not taken; None until there was one."""
+        #: The beginning of a message whose rest has not come; never empty.
         self._partial: bytearray | None = None
+        #: Bytes in ``messages``, prefixes included.
         self._queued = 0
-        self._held = 0
+        #: Bytes received and not yet credited to the peer, because too many messages are queued.
+        self._uncredited = 0
 
-    # What the caller asks.
+    # Questions and requests of the caller.
 
     def has_head(self) -> bool:
         """True when the response headers, or the end, have come."""
@@ -138,31 +160,31 @@ class ClientCall(Stream):
         return self.outcome is not None
 
     def has_ended_or_message(self) -> bool:
-        """True when there is something to take, or the outcome."""
+        """True when there is a message to take, or the outcome is known."""
         return bool(self.messages) or self.outcome is not None
 
     def can_send(self) -> bool:
-        """True when there is room in the windows, or no sense in waiting for it."""
+        """True when there is room in the windows, or the request is over so that waiting makes no sense."""
         return not self.local_open or (self.send_window > 0 and self._sender.send_window > 0)
 
     def take(self) -> bytes:
-        """The oldest message not taken yet."""
+        """Remove the oldest message and return it."""
         assert self.messages
         message = self.messages.popleft()
         self._queued -= len(message) + PREFIX_BYTES
-        if self._held and self._queued <= self._sender.limits.stream_window:
-            self._sender.used(self, self._held)
-            self._held = 0
+        if self._uncredited and self._queued <= self._sender.limits.stream_window:
+            self._sender.used(self, self._uncredited)
+            self._uncredited = 0
         return message
 
     def cancel(self, outcome: CallOutcome) -> None:
-        """Give the call up from our side."""
+        """End the call from our side."""
         self._decide(outcome)
 
-    # What the connection tells.
+    # Events from the connection.
 
     def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
-        """Response headers, trailers, or both in one (trailers-only)."""
+        """Response headers, trailers, or both in one (trailers-only) have come."""
         if self.head is None:
             self.head = block
             if block.plain and not end:
@@ -180,7 +202,7 @@ class ClientCall(Stream):
             self._decide(self._end_problem(block) or _status(block))
 
     def on_data(self, data: bytes, *, end: bool) -> None:
-        """A piece of the messages, which HTTP/2 may cut anywhere."""
+        """A piece of the messages has come; HTTP/2 may cut them anywhere."""
         size = len(data)
         limits = self._sender.limits
         if (
@@ -192,9 +214,9 @@ class ClientCall(Stream):
             self._add(data[PREFIX_BYTES:])
         elif size:
             self._assemble(data)
-        # Messages that nobody takes hold the peer up; an unfinished one does not, since its length is within the limit.
+        # Messages that are not taken stop the peer; an unfinished one does not, since its length is within the limit.
         if self._queued > limits.stream_window:
-            self._held += size
+            self._uncredited += size
         else:
             self._sender.used(self, size)
         if end:
@@ -202,7 +224,7 @@ class ClientCall(Stream):
             self._decide(self._end_problem(None) or CallOutcome(Status.UNKNOWN, missing.message, missing))
 
     def on_response(self, head: ResponseBlock, data: bytes, trailers: ResponseBlock) -> None:
-        """A whole response with plain headers and one message."""
+        """A whole response with plain headers and one message has come."""
         self.head = head
         self.messages = deque((data[PREFIX_BYTES:],))
         self._queued = len(data)
@@ -210,7 +232,7 @@ class ClientCall(Stream):
         self._decide(SUCCESS if trailers.grpc_status == "0" else _status(trailers))
 
     def on_reset(self, code: int) -> None:
-        """The peer gave the call up."""
+        """The peer reset the call."""
         error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")
         fallback = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
         status = _RESET_STATUS.get(ErrorCode(code), fallback) if code <= 0xD else fallback
@@ -250,7 +272,7 @@ class ClientCall(Stream):
         self._partial = partial or None
 
     def _check_prefix(self, partial: bytearray, position: int) -> int | None:
-        """The length of the message that begins at `position`; None if it must not be received (faults 50, 68)."""
+        """Return the length of the message at ``position``; None if it must not be received (faults 50, 68)."""
         if partial[position]:
             self._violate("a compressed message, though no compression was agreed on")
             return None
@@ -270,7 +292,7 @@ class ClientCall(Stream):
         self._decide(CallOutcome(Status.INTERNAL, error.message, error))
 
     def _end_problem(self, trailers: ResponseBlock | None) -> CallOutcome | None:
-        """What is wrong with the messages at the end of the response, where the plugin itself does not say an error."""
+        """Return what is wrong with the messages at the end of a response that the plugin itself calls a success."""
         if trailers is not None and trailers.grpc_status != "0":
             return None
         if self._partial is not None:
@@ -290,21 +312,21 @@ class ClientCall(Stream):
 
 
 def failure_outcome(error: WireError) -> CallOutcome:
-    """The status for a broken connection, rule or limit."""
+    """Return the outcome for a broken connection, rule or limit."""
     if error.problem in (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.NOT_HTTP2):
         return CallOutcome(Status.UNAVAILABLE, error.message, error)
     return CallOutcome(Status.RESOURCE_EXHAUSTED if error.problem.is_limit else Status.INTERNAL, error.message, error)
 
 
 def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome | None:
-    """What is wrong with response headers, before any message (fault 67)."""
+    """Return what is wrong with response headers, before any message (fault 67)."""
     if block.http_status != 200:
         if trailers_only and block.grpc_status is not None:
             return None
         error = WireError(WireProblem.PROTOCOL, f"the peer answered with HTTP status {block.http_status}")
         return CallOutcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
     kind = block.content_type
-    # Of "application/grpc" and its variants, only protobuf is what the generated code reads.
+    # Of the variants of "application/grpc", the generated code reads only protobuf.
     if kind in ("application/grpc", "application/grpc+proto") or (kind and kind.startswith("application/grpc;")):
         return None
     if trailers_only and block.grpc_status is not None:
@@ -315,7 +337,7 @@ def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome |
 
 
 def _status(block: ResponseBlock) -> CallOutcome:
-    """The status that trailers tell (fault 67)."""
+    """Return the outcome that trailers announce (fault 67)."""
     sent = block.grpc_status
     if sent == "0":
         return SUCCESS
@@ -333,7 +355,10 @@ def _status(block: ResponseBlock) -> CallOutcome:
 
 
 def decode_message(sent: str) -> str:
-    """A `grpc-message`, percent-decoded; what is no percent-encoding stays as it is. It is cut at 4 KiB (fault 94)."""
+    """Return a ``grpc-message``, percent-decoded and cut at 4 KiB (fault 94).
+
+    Invalid percent-encoding stays as it is.
+    """
     text = unquote(sent, encoding="utf-8", errors="replace")
     cut = 4096 if len(text) > 4096 else len(text)
     return text if cut == len(text) else text[:cut] + "…"

@@ -1,13 +1,14 @@
-"""Response header blocks: decoded once, remembered exactly.
+"""Response header blocks: decoded once, then recognized by their bytes.
 
-A plugin answers with the same few header blocks again and again, and all plugins of one gRPC library with much the
-same. What a block means depends on its bytes and on HPACK's dynamic table before it, and on nothing else. So a table's
-content is a state with an identity, and each state remembers what the blocks seen in it meant and which state they led
-to: a dictionary per state, a look-up per block. A miss goes through the `hpack` library, with a decoder that is filled
-with the state's own entries, so no connection keeps a decoder (RFC 7541 section 2.3.3, and 4 for eviction).
+A plugin answers with the same few header blocks again and again, and the plugins of one gRPC library answer with much
+the same blocks. What a block means depends only on its bytes and on the content of HPACK's dynamic table before it.
+Each content of the table is therefore a ``TableState``, which remembers what the blocks seen in it meant and which
+state followed: a dictionary per state, one look-up per block. A block that is not found goes through the ``hpack``
+library, with a decoder that is filled with the state's entries. No connection keeps a decoder (RFC 7541 section 2.3.3,
+and section 4 for eviction).
 
-The memory is bounded: a number of blocks in all, after which everything is forgotten, and a number of new blocks for
-each connection, so that one hostile plugin cannot empty it for the others by itself.
+The memory is bounded. There is a maximum number of blocks in all, after which everything is forgotten, and a maximum
+number of new blocks for each connection, so that one hostile plugin alone cannot empty the cache for the others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,8 +22,8 @@ from .errors import WireError, WireProblem, over_limit, shown
 
 MAX_BLOCKS: Final = 512
 MAX_BLOCK_BYTES: Final = 2048
+#: How many lengths of prefixes one state remembers: each costs a look-up for a response that is new.
 MAX_PREFIX_SIZES: Final = 8
-"""How many lengths of prefixes one state of the table knows: each is a look-up for a response that is new."""
 NEW_BLOCKS_PER_CONNECTION: Final = 8
 
 _CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
@@ -32,26 +33,26 @@ Entry = tuple[bytes, bytes]
 
 @attrs.frozen
 class ResponseBlock:
-    """A decoded response header block or trailer block, with what gRPC asks of it already looked up."""
+    """A decoded block of response headers or trailers. The fields that gRPC uses are attributes."""
 
+    #: Names and values in order. Bytes that are not UTF-8 are replaced.
     fields: tuple[tuple[str, str], ...]
-    """Names and values in order. Bytes that are no UTF-8 are replaced."""
+    #: The size of the list as RFC 7541 section 4.1 counts it, in bytes.
     size: int
-    """The size of the list as RFC 7541 section 4.1 counts it, in bytes."""
+    #: The value of ``:status``; None in trailers.
     http_status: int | None
-    """The value of `:status`; None in trailers."""
+    #: Which rule of RFC 9113 section 8 the block breaks; empty if none.
     malformed: str
-    """Which rule of RFC 9113 section 8 the block breaks, or nothing."""
     content_type: str | None
     grpc_status: str | None
+    #: As sent, percent-encoded.
     grpc_message: str | None
-    """As sent, percent-encoded."""
+    #: True for response headers of the usual kind, which need no further check.
     plain: bool
-    """True for the response headers that nearly every gRPC server sends, in which there is nothing to look for."""
 
 
 def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
-    """Read a decoded header list once (RFC 9113 sections 8.2 and 8.3)."""
+    """Check a decoded header list, and look up the fields that gRPC uses (RFC 9113 sections 8.2 and 8.3)."""
     fields = tuple((n.decode("utf-8", "replace"), v.decode("utf-8", "replace")) for n, v in raw)
     known = dict(reversed(fields))
     malformed, status = _check(fields)
@@ -61,7 +62,7 @@ def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
 
 
 def _check(fields: Iterable[tuple[str, str]]) -> tuple[str, int | None]:
-    """Which rule is broken, if any, and the HTTP status, if any."""
+    """Return which rule is broken, or an empty string, and the HTTP status, if any."""
     status: int | None = None
     regular = False
     for name, value in fields:
@@ -91,16 +92,16 @@ def _field_problem(name: str, value: str) -> str:
 
 @attrs.define(eq=False)
 class TableState:
-    """One content of the dynamic table, and the blocks seen while it was so."""
+    """One content of the dynamic table, and the blocks seen while the table had it."""
 
+    #: Newest first.
     entries: tuple[Entry, ...]
-    """Newest first."""
     max_size: int
     blocks: dict[bytes, tuple[ResponseBlock, "TableState"]] = attrs.field(factory=dict, init=False, repr=False)
+    #: The responses seen in this state, by the bytes before the message; see ``protocol.wire.responses``.
     prefixes: dict[bytes, "ResponsePrefix"] = attrs.field(factory=dict, init=False, repr=False)
-    """The responses seen while the table was so, by the bytes before the message (`protocol.wire.responses`)."""
+    #: The lengths of the keys of ``prefixes``, each once.
     prefix_sizes: tuple[int, ...] = attrs.field(default=(), init=False, repr=False)
-    """How long the keys of `prefixes` are."""
 
     def forget(self) -> None:
         """Forget what was seen in this state."""
@@ -111,34 +112,34 @@ class TableState:
 
 @attrs.define(eq=False)
 class ResponseSuffix:
-    """What the bytes after a message mean: its trailers."""
+    """The bytes after a message, and what they mean: trailers."""
 
     data: bytes
     trailers: ResponseBlock
+    #: The table after the response.
     state: TableState
-    """The table after the response."""
+    #: The size of the larger header list of the response, in bytes.
     list_size: int
-    """The size of the larger header list of the response, in bytes."""
 
 
 @attrs.define(eq=False)
 class ResponsePrefix:
-    """What the bytes before a message mean: SETTINGS and acknowledgements of them, then plain response headers."""
+    """The bytes before a message, and what they mean: SETTINGS and acknowledgements, then plain response headers."""
 
     data: bytes
     size: int
     stream_id: int
     settings_frames: int
+    #: The payloads of the SETTINGS to apply.
     settings: tuple[bytes, ...]
-    """The payloads of the SETTINGS to apply."""
     head: ResponseBlock
+    #: The table before the trailers.
     state: TableState
-    """The table before the trailers."""
     suffixes: dict[bytes, ResponseSuffix] = attrs.field(factory=dict, init=False, repr=False)
 
 
 class _Table(Protocol):
-    """What is used of `hpack.table.HeaderTable`."""
+    """What we use of ``hpack.table.HeaderTable``."""
 
     maxsize: int
 
@@ -149,7 +150,7 @@ class _Table(Protocol):
 
 
 class HeaderCache:
-    """The blocks that were seen, by table state; shared by the connections of a process."""
+    """The blocks seen so far, by table state. The connections of a process share one cache."""
 
     __slots__ = ("_count", "_states", "root")
 
@@ -163,7 +164,7 @@ class HeaderCache:
         return self._count
 
     def clear(self) -> None:
-        """Forget every block. Connections that are under way keep their table states and go on from them."""
+        """Forget every block. Open connections keep their table states and go on from them."""
         for state in self._states.values():
             state.forget()
         self.root.forget()
@@ -171,7 +172,10 @@ class HeaderCache:
         self._count = 0
 
     def learn(self, state: TableState, block: bytes, found: ResponseBlock, following: TableState) -> TableState:
-        """Remember what `block` means in `state`. Returns the state to go on with: `following`, or its older equal."""
+        """Remember what ``block`` means in ``state``.
+
+        Return the state to go on with: ``following``, or an equal one from before.
+        """
         if len(block) > MAX_BLOCK_BYTES:
             return following
         if self._count >= MAX_BLOCKS:
@@ -184,11 +188,11 @@ class HeaderCache:
         return following
 
     def learn_response(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
-        """Remember a response that began in `state`."""
+        """Remember a response that began in ``state``."""
         if self._count >= MAX_BLOCKS:
             self.clear()
         if self._states.get((state.entries, state.max_size)) is not state:
-            # Forgotten meanwhile: nobody would find it there.
+            # The state was forgotten meanwhile, so the response would never be found in it.
             return
         if prefix.data not in state.prefixes:
             sizes = state.prefix_sizes
@@ -221,7 +225,8 @@ class HeaderReader:
     def read(self, block: bytes) -> ResponseBlock:
         """Decode the next header block of this connection.
 
-        Raises `WireError` for what is no HPACK and for a list over the limit; the connection cannot go on after that.
+        Raises:
+            WireError: the block is not valid HPACK, or its list is over the limit; the connection cannot go on.
         """
         hit = self.state.blocks.get(block)
         if hit is None:
@@ -232,7 +237,7 @@ class HeaderReader:
         return hit[0]
 
     def learn(self, state: TableState, prefix: ResponsePrefix, suffix: ResponseSuffix) -> None:
-        """Remember a whole response that began in `state`."""
+        """Remember a whole response that began in ``state``."""
         self._cache.learn_response(state, prefix, suffix)
 
     def _decode(self, block: bytes) -> ResponseBlock:
@@ -259,5 +264,5 @@ def _decode(decoder: Decoder, block: bytes, limit: int) -> list[Entry]:
     except OversizedHeaderListError:
         raise over_limit(WireProblem.HEADER_LIST_BYTES, limit, "a header list") from None
     except (HPACKError, IndexError, ValueError) as error:
-        # The library lets IndexError out of some truncated blocks, and its messages hold addresses of memory.
+        # For some truncated blocks the library raises IndexError, and its messages contain memory addresses.
         raise WireError(WireProblem.COMPRESSION, "the peer sent a header block that is no HPACK") from error

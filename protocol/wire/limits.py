@@ -1,8 +1,8 @@
-"""How much a peer may ask of us. Every limit has a default, and an error that names it when it is passed.
+"""How much a peer may ask of us. Every limit has a default, and passing it causes an error that names it.
 
-Budgets of control frames are per connection and per `budget_period`: a stream that lives for hours has its keep-alive
-answered for hours, and a flood ends within one period. The parsers know no clock, so whoever drives a connection calls
-`Budgets.replenish` when a period has passed.
+The budgets of control frames are per connection and per ``budget_period``: keep-alive is answered on a stream that
+lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
+calls ``Budgets.replenish`` when a period has passed.
 """
 
 import struct
@@ -27,44 +27,44 @@ def _window(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
 
 @attrs.frozen
 class Limits:
-    """Limits of one client connection. Sizes are in bytes, counts in frames, `budget_period` in seconds."""
+    """Limits of one client connection. Sizes are in bytes, counts in frames, ``budget_period`` in seconds."""
 
+    #: The largest message that is received; a longer length prefix is refused before anything is kept (fault 50).
     message_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
-    """The largest message that is received; a longer length prefix is refused before anything is kept (fault 50)."""
+    #: The largest header list, counted as RFC 7541 section 4.1 does, and the largest block of it (faults 52, 61).
     header_list_bytes: int = attrs.field(default=64 * 1024, validator=_positive)
-    """The largest header list, counted as RFC 7541 section 4.1 does, and the largest block of it (faults 52, 61)."""
+    #: CONTINUATION frames in one header block (fault 53).
     continuations: int = attrs.field(default=16, validator=_positive)
-    """CONTINUATION frames in one header block (fault 53)."""
+    #: PING frames in one period (fault 54).
     pings: int = attrs.field(default=100, validator=_positive)
-    """PING frames in one period (fault 54)."""
+    #: SETTINGS frames in one period (fault 55).
     settings: int = attrs.field(default=32, validator=_positive)
-    """SETTINGS frames in one period (fault 55)."""
+    #: DATA frames without a byte of data in one period (fault 56).
     empty_data: int = attrs.field(default=100, validator=_positive)
-    """DATA frames without a byte of data in one period (fault 56)."""
+    #: 1xx header blocks in one period (fault 57).
     informational: int = attrs.field(default=16, validator=_positive)
-    """1xx header blocks in one period (fault 57)."""
+    #: WINDOW_UPDATE frames in one period, beyond two for each DATA frame that we sent (fault 58).
     window_updates: int = attrs.field(default=1000, validator=_positive)
-    """WINDOW_UPDATE frames in one period, beyond two for each DATA frame that we sent (fault 58)."""
+    #: PRIORITY frames in one period (fault 58).
     priorities: int = attrs.field(default=100, validator=_positive)
-    """PRIORITY frames in one period (fault 58)."""
+    #: Frames of types that RFC 9113 does not know, in one period (fault 58).
     unknown_frames: int = attrs.field(default=100, validator=_positive)
-    """Frames of types that RFC 9113 does not know, in one period (fault 58)."""
+    #: GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60).
     resets: int = attrs.field(default=100, validator=_positive)
-    """GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60)."""
+    #: HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled.
     late_frames: int = attrs.field(default=4096, validator=_positive)
-    """HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled."""
+    #: Bytes that a connection may receive in all; None where a stream may live for ever (fault 64).
     total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
-    """All that a connection may receive; None where a stream may live for ever (fault 64)."""
+    #: Bytes of one call that may be under way or kept unread, beyond one message (fault 65).
     stream_window: int = attrs.field(default=256 * 1024, validator=_window)
-    """Bytes of one call that may be under way or kept unread, beyond one message (fault 65)."""
+    #: Bytes of all calls of a connection that may be under way.
     connection_window: int = attrs.field(default=1024 * 1024, validator=_window)
-    """Bytes of all calls of a connection that may be under way."""
+    #: Seconds after which the budgets of frames are full again.
     budget_period: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
-    """How often the budgets of frames are full again."""
+    #: The limits of frames in the order of ``plugind.protocol.wire.budgets``.
     budgets: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
-    """The limits of frames in the order of `plugind.protocol.wire.budgets`."""
+    #: The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE.
     preamble: bytes = attrs.field(init=False, repr=False, eq=False)
-    """The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE."""
 
     @budgets.default
     def _list_budgets(self) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ _RESERVED = frozenset({"te", "content-type", "user-agent"})
 
 
 def decode_metadata(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str | bytes]]:
-    """The custom metadata among header fields; binary values (`-bin`) as bytes.
+    """Return the custom metadata among header fields, with binary values (``-bin``) as bytes.
 
-    A binary value may be several, joined with commas, and without padding. One that is no base64 is left out.
+    A binary field may hold several values, joined with commas, and without padding. Invalid base64 is left out.
     """
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
@@ -27,6 +27,10 @@ def decode_metadata(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str | 
 
 
 def decode_binary(text: str) -> bytes:
-    """A base64 value with or without padding. Raises ValueError for anything else."""
+    """Decode base64 with or without padding.
+
+    Raises:
+        ValueError: it is not valid base64.
+    """
     bare = text.rstrip("=")
     return binascii.a2b_base64(bare + "=" * (-len(bare) % 4), strict_mode=True)

@@ -15,7 +15,9 @@ from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME
 from .hpack_cache import ResponsePrefix, ResponseSuffix, TableState
 from .limits import Limits
 
+#: How many responses one connection may add to the cache.
 NEW_RESPONSES_PER_CONNECTION: Final = 2
+#: Longer responses are not remembered.
 MAX_LEARNT_BYTES: Final = 2048
 
 #: What gRPC puts before a message: a byte that says whether it is compressed, and its length.
@@ -61,9 +63,10 @@ def match_response(
 
 
 def split_response(state: TableState, data: bytes) -> tuple[ResponsePrefix | None, ResponseSuffix | None]:
-    """The two parts of a response to remember; `data` was taken whole, and without a complaint, in `state`.
+    """Return the two parts of a response to remember. ``data`` was handled whole, and without an error, in ``state``.
 
-    None for what is not SETTINGS frames or none, HEADERS, DATA, HEADERS, in plain form and of one stream.
+    The parts are None unless ``data`` is any number of SETTINGS frames, then HEADERS, DATA and HEADERS of one stream in
+    plain form.
     """
     prefix = _prefix(state, data)
     if prefix is None or len(data) - prefix.size < _MESSAGE_HEAD_BYTES:
@@ -75,7 +78,7 @@ def split_response(state: TableState, data: bytes) -> tuple[ResponsePrefix | Non
 
 
 def _prefix(state: TableState, data: bytes) -> ResponsePrefix | None:
-    """The frames before the message."""
+    """Return the frames before the message."""
     position, frames, settings = 0, 0, list[bytes]()
     while len(data) - position >= 9:
         high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
@@ -94,7 +97,7 @@ def _prefix(state: TableState, data: bytes) -> ResponsePrefix | None:
 
 
 def _suffix(prefix: ResponsePrefix, data: bytes, position: int) -> ResponseSuffix | None:
-    """The frame after the message, which must be the last."""
+    """Return the frame after the message, which must be the last."""
     if len(data) - position < 9:
         return None
     high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)

@@ -1,9 +1,10 @@
-"""Fuzz the client half of the wire: `python -m tests.tools.fuzz_wire --seconds N [--seed S]`.
+"""Fuzz the client half of the wire: ``python -m tests.tools.fuzz_wire --seconds N [--seed S]``.
 
-Each round makes one valid server's byte stream with h2, gives it to our client in random pieces and compares the events
-with what h2's client reads, then does the same with mutants of it, through the whole of a gRPC call: they may end only
-in a typed error or in the events of some valid stream, with a bounded buffer, whatever the pieces. Prints figures, and
-exits 1 with the seed that shows a violation.
+Run it from the root of a checkout with the editable install. Each round generates the byte stream of one valid server
+with h2, gives it to our client in random pieces, and compares the events with those that h2's client reads. It then
+mutates the stream and gives each mutant to our client, through the whole of a gRPC call. A mutant may end only in typed
+errors, or in the events of some valid stream, with a bounded buffer, and the result may not depend on the pieces. The
+command prints figures; on a violation it exits with 1 and prints the seed that shows it.
 """
 
 import argparse
@@ -22,25 +23,26 @@ from plugind.protocol.wire.limits import Limits
 from plugind.tests.tools.wire_streams import HEAD, Generated, generate, listen, plain_response
 
 LIMITS: Final = Limits(message_bytes=64 * 1024)
+#: Mutants of each valid stream.
 MUTANTS: Final = 12
+#: One unfinished frame and one unfinished header block.
 MAX_BUFFER: Final = 16_384 + 9 + LIMITS.header_list_bytes
-"""One unfinished frame and one unfinished header block."""
 
 _SIZES: Final = ((1,), (1, 2, 9), (1, 9, 100, 5000), (100_000,), (17,))
 
 
 class ViolationError(Exception):
-    """Our client did what it must not do; the message says what."""
+    """Our client did something that it must not do; the message says what."""
 
 
 def pieces(chance: random.Random) -> Iterator[int]:
-    """Random sizes without end."""
+    """Return an endless iterator of random sizes."""
     sizes = chance.choice(_SIZES)
     return (chance.choice(sizes) for _ in itertools.count())
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
-    """A stream with a few things wrong with it."""
+    """Return ``data`` with a few random mistakes in it."""
     mutant = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(mutant)) if mutant else 0
@@ -63,7 +65,7 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 
 def _odd_frame(chance: random.Random) -> bytes:
-    """A well-formed head with anything in it."""
+    """Return a well-formed frame with random content."""
     size = chance.choice((0, 0, 1, 4, 5, 6, 8, 9))
     kind, flags = chance.randrange(11), chance.choice((0, 1, 4, 5, 8, 0x20, 0xFF))
     stream = chance.choice((0, 1, 2, 3, 2**31 - 1))
@@ -71,7 +73,7 @@ def _odd_frame(chance: random.Random) -> bytes:
 
 
 def check_valid(generated: Generated, chance: random.Random, cache: HeaderCache) -> None:
-    """A valid stream means to us what it means to h2, however it is cut."""
+    """Check that a valid stream has the same meaning for us as for h2, however it is cut."""
     heard = listen(generated.data, pieces(chance), generated.requests, LIMITS, cache)
     if heard.failure is not None:
         raise ViolationError(f"a valid stream failed: {heard.failure}")
@@ -82,7 +84,7 @@ def check_valid(generated: Generated, chance: random.Random, cache: HeaderCache)
 
 
 def check_mutant(data: bytes, requests: int, chance: random.Random, cache: HeaderCache) -> str:
-    """A mutant ends in typed errors alone, the same ones however it is cut. Returns how it ended."""
+    """Check that a mutant ends only in typed errors, and in the same ones however it is cut. Return how it ended."""
     first = _converse(data, requests, pieces(chance), cache)
     second = _converse(data, requests, itertools.repeat(len(data) + 1), cache)
     if first != second:
@@ -91,7 +93,7 @@ def check_mutant(data: bytes, requests: int, chance: random.Random, cache: Heade
 
 
 def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCache) -> tuple[str, list[object]]:
-    """How a connection with some calls ends, and how each of them does."""
+    """Return how a connection with some calls ends, and how each of its calls ends."""
     connection = ClientConnection(LIMITS, cache)
     calls = [ClientCall(connection.sender, unary=number % 2 == 0) for number in range(requests)]
     for call in calls:
@@ -115,21 +117,27 @@ def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCach
 
 
 def run(seed: int, cache: HeaderCache, ends: Counter[str]) -> None:
-    """One round: one valid stream and its mutants. Raises what went wrong."""
+    """Run one round: one valid stream and its mutants.
+
+    Raises:
+        ViolationError: our client did something that it must not do.
+    """
     chance = random.Random(seed)
     generated = generate(seed, LIMITS)
     check_valid(generated, chance, cache)
     for _ in range(MUTANTS):
         ends[check_mutant(mutate(generated.data, chance), generated.requests, chance, cache)] += 1
-    # Whole responses in one piece, which are found again by their bytes, and what only looks like them.
+    # Whole responses in one piece, which are recognized by their bytes, and streams that only resemble them.
     plain = plain_response(chance, 1, greeting=True)
     for response in (plain, mutate(plain, chance), mutate(plain, chance)):
         ends[check_mutant(response, 1, chance, cache)] += 1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m tests.tools.fuzz_wire", description=__doc__)
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tools.fuzz_wire", description="Fuzz the client half of the wire."
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long (default 10)")
     parser.add_argument("--seed", type=int, help="begin with this round instead of a random one")
     options = parser.parse_args(arguments)
@@ -139,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     while time.monotonic() - began < options.seconds:
         try:
             run(seed + rounds, cache, ends)
-        except Exception as error:  # noqa: BLE001 - whatever escapes is the finding
+        except Exception as error:  # noqa: BLE001 - any exception that escapes is a finding
             print(f"violation: {type(error).__name__}: {str(error)[:2000]}", file=sys.stderr)
             print(f"again: python -m tests.tools.fuzz_wire --seconds 1 --seed {seed + rounds}", file=sys.stderr)
             return 1

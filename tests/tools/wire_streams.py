@@ -1,6 +1,6 @@
 """Random but valid byte streams of an HTTP/2 server, and what they mean: h2 writes them, and h2 reads them back.
 
-One seed gives one stream. The fuzzer and the property tests of the wire both stand on this.
+One seed gives one stream. The fuzzer ``tests.tools.fuzz_wire`` and the property tests of the wire both use this.
 """
 
 import random
@@ -37,7 +37,7 @@ _NAMES: Final = ("x-plugin", "date", "server", "grpc-encoding", "x-trace-bin", "
 
 
 class Recorder(Stream):
-    """A stream that keeps its events, data in one piece however it was cut."""
+    """A stream that records its events, with data in one piece however it was cut."""
 
     __slots__ = ("_sender", "events")
 
@@ -47,29 +47,29 @@ class Recorder(Stream):
         self.events: list[Event] = []
 
     def on_headers(self, block: ResponseBlock, *, end: bool) -> None:
-        """See `Stream`."""
+        """See ``Stream``."""
         self.events.append(("headers", block.fields))
         if end:
             self.events.append(("end", None))
 
     def on_data(self, data: bytes, *, end: bool) -> None:
-        """See `Stream`."""
+        """See ``Stream``."""
         add_data(self.events, data)
         self._sender.used(self, len(data))
         if end:
             self.events.append(("end", None))
 
     def on_reset(self, code: int) -> None:
-        """See `Stream`."""
+        """See ``Stream``."""
         self.events.append(("reset", code))
 
     def on_failed(self, error: WireError) -> None:
-        """See `Stream`."""
+        """See ``Stream``."""
         self.events.append(("failed", str(error)))
 
 
 def add_data(events: list[Event], data: bytes) -> None:
-    """Add a piece of a body to the piece before it."""
+    """Record a piece of a body as part of the piece before it."""
     if not data:
         return
     if events and events[-1][0] == "data":
@@ -81,7 +81,7 @@ def add_data(events: list[Event], data: bytes) -> None:
 
 @attrs.frozen
 class Generated:
-    """A server's bytes after `requests` requests, and the events of each stream as h2 reads them."""
+    """The bytes of a server that got ``requests`` requests, and the events of each stream as h2 reads them."""
 
     requests: int
     data: bytes
@@ -90,7 +90,7 @@ class Generated:
 
 @attrs.frozen
 class Heard:
-    """What our client made of a server's bytes."""
+    """How our client read a server's bytes."""
 
     events: dict[int, list[Event]]
     failure: WireError | None
@@ -98,7 +98,7 @@ class Heard:
 
 
 def listen(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cache: HeaderCache) -> Heard:
-    """Give a server's bytes to our client in pieces of the sizes that `cuts` yields."""
+    """Give a server's bytes to our client in pieces of the sizes that ``cuts`` yields."""
     connection = ClientConnection(limits, cache)
     streams = [Recorder(connection.sender) for _ in range(requests)]
     for stream in streams:
@@ -123,7 +123,7 @@ _TRAILERS: Final = (b"\0\x0bgrpc-status\x010", b"\x40\x0bgrpc-status\x010", b"\0
 
 
 def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> bytes:
-    """A unary response as servers write it in one piece, in one of a few ways, with any message."""
+    """Return a unary response as servers write it in one piece, in one of a few ways, with a random message."""
     message = chance.randbytes(chance.choice((0, 1, 5, 100)))
     return b"".join(
         (
@@ -136,24 +136,24 @@ def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> 
 
 
 class Server:
-    """h2's server, made to write a random valid conversation."""
+    """h2's server, driven to write a random valid conversation."""
 
     def __init__(self, chance: random.Random, requests: int, limits: Limits) -> None:
         self._chance = chance
         self._limits = limits
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
-        # A larger table or none at all is for the peer to announce; h2's encoder keeps within 4096.
+        # We announce no other table size, so h2's encoder stays within 4096 bytes.
         self._out = bytearray()
         client = ClientConnection(limits, HeaderCache())
         for _ in range(requests):
             client.sender.open(Recorder(client.sender), HEAD, end=True)
         self._h2.initiate_connection()
         self._h2.receive_data(bytes(client.outgoing))
+        #: How many more frames may cost budget, so that the stream stays within every limit.
         self._budget = 60
-        """Frames that cost budget; the stream stays within every limit."""
 
     def write(self, requests: int) -> bytes:
-        """All that the server sends."""
+        """Return everything that the server sends."""
         open_streams = list(range(1, 2 * requests, 2))
         heads: set[int] = set()
         self._noise()
@@ -168,7 +168,7 @@ class Server:
         return bytes(self._out)
 
     def _step(self, stream: int, heads: set[int]) -> bool:
-        """Something for one stream; True when it is over."""
+        """Send something on one stream; return True when the stream is over."""
         chance = self._chance.random()
         if chance < 0.05:
             self._h2.reset_stream(stream, self._chance.choice((0, 1, 2, 7, 8, 11)))
@@ -202,7 +202,7 @@ class Server:
         count = self._chance.choice((0, 0, 1, 2, 5))
         fields = [(self._chance.choice(_NAMES), self._text(30)) for _ in range(count)]
         if self._chance.random() < 0.05:
-            # A block over one frame: h2 goes on in CONTINUATION. Digits do not shrink below a frame by Huffman's code.
+            # A block larger than a frame: h2 continues in CONTINUATION. Huffman's code cannot shrink it below a frame.
             fields.append(("x-large", "".join(self._chance.choices("0123456789&*{}", k=20_000))))
         return fields
 
@@ -210,7 +210,7 @@ class Server:
         return "".join(self._chance.choices("abcdefXYZ0189 %-_/é", k=self._chance.randint(0, most))).strip()
 
     def _noise(self) -> None:
-        """Frames that any server may send at any time."""
+        """Send frames that any server may send at any time."""
         for _ in range(self._chance.choice((0, 0, 1, 3))):
             if self._budget <= 0:
                 break
@@ -231,7 +231,7 @@ class Server:
             self._raw(frame(PING, 1, 0, bytes(8)))
 
     def _raw(self, data: bytes) -> None:
-        """What h2 does not write itself."""
+        """Send bytes that h2 does not write itself."""
         self._flush()
         self._out += data
 
@@ -240,7 +240,7 @@ class Server:
 
 
 def generate(seed: int, limits: Limits) -> Generated:
-    """A valid conversation, and its meaning as h2's client reads it."""
+    """Return a valid conversation, and its events as h2's client reads them."""
     chance = random.Random(seed)
     requests = chance.choice((1, 1, 2, 3, 8))
     data = Server(chance, requests, limits).write(requests)
@@ -248,7 +248,7 @@ def generate(seed: int, limits: Limits) -> Generated:
 
 
 def read_by_h2(data: bytes, requests: int, limits: Limits) -> dict[int, list[Event]]:
-    """The events of each stream, by h2's client. Raises h2's errors."""
+    """Return the events of each stream as h2's client reads them. Errors of h2 pass through."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
     client.initiate_connection()
     client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window})

@@ -1,4 +1,4 @@
-"""grpclib's own asyncio server as a process: `python -m plugind.tests.wire.grpclib_plugin SOCKET`. Says `ready`."""
+"""grpclib's own asyncio server as a process: ``python -m plugind.tests.wire.grpclib_plugin SOCKET``. Says ``ready``."""
 
 import asyncio
 import sys

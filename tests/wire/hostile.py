@@ -116,7 +116,7 @@ def says_for_ever(first: bytes, again: bytes) -> Script:
 
 @asynccontextmanager
 async def served(path: Path, script: Script) -> AsyncIterator[str]:
-    """A listener that plays `script` on every connection, within ten seconds."""
+    """A listener that plays ``script`` on every connection, within ten seconds."""
     with trio.fail_after(10), listen(str(path / "peer.sock")) as listener:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, script, [trio.SocketListener(listener.socket)])

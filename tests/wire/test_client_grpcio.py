@@ -116,7 +116,7 @@ async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
 
 
 async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
-    """Text and binary (`-bin`), in the request, the response headers and the trailers."""
+    """Text and binary (``-bin``), in the request, the response headers and the trailers."""
     heard: list[tuple[str, str | bytes]] = []
 
     def answer(request: object, context: grpc.ServicerContext) -> ExampleResponse:

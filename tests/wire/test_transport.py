@@ -25,7 +25,7 @@ def pair() -> Iterator[tuple[SocketTransport, socket.socket]]:
 
 @types.coroutine
 def meanwhile(waiter: Coroutine[object, object, T], act: Callable[[], object]) -> Generator[object, object, T]:
-    """Await `waiter`, and call `act` when it waits for the first time."""
+    """Await ``waiter``, and call ``act`` when it waits for the first time."""
     trap = waiter.send(None)
     act()
     while True:

@@ -1,7 +1,8 @@
-"""A gRPC channel on Trio: what grpclib's generated stubs ask of `grpclib.client.Channel`, without asyncio.
+"""A gRPC channel on Trio: it offers what grpclib's generated stubs use of ``grpclib.client.Channel``, without asyncio.
 
-One connection, no background task: see `plugind.actors.io.grpc_client.driver`. An idle channel is not read. A
-task that wants to know of its end, and to have keep-alive answered meanwhile, waits in `Channel.wait_closed`.
+A channel is one connection without a background task: see ``plugind.actors.io.grpc_client.driver``. Nothing reads an
+idle channel. A task that must learn when the connection ends, and have keep-alive answered meanwhile, waits in
+``Channel.wait_closed``.
 """
 
 from collections.abc import Callable
@@ -27,8 +28,9 @@ StubT = TypeVar("StubT")
 class Channel(Driver):
     """One connection to a plugin, for any number of calls one after another or at once.
 
-    `peer` is who listens at the other end, where the kernel can tell. Calls raise `grpclib.exceptions.GRPCError`; where
-    the status is ours and not the plugin's, its `__cause__` is the `WireError` that says which rule or limit ended it.
+    ``peer`` is the process that listens at the other end, where the kernel can tell. Calls raise
+    ``grpclib.exceptions.GRPCError``. Where the status is ours and not the plugin's, its ``__cause__`` is the
+    ``WireError`` that says which rule or limit ended the call.
     """
 
     __slots__ = ()
@@ -54,9 +56,10 @@ class Channel(Driver):
         deadline: Deadline | float | None = None,
         metadata: MetadataLike | None = None,
     ) -> "ClientStream[SendT, RecvT]":
-        """One call of the method `name`; nothing is sent yet. What generated stubs call.
+        """Return one call of the method ``name``; nothing is sent yet. Generated stubs call this.
 
-        `timeout` is seconds from now; `deadline` is a time on Trio's clock, or grpclib's own kind; the earlier holds.
+        ``timeout`` is seconds from now; ``deadline`` is a time on Trio's clock or grpclib's ``Deadline``. The earlier
+        one counts.
         """
         if isinstance(deadline, Deadline):
             deadline = trio.current_time() + deadline.time_remaining()
@@ -66,11 +69,12 @@ class Channel(Driver):
         return ClientStream(self, name, cardinality, request_type, reply_type, deadline, metadata)
 
     def stub(self, stub: Callable[[grpclib.client.Channel], StubT]) -> StubT:
-        """A generated stub on this channel: `channel.stub(RegistrationStub)`. Only its annotation asks for more."""
+        """Return a generated stub on this channel: ``channel.stub(RegistrationStub)``."""
+        # The stub's annotation demands grpclib's channel, but a stub uses nothing of it that is not here.
         return stub(cast(grpclib.client.Channel, self))
 
     async def wait_closed(self) -> WireError:
-        """Read, and answer keep-alive, until the connection ends. Returns why."""
+        """Read, and answer keep-alive, until the connection ends. Return the reason."""
         await self.until(self._has_failed, None, None)
         assert self.connection.failure is not None
         return self.connection.failure

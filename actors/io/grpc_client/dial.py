@@ -1,7 +1,7 @@
-"""Connections to unix sockets: dialed by hand, because the ready-made ways are slow or wrong.
+"""Connections to unix sockets.
 
-A unix socket connects at once or not at all, so the common case is three system calls and no wait.
-`trio.open_unix_socket` hands out an unconnected stream when the backlog is full (fault 30).
+A unix socket connects at once or not at all, so the usual dial is three system calls without a wait. We do not use
+``trio.open_unix_socket``, which returns an unconnected stream when the backlog is full (fault 30).
 """
 
 import errno
@@ -18,6 +18,7 @@ from ..unix_socket import connect, peer_credentials, stream_socket
 from .channel import Channel
 from .transport import SocketTransport
 
+#: Pauses between attempts, in seconds; each is twice as long as the one before.
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
 
@@ -42,11 +43,14 @@ async def dial(
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
 ) -> Channel:
-    """Connect to the unix stream socket at `path`, within `timeout` seconds.
+    """Connect to the unix stream socket at ``path``, within ``timeout`` seconds.
 
-    A socket that refuses is asked again for `refused_grace` seconds, as it may be between bind and listen
-    (behaviour 12), and one with a full backlog until the deadline (fault 30). Does not wait, and so does not
-    checkpoint, when the socket accepts at once. Raises DialError.
+    A socket that refuses is tried again for ``refused_grace`` seconds, since its process may be between bind and listen
+    (behaviour 12). One with a full backlog is tried until the deadline (fault 30). This function does not wait, and so
+    does not checkpoint, when the socket accepts at once.
+
+    Raises:
+        DialError: there is no connection; its ``kind`` says why.
     """
     connection = _socket(path)
     try:
@@ -72,9 +76,12 @@ def _socket(path: str) -> socket.socket:
 async def retry(
     path: str, error: OSError, attempt: Callable[[], OSError | None], timeout: float, refused_grace: float
 ) -> None:
-    """Make one `attempt` after another, while what failed may pass by itself; `error` is that of the first.
+    """Repeat ``attempt`` until it succeeds, as long as its error can pass by itself; ``error`` is the first one.
 
-    The rule of `dial`, for whoever connects to `path`: a node in memory does so in its own way. Raises DialError.
+    This is the rule of ``dial``. A simulated node, which makes its attempts in memory, follows it too.
+
+    Raises:
+        DialError: the last error cannot pass, or the time for it is over.
     """
     began = trio.current_time()
     pause = _FIRST_PAUSE

@@ -1,4 +1,4 @@
-"""One call on a `Driver`, with the surface of `grpclib.client.Stream`."""
+"""One call on a ``Driver``, with the methods of ``grpclib.client.Stream``."""
 
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -33,10 +33,10 @@ _CANCELLED: Final = CallOutcome(Status.CANCELLED, "the call was cancelled")
 
 
 class ClientStream(Generic[SendT, RecvT]):
-    """One call, with the surface of `grpclib.client.Stream`.
+    """One call, with the methods of ``grpclib.client.Stream``.
 
-    Used as `async with method.open() as stream`. Leaving the block waits for the end of a call that ended well so far,
-    and resets one that did not, or that was cancelled.
+    Use it as ``async with method.open() as stream``. Leaving the block waits for the end of a call whose request has
+    ended, and resets the call if its request has not ended or if the block raises.
     """
 
     __slots__ = (
@@ -76,12 +76,12 @@ class ClientStream(Generic[SendT, RecvT]):
 
     @property
     def peer(self) -> Credentials | None:
-        """Who listens at the other end, where the kernel can tell."""
+        """The process that listens at the other end, where the kernel can tell."""
         return self._driver.peer
 
     @property
     def initial_metadata(self) -> Metadata | None:
-        """The metadata of the response headers; None before they came."""
+        """The metadata of the response headers; None before they have come."""
         if self._call is None or self._call.head is None:
             return None
         only_trailers = self._call.head is self._call.trailers
@@ -89,13 +89,13 @@ class ClientStream(Generic[SendT, RecvT]):
 
     @property
     def trailing_metadata(self) -> Metadata | None:
-        """The metadata of the trailers; None before they came."""
+        """The metadata of the trailers; None before they have come."""
         if self._call is None or self._call.trailers is None:
             return None
         return MultiDict(decode_metadata(self._call.trailers.fields))
 
     async def send_request(self, *, end: bool = False) -> None:
-        """Send the request headers; `end` where a streaming request has no message at all."""
+        """Send the request headers; with ``end`` a streaming request has no message at all."""
         if end and not self._streams_out:
             raise ProtocolError("a unary request needs its message before its end")
         call = await self._begin(end=end)
@@ -110,7 +110,7 @@ class ClientStream(Generic[SendT, RecvT]):
         return call
 
     def _open(self, *, end: bool) -> ClientCall:
-        """Begin the request if the peer takes one more now; the call has no number otherwise."""
+        """Begin the request if the peer takes one more now; otherwise the call stays without a number."""
         driver = self._driver
         if driver.closed:
             raise trio.ClosedResourceError("this channel was closed")
@@ -133,9 +133,10 @@ class ClientStream(Generic[SendT, RecvT]):
         return head
 
     async def send_message(self, message: SendT, *, end: bool = False) -> None:
-        """Send a message, and the request headers before the first; the only one of a unary request ends it.
+        """Send a message, and the request headers before the first. The only message of a unary request ends it.
 
-        Raises GRPCError if the call is over.
+        Raises:
+            GRPCError: the deadline has passed.
         """
         if self._ended:
             raise ProtocolError("the request was ended already")
@@ -151,7 +152,7 @@ class ClientStream(Generic[SendT, RecvT]):
             await self._driver.send_rest(self._started(), data, len(data), self._deadline, end=True)
 
     def _send_whole(self, data: bytes) -> bool:
-        """Send the whole request in one step, if it can be; some of it may wait in the connection."""
+        """Send the whole request in one step, if that is possible; some of it may stay in the connection."""
         driver = self._driver
         call = ClientCall(driver.sender, unary=not self._streams_in)
         if not driver.request_now(call, self._head(), data):
@@ -166,14 +167,14 @@ class ClientStream(Generic[SendT, RecvT]):
         self._ended = end
         if not call.id:
             await driver.open(call, self._head(), self._deadline, end=False)
-        # The peer may have given the response, or given up, before it has the whole request.
+        # The peer may have answered, or reset the call, before it has the whole request.
         if call.local_open:
             sent = driver.send_now(call, data, end=end)
             if sent != len(data) or driver.connection.outgoing:
                 await driver.send_rest(call, data, sent, self._deadline, end=end)
 
     async def end(self) -> None:
-        """End a streaming request that `send_message` did not end."""
+        """End a streaming request that ``send_message`` did not end."""
         if self._call is None:
             raise ProtocolError("the request was not sent")
         if not self._streams_out:
@@ -186,14 +187,22 @@ class ClientStream(Generic[SendT, RecvT]):
         await self._send(b"", end=True)
 
     async def recv_initial_metadata(self) -> None:
-        """Wait for the response headers. Raises GRPCError if the call failed before or with them."""
+        """Wait for the response headers.
+
+        Raises:
+            GRPCError: the call failed before or with them.
+        """
         call = self._started()
         await self._driver.until(call.has_head, call, self._deadline)
         if call.outcome is not None and call.outcome.status is not Status.OK:
             _raise(call.outcome)
 
     async def recv_message(self) -> RecvT | None:
-        """The next message; None at the end of the response. Raises GRPCError if the call failed."""
+        """Return the next message; None at the end of the response.
+
+        Raises:
+            GRPCError: the call failed.
+        """
         call = self._call or self._started()
         if not call.messages:
             if self._deadline is None:
@@ -217,7 +226,11 @@ class ClientStream(Generic[SendT, RecvT]):
         raise GRPCError(outcome.status, outcome.message) from error
 
     async def recv_trailing_metadata(self) -> None:
-        """Wait for the end of the response. Raises GRPCError if the call failed."""
+        """Wait for the end of the response.
+
+        Raises:
+            GRPCError: the call failed.
+        """
         call = self._started()
         if not self._ended:
             raise ProtocolError("the request was not ended")
@@ -228,7 +241,7 @@ class ClientStream(Generic[SendT, RecvT]):
             while not call.has_ended():
                 await self._driver.until(call.has_ended_or_message, call, self._deadline)
                 while call.messages and call.outcome is None:
-                    # Nobody will take these, and untaken messages hold the peer up.
+                    # These are not wanted any more, and messages that are not taken stop the peer.
                     call.take()
         assert call.outcome is not None
         if call.outcome.status is not Status.OK:
@@ -240,7 +253,7 @@ class ClientStream(Generic[SendT, RecvT]):
         return self._call
 
     async def cancel(self) -> None:
-        """Reset the call, so that the peer works on it no longer."""
+        """Reset the call, so that the peer stops working on it."""
         self._started().cancel(_CANCELLED)
         self._driver.flush()
 

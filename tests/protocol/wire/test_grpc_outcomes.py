@@ -215,7 +215,7 @@ def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) 
 
 
 def test_every_limit_exhausts_a_resource() -> None:
-    """Each is a field of `Limits`, and named in the reason."""
+    """Each is a field of ``Limits``, and named in the reason."""
     limits = [problem for problem in WireProblem if problem.is_limit]
     assert len(limits) == 13
     for problem in limits:

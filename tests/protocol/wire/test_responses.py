@@ -77,7 +77,7 @@ def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[obje
         flags = call.local_open, call.remote_open, call.head_done
         heads = [block and block.fields for block in (call.head, call.trailers)]
         window = call.send_window if call.local_open else None
-        seen += [outcome, flags, heads, list(call.messages or ()), call._queued, call._held, window]
+        seen += [outcome, flags, heads, list(call.messages or ()), call._queued, call._uncredited, window]
     return seen
 
 
