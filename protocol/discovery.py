@@ -148,6 +148,10 @@ class Discovery:
         """Whether ``path`` is a directory that was entered."""
         return path in self._directories
 
+    def has_parent(self, path: str) -> bool:
+        """Whether the directory of ``path`` is known, without which nobody would miss the entry (seed 3195)."""
+        return path == self.root or _above(path) in self._directories
+
     def subdirectories(self, path: str) -> list[str]:
         """The directories known directly below ``path``, sorted."""
         children = (below(path, name) for name, inode in self.children(path).items() if not inode)
@@ -205,7 +209,7 @@ class Discovery:
         if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
             self._seen_again(path, entry, found.identity, marks)
             return
-        if self._parent_unknown(path):
+        if not self.has_parent(path):
             return
         reason = self._refusal(path, found, refusal)
         if found.kind is Kind.DIRECTORY and reason is None:
@@ -280,16 +284,13 @@ class Discovery:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _parent_unknown(self, path: str) -> bool:
-        """What no directory has would never be missed; it is found where the directory is entered (seed 3195)."""
-        return path != self.root and _above(path) not in self._directories
-
     def _is_full(self) -> bool:
         return len(self._entries) + len(self._directories) > self._max_entries
 
     def _adopt(self, path: str, inode: int) -> None:
-        if path != self.root:
-            self._directories[_above(path)].children[path.rpartition("/")[2]] = inode
+        parent = self._directories.get(_above(path))
+        if parent is not None:  # The root has none.
+            parent.children[path.rpartition("/")[2]] = inode
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The inode is no longer taken under this path; its other names get their turn."""

@@ -11,14 +11,20 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from plugind.actors import registration, supervision
-from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.handlers.actor import Lanes
 from plugind.actors.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.discovery import Discovery
+from plugind.protocol.effects import Effect, Show
+from plugind.protocol.status import StateName
 from plugind.protocol.watches import Watches
-from plugind.protocol.world import World
-from plugind.supervisor import Supervisor
+from plugind.tests.tools.seams import (
+    handler_actors,
+    handler_asks,
+    reconciler_effects,
+    shown_states,
+)
 
 
 @contextmanager
@@ -39,11 +45,7 @@ def look_for_ever() -> Iterator[None]:
 @contextmanager
 def show_what_vanished_meanwhile() -> Iterator[None]:
     """What vanishes while the reconciler is started anew is shown for ever (seed 10)."""
-
-    async def remember(self: Supervisor) -> None:
-        pass
-
-    with patch.object(Supervisor, "_show_all_as_gone", remember):
+    with shown_states(lambda change: change.state is StateName.GONE and change.reason == "started anew"):
         yield
 
 
@@ -68,7 +70,12 @@ class _NeverCaught(BaseException, metaclass=_AnyGroup):
 @contextmanager
 def lose_what_waits_in_lanes() -> Iterator[None]:
     """A handler actor that crashed forgets what it was asked and had not begun (seed 136)."""
-    with patch.object(handler_actor._Pool, "resume", lambda self: self._lanes.clear()):
+
+    def cleared(lanes: Lanes) -> Lanes:
+        lanes.clear()
+        return lanes
+
+    with handler_actors(lanes=cleared):
         yield
 
 
@@ -89,7 +96,7 @@ def give_a_deregistration_up() -> Iterator[None]:
 @contextmanager
 def leave_a_validation_behind() -> Iterator[None]:
     """A Validate that was superseded goes on, and holds its name as long as it hangs (seed 448)."""
-    with patch.object(registration.Asks, "withdraw", lambda self: None):
+    with handler_asks(lambda message: isinstance(message, m.Withdraw)):
         yield
 
 
@@ -110,16 +117,7 @@ def forget_what_could_not_be_seen() -> Iterator[None]:
 @contextmanager
 def take_what_no_directory_has() -> Iterator[None]:
     """A socket whose directory is not known is taken, and not missed when both go (seed 3195)."""
-    adopt = Discovery._adopt
-
-    def tolerant(self: Discovery, path: str, inode: int) -> None:
-        if path.rpartition("/")[0] in self._directories:
-            adopt(self, path, inode)
-
-    with (
-        patch.object(Discovery, "_parent_unknown", lambda self, path: False),
-        patch.object(Discovery, "_adopt", tolerant),
-    ):
+    with patch.object(Discovery, "has_parent", lambda self, path: True):
         yield
 
 
@@ -133,11 +131,17 @@ def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
 @contextmanager
 def show_for_ever_who_crashed_when_it_was_gone() -> Iterator[None]:
     """A registration that crashes when its socket is gone is shown for ever (seed 1191)."""
-    ended = World._ended
 
-    def silent(self: World, message: m.RegistrationEnded, now: float) -> None:
-        with patch.object(World, "_show_gone", lambda self, entry, now: None):
-            ended(self, message, now)
+    def silent(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        if isinstance(message, m.RegistrationEnded) and message.crashed:
+            return [effect for effect in effects if not _shows_gone(effect)]
+        return effects
 
-    with patch.object(World, "_ended", silent):
+    with reconciler_effects(silent):
         yield
+
+
+def _shows_gone(effect: Effect) -> bool:
+    if not isinstance(effect, Show) or not isinstance(effect.message, m.StateChanged):
+        return False
+    return effect.message.state is StateName.GONE

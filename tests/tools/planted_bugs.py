@@ -1,6 +1,6 @@
 """Bugs put in on purpose, and the seed with which ``plugind simulate`` finds each.
 
-``python -m plugind.tests.tools.planted_bugs [--most SEEDS] [--shrink] [NAME ...]`` prints a line for each bug. A seed
+``python -m tests.tools.planted_bugs [--most SEEDS] [--shrink] [NAME ...]`` prints a line for each bug. A seed
 finds a bug if it is violated with the bug and not without it. Exit code 1 if a bug is not found.
 
 Some bugs were thought out; the others plugind had, and are put back by taking out what mended them
@@ -12,23 +12,36 @@ because what it patches has another name or place, it must be mended here.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import attrs
 
-from plugind.actors import conversation, registration
-from plugind.actors.handlers import actor as handler_actor
+from plugind.actors import registration
+from plugind.actors.handlers.actor import Lane
+from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
-from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
-from plugind.protocol.claims import Name
-from plugind.protocol.view import View
-from plugind.protocol.watches import Notice, Watches
+from plugind.protocol import states
+from plugind.protocol.effects import Effect, Send, Show
+from plugind.protocol.status import StateName
+from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import old_bugs
+from plugind.tests.tools.seams import (
+    OneAtATime,
+    Step,
+    handler_actors,
+    inotify_events,
+    lifecycle_steps,
+    reconciler_effects,
+    reconciler_messages,
+    shown_states,
+)
 
 #: Puts a bug in for as long as it is entered.
 Bug = Callable[[], AbstractContextManager[None]]
@@ -37,23 +50,16 @@ Bug = Callable[[], AbstractContextManager[None]]
 @contextmanager
 def drop_a_message() -> Iterator[None]:
     """The reconciler loses every 40th message of its inbox."""
-    handle, count = world.World.handle, 0
-
-    def dropping(self: world.World, message: m.ReconcilerMessage, now: float) -> list[world.Effect]:
-        nonlocal count
-        count += 1
-        return [] if count % 40 == 0 else handle(self, message, now)
-
-    with patch.object(world.World, "handle", dropping):
+    counts = itertools.count(1)
+    with reconciler_messages(lambda _message: next(counts) % 40 == 0):
         yield
 
 
 @contextmanager
 def skip_a_deregistration() -> Iterator[None]:
     """A socket that vanishes while it is registered ends without a Deregister."""
-    step = lifecycle.step
 
-    def skipping(state: states.State, event: states.Event) -> states.Step:
+    def skipping(step: Step, state: states.State, event: states.Event) -> states.Step:
         after, commands = step(state, event)
         match state, after:
             case states.Registered(), states.Leaving(then=states.ThenEnd()):
@@ -61,20 +67,14 @@ def skip_a_deregistration() -> Iterator[None]:
             case _:
                 return after, commands
 
-    with patch.object(lifecycle, "step", skipping):
+    with lifecycle_steps(skipping):
         yield
 
 
 @contextmanager
 def ignore_an_overflow() -> Iterator[None]:
-    """An overflow of the event queue is noted, and no rescan follows."""
-    note = Watches.note
-
-    def ignoring(self: Watches, notice: Notice) -> None:
-        note(self, notice)
-        self.clear_overflow()
-
-    with patch.object(Watches, "note", ignoring):
+    """An overflow of the event queue is not noticed, and no scan follows."""
+    with inotify_events(lambda notice: bool(notice[1] & Q_OVERFLOW)):
         yield
 
 
@@ -90,115 +90,106 @@ def reuse_a_backoff() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def let_two_operations_overlap() -> Iterator[None]:
-    """The handler actor forgets its lanes: calls of one name run side by side."""
-    take = handler_actor._Pool._take
+class _Forgetful(dict[str, Lane]):
+    """Lanes that no ask finds again."""
 
-    async def overlapping(self: handler_actor._Pool, ask: m.HandlerMessage) -> None:
-        self._lanes = _Forgetful()
-        await take(self, ask)
+    def get(self, key: str, default: object = None) -> Any:
+        return default
 
-    with patch.object(handler_actor._Pool, "_take", overlapping):
-        yield
-
-
-class _Forgetful(dict[str, handler_actor.Lane]):
     def __delitem__(self, name: str) -> None:
         self.pop(name, None)
 
 
 @contextmanager
+def let_two_operations_overlap() -> Iterator[None]:
+    """The handler actor forgets its lanes: calls of one name run side by side."""
+    with handler_actors(lanes=_Forgetful):
+        yield
+
+
+@contextmanager
 def admit_two_of_one_name() -> Iterator[None]:
-    """Whoever is busy with a name, coming or leaving, does not keep others from being admitted."""
-    admit = world.World._admit
+    """A plugin is admitted while another of its name is registering or leaving."""
+    handlers: dict[str, m.Address[m.HandlerMessage]] = {}
 
-    def hasty(self: world.World, key: tuple[str, str], name: Name) -> None:
-        while name.waiting:
-            busy, name.busy = name.busy, {}
-            admit(self, key, name)
-            name.busy |= busy
-        self._names[key] = name
+    def hasty(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        match message:
+            case m.HandlerAdded():
+                handlers[message.type] = message.handler
+            case m.HandlerRemoved():
+                handlers.pop(message.type, None)
+            case m.Claimed() if message.info.type in handlers and not any(
+                isinstance(effect, Send) and effect.path == message.path for effect in effects
+            ):
+                admitted = m.Admitted(message.ticket, handlers[message.info.type])
+                return [*effects, Send(message.path, admitted)]
+            case m.Claimed():
+                for effect in effects:
+                    if isinstance(effect, Send) and isinstance(effect.message, m.Admitted):
+                        handlers[message.info.type] = effect.message.handler
+            case _:
+                pass
+        return effects
 
-    with patch.object(world.World, "_admit", hasty):
+    with reconciler_effects(hasty):
         yield
 
 
 @contextmanager
 def register_without_validating() -> Iterator[None]:
     """An admitted plugin is registered at once."""
-    step = lifecycle.step
 
-    def hasty(state: states.State, event: states.Event) -> states.Step:
+    def hasty(step: Step, state: states.State, event: states.Event) -> states.Step:
         if isinstance(state, states.Claiming) and isinstance(event, m.Admitted):
             return states.Registering(state.generation, state.attempt, state.info), (states.AskRegister(state.info),)
         return step(state, event)
 
-    with patch.object(lifecycle, "step", hasty):
+    with lifecycle_steps(hasty):
         yield
 
 
 @contextmanager
 def notify_before_registering() -> Iterator[None]:
-    """The plugin is told that it is registered before its handler took it."""
-    step = lifecycle.step
+    """The plugin is notified that it is registered before its handler registered it."""
 
-    def early(state: states.State, event: states.Event) -> states.Step:
+    def early(step: Step, state: states.State, event: states.Event) -> states.Step:
         if isinstance(state, states.Validating) and isinstance(event, states.HandlerAccepted):
             return states.Notifying(state.generation, state.attempt, state.info), (states.Notify(None),)
         return step(state, event)
 
-    with patch.object(lifecycle, "step", early):
+    with lifecycle_steps(early):
         yield
 
 
 @contextmanager
 def show_the_dead() -> Iterator[None]:
     """The view keeps every fifth socket that is gone."""
-    apply = View.apply
-
-    def keeping(self: View, change: m.StateChanged) -> object:
-        if change.state == "gone" and change.generation % 5 == 0:
-            return None, None
-        return apply(self, change)
-
-    with patch.object(View, "apply", keeping):
+    with shown_states(lambda change: change.state is StateName.GONE and change.generation % 5 == 0):
         yield
 
 
 @contextmanager
 def tell_no_roles() -> Iterator[None]:
-    """Roles are never told: every instance counts as active."""
-    with patch.object(Name, "change_roles", lambda self, policy: []):
+    """Roles are never shown: every instance counts as active."""
+
+    def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        return [e for e in effects if not (isinstance(e, Show) and isinstance(e.message, m.RoleChanged))]
+
+    with reconciler_effects(silent):
         yield
 
 
 @contextmanager
 def leave_connections_open() -> Iterator[None]:
-    """A registration does not hang up."""
-    hang_up = conversation.Conversation.hang_up
-
-    def keep(self: conversation.Conversation) -> None:
-        self._channel = None
-        hang_up(self)
-
-    with patch.object(conversation.Conversation, "hang_up", keep):
+    """A registration does not close its connections."""
+    with patch.object(Channel, "close", lambda self: None):
         yield
 
 
 @contextmanager
 def one_hangs_all_wait() -> Iterator[None]:
-    """The handler actor serves one ask at a time, whatever its name."""
-    take = handler_actor._Pool._take
-
-    async def alone(self: handler_actor._Pool, ask: m.HandlerMessage) -> None:
-        self._idle += 1
-        try:
-            await take(self, ask)
-        finally:
-            self._idle -= 1
-
-    with patch.object(handler_actor._Pool, "_take", alone):
+    """A handler serves one ask at a time, whatever its name."""
+    with handler_actors(handler=OneAtATime):
         yield
 
 
