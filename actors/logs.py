@@ -1,7 +1,8 @@
-"""The log: lines on standard error, written by a task that alone waits for it.
+"""The log: lines on standard error, written by a task of their own.
 
-An event is formed and queued in microseconds. Whatever happens to standard error (a reader that stops, a full disk, a
-closed pipe), no actor waits for it and none fails; what could not be written is counted and told of (fault 95).
+To form and queue a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk, a
+closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line says how
+many they were (fault 95).
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import trio
 
 from ..protocol.logs import Field, Format, Level, json_line, text_line
 
-#: Characters that wait to be written at most: the lines of some 30,000 plugins that go at once.
+#: The most characters that wait to be written: the lines of some 30,000 plugins that vanish at once.
 MAX_QUEUED: Final = 8 * 1024 * 1024
-#: Bytes to a write: as many as a pipe that is writable takes without blocking (PIPE_BUF).
+#: Bytes for each write: a pipe that is writable takes as many without blocking (PIPE_BUF).
 PIECE: Final = 4096
-#: Seconds that the last lines have to be written in when the log stops.
+#: Seconds in which the last lines are written when the log stops.
 GRACE: Final = 0.5
 
 
 class Log:
-    """A :class:`~plugind.protocol.logs.Logger` on a descriptor that stays the caller's.
+    """A :class:`~plugind.protocol.logs.Logger` that writes to a descriptor and never closes it.
 
-    While :meth:`run` does not run, before the nursery and after it, lines are written at once.
+    While :meth:`run` does not run, lines are written at once.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Log:
         self._queued = 0
         self._running = False
         self._parked = trio.lowlevel.ParkingLot()
-        #: Taken from the queue and not yet written, and how many lines that are.
+        #: Bytes that were taken from the queue and are not written yet, and how many lines they are.
         self._pending = b""
         self._pending_lines = 0
-        #: A write failed, perhaps in the middle of a line.
+        #: Whether the last write failed, perhaps in the middle of a line.
         self._broken_line = False
-        #: Lines that could not be written and are still to be told of.
+        #: How many lines were lost since the last line that said so.
         self.dropped = 0
 
     def enabled(self, level: Level) -> bool:
@@ -77,7 +78,7 @@ class Log:
             self._parked.unpark()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write what is logged until cancelled; then write the rest, if that takes no more than a moment."""
+        """Write lines until cancelled, and then those that are queued, for at most :data:`GRACE` seconds."""
         self._running = True
         task_status.started()
         try:
@@ -92,7 +93,7 @@ class Log:
             self._running = False
 
     async def _write_some(self) -> None:
-        """Write what is pending, or else the next lines; what is pending outlives a cancellation."""
+        """Write the pending bytes, or else the next lines; a cancellation leaves pending what is not written."""
         if not self._pending:
             self._take_lines()
         try:
@@ -104,8 +105,8 @@ class Log:
                     continue
                 self._pending = self._pending[written:]
         except OSError:
-            # Nobody reads, or the disk is full: no reason to stop (fault 95). The lines after these say how many were
-            # lost, if there ever is somebody to read them.
+            # The reader is gone or the disk is full, which is no reason to stop (fault 95). A later line says how many
+            # lines were lost.
             self.dropped += self._pending_lines
             self._pending = b""
             self._broken_line = True
@@ -133,7 +134,7 @@ class Log:
         try:
             await trio.lowlevel.wait_writable(self._descriptor)
         except PermissionError as error:
-            # What cannot be polled, /dev/null say, never blocks.
+            # A descriptor that cannot be polled, like /dev/null, never blocks.
             if error.errno != errno.EPERM:
                 raise
             await trio.lowlevel.checkpoint()

@@ -1,7 +1,8 @@
 """The reconciler: the only owner of the desired and of the actual world.
 
-It has no tick: it is woken by messages, takes all that have come, and carries out what ``plugind.protocol.world``
-answers. It waits for nobody but its inbox and, under back-pressure, for the status actor, which waits for nobody.
+It has no timer. It wakes when a message arrives, takes all messages that have arrived, and carries out the effects that
+``plugind.protocol.world`` returns for each. It waits only for its inbox and, when the inbox of the status actor is
+full, for the status actor, which waits for no other actor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .mailbox import report
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
 Spawn = Callable[[world.StartRegistration], m.Address[m.RegistrationMessage]]
 
-#: Messages after which others get their turn.
+#: How many messages are taken before other actors have their turn.
 BATCH = 64
 
 
@@ -29,7 +30,7 @@ async def run(
     retire: Callable[[world.HandlerRetired], None],
     handlers: Sequence[m.HandlerAdded] = (),
 ) -> None:
-    """Reconcile until a stop was asked and the last registration actor ended; ``handlers`` are there from the start."""
+    """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``."""
     reconciler = _Reconciler(world.World(handlers), status, spawn, retire)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:

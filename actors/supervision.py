@@ -1,7 +1,8 @@
-"""Supervision: child specs, restarts within an intensity, start in order and stop in reverse.
+"""Supervision: child specifications, restarts within an intensity, start in order and stop in reverse.
 
-The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. One that crashes is started
-again, as its spec says, unless crashes come too often: then :class:`GaveUpError` ends the supervisor (fault 85).
+The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. A child that crashes is
+started again, as its specification says. When crashes come too often, :class:`GaveUpError` ends the supervisor (fault
+85).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class GaveUpError(Exception):
 
 
 class Restart(enum.Enum):
-    """When a child is started again after it ended."""
+    """When a child that has ended is started again."""
 
-    #: Always: its end is a crash, however it came.
+    #: Always: every end counts as a crash.
     PERMANENT = "permanent"
     #: Only after a crash.
     TRANSIENT = "transient"
@@ -31,7 +32,7 @@ class Restart(enum.Enum):
 
 @attrs.frozen
 class ChildSpec:
-    """What a supervisor must know of a child."""
+    """What a supervisor must know about a child."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -54,7 +55,7 @@ class Crashes:
         """Report the crash of ``name``.
 
         Raises:
-          GaveUpError: if it is one too many.
+          GaveUpError: if the intensity is exceeded.
         """
         for report in self._reports:
             report(name, error)
@@ -84,7 +85,7 @@ class Children:
         """Start a child.
 
         Raises:
-          ValueError: if one of that name runs.
+          ValueError: if a child of that name runs.
         """
         if spec.name in self._children:
             raise ValueError(f"a child named {spec.name!r} runs already")
@@ -92,7 +93,7 @@ class Children:
         self._nursery.start_soon(self._keep, child, name=spec.name)
 
     async def wait(self, name: str) -> None:
-        """Return when the child has ended for good; at once if there is none of that name."""
+        """Return when the child has ended for good, or at once if there is no child of that name."""
         child = self._children.get(name)
         if child is not None:
             await child.done.wait()
@@ -117,14 +118,14 @@ class Children:
                 while True:
                     try:
                         await spec.run()
-                    except Exception as error:  # noqa: BLE001 - told, counted, and mended by a restart
-                        _raise_what_no_restart_mends(error)
+                    except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by a restart
+                        _raise_what_no_restart_repairs(error)
                         self._crashes.count(spec.name, error)
                     except BaseExceptionGroup as group:
-                        # A child with a nursery that crashed while it was cancelled: the end, and a crash besides.
+                        # A child with a nursery that crashed while it was cancelled: count the crash, then end.
                         crash, cancelled = group.split(Exception)
                         if crash is not None:
-                            _raise_what_no_restart_mends(crash)
+                            _raise_what_no_restart_repairs(crash)
                             self._crashes.count(spec.name, crash)
                         if cancelled is not None:
                             raise cancelled from None
@@ -138,15 +139,15 @@ class Children:
             child.done.set()
 
 
-def _raise_what_no_restart_mends(error: Exception) -> None:
-    """A child with a nursery of its own wraps what ends the whole in a group."""
+def _raise_what_no_restart_repairs(error: Exception) -> None:
+    """Raise an error that ends the supervisor; a child with a nursery of its own wraps it in a group."""
     for leaf in leaves(error):
         if isinstance(leaf, GaveUpError | ConfigError):
             raise leaf from leaf.__cause__
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors that ``error`` consists of: the leaves of a group, or itself."""
+    """Yield the leaves of ``error`` if it is a group, or else the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

@@ -1,24 +1,25 @@
 """Errors by whose fault they are.
 
-:class:`PluginError` is theirs: a plugin, a handler or a file system did what it may not. It becomes a state with a
-reason, and hurts nobody else. :class:`IllegalStepError` is ours: a bug, which ends the actor that met it, and its
-supervisor restarts it. :class:`ConfigError` is the operator's, and is told in one line with exit code 78.
+:class:`PluginError` is raised for faults of plugins, handlers and file systems. It becomes a state with a reason, and
+affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind: it ends the actor, which its
+supervisor restarts. :class:`ConfigError` is raised for faults of the operator: the commands print it in one line and
+exit with code 78.
 """
 
 from __future__ import annotations
 
 
 class PluginError(Exception):
-    """The outside broke a rule; the text of the exception is the reason that people are shown."""
+    """A plugin, a handler or a file system broke a rule; the text of the exception is the reason that is shown."""
 
 
 class ValidationError(PluginError):
-    """A plugin's own account of itself is not acceptable: raised by validation rules and by users' handlers."""
+    """What a plugin says of itself is not acceptable: raised by validation rules and by users' handlers."""
 
 
 class ConfigError(Exception):
-    """What the operator asked for cannot be; the text says what to do (exit code 78)."""
+    """What the operator asked for is not possible; the text says what to do (exit code 78)."""
 
 
 class IllegalStepError(Exception):
-    """An event reached a state in which it cannot happen: a bug of ours."""
+    """An event reached a state in which it cannot happen: a bug in plugind."""

@@ -1,4 +1,4 @@
-"""The form of a log line: a constant message and variable fields, one line an event, whatever the fields hold."""
+"""The form of a log line: a constant message and variable fields. Each event is one line, whatever its fields hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .text import cut, encodable, escaped
 #: Characters of one value (fault 94).
 MAX_VALUE = 1024
 
+#: What a field of a log line can hold; a field that is None is left out.
 Field = str | int | float | bool | None
-"""What a field of a log line can hold; None leaves the field out."""
 
 
 class Level(enum.IntEnum):
@@ -35,20 +35,20 @@ class Format(enum.StrEnum):
 
 
 class Logger(Protocol):
-    """What an actor logs to: it costs microseconds and never blocks."""
+    """What an actor logs to. A call takes microseconds and never blocks."""
 
     def enabled(self, level: Level) -> bool:
-        """Whether events of ``level`` are written: who would compute fields can ask first."""
+        """Return whether events of ``level`` are written, so that a caller need not compute fields for nothing."""
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         """Log the constant ``message`` with its variable ``fields``."""
 
 
 class Silent:
-    """A logger for programs that embed a node and want to hear nothing."""
+    """A logger that writes nothing: the default of a program that embeds a node."""
 
     def enabled(self, level: Level) -> bool:  # noqa: ARG002
-        """Nothing is written."""
+        """Return False."""
         return False
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
@@ -66,7 +66,7 @@ def text_line(time: float, level: Level, message: str, fields: Mapping[str, Fiel
     line = f"time={timestamp(time)} level={_NAMES[level]} msg={_quoted(message)}"
     for key, value in fields.items():
         if value is not None:
-            # Most values are short texts or small numbers, and every one passes here.
+            # A fast path: most values are short texts or small numbers.
             shown = str(value) if type(value) is int else _value(value)
             line += f" {key}={shown}"
     return line + "\n"
@@ -89,7 +89,7 @@ def timestamp(time: float) -> str:
 
 @functools.lru_cache(maxsize=2)
 def _second(unix: int) -> str:
-    """Most lines are of the same second as the line before."""
+    """Return the date and time of a second; most lines are of the same second as the line before."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -102,8 +102,8 @@ def _value(value: Field) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote what would not read as one word; escape what is no sign of its own (faults 22 and 91)."""
+    """Quote text that would not read as one word, and escape characters that do not print (faults 22 and 91)."""
     if text.isprintable() and text and not (" " in text or '"' in text or "=" in text or "\\" in text):
         return text
-    # Backslashes first, so that an escape is not mistaken for one that the outside wrote.
+    # Backslashes first: an escape that the outside wrote must not look like one of ours.
     return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

@@ -1,7 +1,7 @@
 """The messages of each inbox, as closed unions of frozen values.
 
-Events are in the past tense and asks in the imperative. An *address* is the sending end of an inbox: it is all that
-one actor knows of another. The message graph is drawn in ``plugind.actors``.
+Events are in the past tense, asks in the imperative. An *address* is the sending end of an inbox; an actor knows
+nothing else of another actor. ``plugind.actors`` shows which messages go where.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Address(Protocol[M]):
 
 @value
 class Identity:
-    """Which file it is that lies at a path. A chmod changes ``changed_ns`` alone (behaviours 9 and 13)."""
+    """Which file lies at a path. A chmod changes ``changed_ns`` alone (behaviours 9 and 13)."""
 
     device: int
     inode: int
@@ -37,7 +37,7 @@ class Identity:
 
 @value
 class SocketAppeared:
-    """A socket is at ``path`` that was not there before, or not this one."""
+    """A socket is at ``path``, where there was none before or another one."""
 
     path: str
     generation: int
@@ -46,13 +46,13 @@ class SocketAppeared:
     #: ``trio.current_time()`` when it was seen, in seconds.
     time: float
     deprecated: bool = False
-    #: Seen by the first scan of a watcher. A restarted watcher makes it again: an identity that is known is not news.
+    #: Found by the first scan of a watcher. A watcher that is restarted finds again what is known already.
     first_scan: bool = False
 
 
 @value
 class SocketVanished:
-    """The socket (or the refused entry) of this generation is no longer at ``path``."""
+    """The socket or the refused entry of this generation is no longer at ``path``."""
 
     path: str
     generation: int
@@ -60,7 +60,7 @@ class SocketVanished:
 
 @value
 class SocketTouched:
-    """The attributes of the socket changed (a chmod, say): whoever waits may look again (behaviour 3)."""
+    """The attributes of the socket changed, by a chmod for example: a waiting plugin is tried again (behaviour 3)."""
 
     path: str
     generation: int
@@ -68,7 +68,7 @@ class SocketTouched:
 
 @value
 class EntryRefused:
-    """Something at ``path`` looks like a plugin and is not taken, for this reason (behaviour 7, faults 7 and 8)."""
+    """The entry at ``path`` is not taken for a plugin, for this reason (behaviour 7, faults 7 and 8)."""
 
     path: str
     generation: int
@@ -82,8 +82,8 @@ class EntryRefused:
 class ScanCompleted:
     """A scan of ``root`` ended.
 
-    ``paths`` is all that the first complete scan of a watcher found, refused entries included, so that a watcher that
-    was restarted also tells what vanished while it was not there; it is None for all other scans.
+    ``paths`` is everything that the first complete scan of a watcher found, refused entries included. It shows what
+    vanished while no watcher ran. It is None for all other scans.
     """
 
     root: str
@@ -96,9 +96,9 @@ class ScanCompleted:
 
 @value
 class Claimed:
-    """A registration learned who its plugin is, and asks to be admitted: answered by an :data:`Admission`.
+    """A registration got the info of its plugin, and claims the name: answered by an :data:`Admission`.
 
-    The answer carries the same ``ticket``, so that one which comes too late is known as such.
+    The answer carries the same ``ticket``, so that the registration can ignore an answer that comes too late.
     """
 
     path: str
@@ -109,7 +109,7 @@ class Claimed:
 
 @value
 class PluginRegistered:
-    """The handler took the plugin; it counts as actual from here on."""
+    """The handler registered the plugin, which is actual from now on."""
 
     path: str
     generation: int
@@ -117,7 +117,7 @@ class PluginRegistered:
 
 @value
 class Released:
-    """The registration owes its handler nothing more for this generation, and gives its claim back."""
+    """The handler does not have the plugin of this generation (any more): its claim ends."""
 
     path: str
     generation: int
@@ -125,18 +125,18 @@ class Released:
 
 @value
 class RegistrationEnded:
-    """The registration actor of ``path`` ended; ``crashed`` says that it did so by an error of ours."""
+    """The registration actor of ``path`` ended; ``crashed`` says that it did so by a bug in plugind."""
 
     path: str
     crashed: bool
 
 
-# --- from the supervisor and from people ------------------------------------------------------------------------------
+# --- from the supervisor and from callers -----------------------------------------------------------------------------
 
 
 @value
 class HandlerAdded:
-    """A handler for ``type`` is there, at this address."""
+    """The handler at this address takes plugins of ``type``."""
 
     type: str
     handler: Address[HandlerMessage]
@@ -145,14 +145,14 @@ class HandlerAdded:
 
 @value
 class HandlerRemoved:
-    """The handler for ``type`` takes no more plugins; those that it has are deregistered."""
+    """The handler for ``type`` takes no more plugins, and those that it has are to be deregistered."""
 
     type: str
 
 
 @value
 class RetryAsked:
-    """Somebody asks for a try now, with a fresh backoff, of a socket path or of all sockets of a plugin name."""
+    """A caller asks for a try now, with a fresh backoff, of a socket path or of all sockets of a plugin name."""
 
     target: str
     reply: Address[RetryAnswered]
@@ -160,14 +160,14 @@ class RetryAsked:
 
 @value
 class RetryAnswered:
-    """Which sockets were told to try now; empty when the target is not known."""
+    """The sockets that try now; empty if the target is not known."""
 
     sockets: tuple[str, ...]
 
 
 @value
 class StopAsked:
-    """Finish what is in flight and end. ``deregister`` also deregisters what is registered (behaviour 42)."""
+    """Finish what is in flight and end; with ``deregister``, also deregister what is registered (behaviour 42)."""
 
     deregister: bool = False
 
@@ -179,7 +179,7 @@ class StopForced:
 
 @value
 class ReportAsked:
-    """The status actor lost its view in a crash: everyone says again how they fare (fault 85)."""
+    """The status actor lost its view in a crash: report the present state again (fault 85)."""
 
 
 ReconcilerMessage = (
@@ -205,7 +205,7 @@ ReconcilerMessage = (
 
 @value
 class Admitted:
-    """The claim holds: this handler serves the plugin."""
+    """The claim is admitted: this handler serves the plugin."""
 
     ticket: int
     handler: Address[HandlerMessage]
@@ -213,7 +213,7 @@ class Admitted:
 
 @value
 class NoHandler:
-    """No handler serves plugins of this type, yet (behaviour 29)."""
+    """No handler takes plugins of this type yet (behaviour 29)."""
 
     ticket: int
     reason: str
@@ -221,7 +221,7 @@ class NoHandler:
 
 @value
 class ClaimRefused:
-    """The policy of the type does not admit the plugin now."""
+    """The policy of the type does not admit the plugin while another has the name."""
 
     ticket: int
     reason: str
@@ -232,26 +232,26 @@ Admission = Admitted | NoHandler | ClaimRefused
 
 @value
 class HandlerAvailable:
-    """A handler for ``type`` was added: whoever is parked for it tries at once (behaviour 29)."""
+    """A handler for ``type`` was added: a plugin that is parked for it is tried at once (behaviour 29)."""
 
     type: str
 
 
 @value
 class HandlerWithdrawn:
-    """The handler for ``type`` is leaving: deregister with it now."""
+    """The handler for ``type`` was removed: deregister with it now."""
 
     type: str
 
 
 @value
 class NameFreed:
-    """Another instance of the same name is gone: what was refused because of it may hold now (behaviour 37)."""
+    """Another instance of the same name is gone: a refused plugin may be accepted now (behaviour 37)."""
 
 
 @value
 class TryNow:
-    """Somebody asked for a retry (``plugind retry``)."""
+    """A retry was asked for (``plugind retry``)."""
 
 
 @value
@@ -283,7 +283,7 @@ RegistrationMessage = LifecycleMessage | HandlerAnswered | ReportAsked
 
 @value
 class Validate:
-    """Ask the handler whether it accepts what the plugin says of itself."""
+    """Ask the handler whether it accepts the plugin."""
 
     plugin: Plugin
     ticket: int
@@ -310,9 +310,9 @@ class Deregister:
 
 @value
 class Withdraw:
-    """Nobody waits any more for the answer to ``ask``, which is this very value: its call ends, or never begins.
+    """End the call for ``ask``, which is this very object, or do not begin it. There is no answer.
 
-    A Validate changes nothing, so that it may be cut off; a Register is not withdrawn but undone. Not answered.
+    A Validate changes nothing, so it may be cut off. A Register is never withdrawn: a Deregister undoes it.
     """
 
     ask: Validate
@@ -326,9 +326,9 @@ HandlerMessage = Ask | Withdraw
 
 @value
 class StateChanged:
-    """A socket's registration is in another state.
+    """The registration of a socket is in another state.
 
-    From the registration actor of the path, and from the reconciler for entries that are refused without one.
+    The registration actor of the path sends it; for refused entries, which have no actor, the reconciler does.
     """
 
     socket: str
@@ -337,13 +337,13 @@ class StateChanged:
     state: StateName
     #: ``trio.current_time()`` of the change, in seconds.
     time: float
-    #: In words; None for states that are on the way.
+    #: Why it is in this state; None for states that are on the way to registered.
     reason: str | None = None
-    #: Tries in this generation, the present one included.
+    #: The number of tries in this generation, the present one included.
     attempt: int = 0
-    #: ``trio.current_time()`` of the next try, where there is one.
+    #: ``trio.current_time()`` of the next try, if there is one.
     next_try: float | None = None
-    #: What the plugin said of itself, once it has.
+    #: What the plugin says of itself, once it is known.
     info: PluginInfo | None = None
     #: Seconds from the appearance of the socket to this change, when it became registered.
     registered_in: float | None = None
@@ -351,7 +351,7 @@ class StateChanged:
     #: User id of the process that listens, by SO_PEERCRED, once dialed.
     uid: int | None = None
     pid: int | None = None
-    #: The operation whose end this change is.
+    #: The operation that ended with this change.
     finished: Finished | None = None
 
 
@@ -359,7 +359,7 @@ class StateChanged:
 class RoleChanged:
     """Among several instances of one name, this one became active or stands by (behaviour 37).
 
-    An instance that is registered counts as active until it is told otherwise.
+    A registered instance counts as active until this message says otherwise.
     """
 
     socket: str
@@ -369,14 +369,14 @@ class RoleChanged:
 
 @value
 class RootReported:
-    """How a watcher fares, sent on each change and after each scan; counters grow for the life of that watcher."""
+    """The state of a watcher, sent on each change and after each scan; its counters grow as long as it lives."""
 
     root: str
     #: One of the words of :class:`Watching`.
     watching: str
     time: float
     reason: str | None = None
-    #: The first scan is complete: what was there at the start is known.
+    #: The first scan is complete.
     ready: bool = False
     scans: int = 0
     scan_failures: int = 0
@@ -387,7 +387,7 @@ class RootReported:
 
 @value
 class HandlersChanged:
-    """The plugin types that have a handler now."""
+    """The set of plugin types that have a handler changed to these."""
 
     types: tuple[str, ...]
 
@@ -402,16 +402,16 @@ class ActorRestarted:
 
 @value
 class SnapshotAsked:
-    """Somebody asks for all that is known now."""
+    """A caller asks for everything that is known now."""
 
     reply: Address[Snapshot]
 
 
 @value
 class Subscribed:
-    """Somebody wants every change from now on; the first message is the whole view as it is.
+    """A caller wants every change from now on; the first message is the whole view.
 
-    A subscriber whose inbox is full is dropped, and told so by :class:`Lagged` as its last message if there is room.
+    A subscriber whose inbox is full is dropped. Once there is room, :class:`Lagged` is its last message.
     """
 
     subscriber: Address[ViewMessage]
@@ -419,7 +419,7 @@ class Subscribed:
 
 @value
 class Unsubscribed:
-    """That subscriber is gone."""
+    """The subscriber wants no more changes."""
 
     subscriber: Address[ViewMessage]
 
@@ -435,7 +435,7 @@ StatusMessage = (
     | Unsubscribed
 )
 
-# --- from the status actor to those who asked -------------------------------------------------------------------------
+# --- from the status actor to callers -------------------------------------------------------------------------
 
 
 @value
@@ -450,7 +450,7 @@ class Snapshot:
 
 @value
 class PluginChanged:
-    """One plugin's status after a change; state GONE is the last that is told of a socket."""
+    """The status of one plugin after a change; GONE is the last state of a socket."""
 
     time: float
     plugin: PluginStatus

@@ -1,7 +1,7 @@
-"""Counters and histograms as values: what is counted, under which labels, and never under more than a few hundred.
+"""Counters and histograms as values, with a few hundred label combinations at most.
 
-No label comes from outside unbounded (fault 92): a plugin's type is one of the built-in ones or of those that have had
-a handler, else ``other``; ``unknown`` as long as a socket has not said what it is.
+The labels are bounded, whatever plugins say of themselves (fault 92). The type of a plugin is one of the built-in types
+or of those that have had a handler, and otherwise ``other``; it is ``unknown`` until the plugin has given its info.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .view import Row
 
 #: Upper bounds in seconds. A local call takes fractions of a millisecond; the longest deadline is two minutes.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
-#: How many plugin types are told apart.
+#: How many plugin types have a label of their own.
 MAX_TYPES = 32
 UNKNOWN = "unknown"
 _REGISTERED = StateName.REGISTERED
@@ -27,18 +27,18 @@ OTHER = "other"
 
 @attrs.define
 class Histogram:
-    """How many observations fell into each bucket, and their sum."""
+    """The number of observations in each bucket, and their sum."""
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
 
     def observe(self, value: float) -> None:
-        """Count ``value`` in."""
+        """Count one observation."""
         self.counts[bisect.bisect_left(BUCKETS, value)] += 1
         self.total += value
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return the upper bounds and how many observations are at or under each, the last bound being ``+Inf``."""
+        """Return each upper bound, ``+Inf`` last, with the number of observations at or below it."""
         result: list[tuple[str, float]] = []
         below = 0
         for bound, count in zip((*map(str, BUCKETS), "+Inf"), self.counts, strict=True):
@@ -49,19 +49,19 @@ class Histogram:
 
 @attrs.define
 class RootCounters:
-    """What one root's watchers counted in the life of the daemon; a restarted watcher counts from zero again."""
+    """What the watchers counted in the life of the daemon; a watcher that is restarted counts from zero."""
 
     scans: int = 0
     failures: int = 0
     overflows: int = 0
 
 
-#: Operations before whose end a socket may not have said what it is.
+#: Operations that can end before the type of the plugin is known.
 _BEFORE_INFO = (Operation.DIAL, Operation.GET_INFO)
 
 
 def _zeros() -> dict[tuple[Operation, str, Outcome], int]:
-    """Every series that there can be from the start is there from the start, at zero: rates need a first value."""
+    """Return zero for every series that can exist from the start: a rate needs a first value."""
     return {
         (operation, plugin_type, outcome): 0
         for operation in Operation
@@ -72,7 +72,7 @@ def _zeros() -> dict[tuple[Operation, str, Outcome], int]:
 
 @attrs.define
 class Metrics:
-    """All that is counted in the life of the daemon."""
+    """Everything that is counted in the life of the daemon."""
 
     operations: dict[tuple[Operation, str, Outcome], int] = attrs.field(factory=_zeros)
     durations: dict[tuple[Operation, str], Histogram] = attrs.field(factory=dict)
@@ -83,21 +83,21 @@ class Metrics:
     _reports: dict[str, RootReported] = attrs.field(factory=dict)
 
     def label(self, plugin_type: str | None) -> str:
-        """Return the label of a plugin type, one of a bounded number."""
+        """Return the label of a plugin type; there is a bounded number of them."""
         if plugin_type is None:
             return UNKNOWN
         return plugin_type if plugin_type in self._types else OTHER
 
     def learn_types(self, types: Iterable[str]) -> None:
-        """Tell these types apart from here on, up to :data:`MAX_TYPES` of them."""
+        """Give these types labels of their own, up to :data:`MAX_TYPES` types in all."""
         for plugin_type in types:
             if len(self._types) < MAX_TYPES:
                 self._types.add(plugin_type)
 
     def count(self, change: StateChanged, row: Row | None) -> None:
-        """Count the operation whose end ``change`` is, and the registration that it may complete.
+        """Count the operation that ended with ``change``, and the registration if that is complete.
 
-        ``row`` is what was known of the socket, for its type.
+        ``row`` is the row of the socket, which holds its type.
         """
         finished = change.finished
         if finished is not None:
@@ -113,7 +113,7 @@ class Metrics:
             self.registration.observe(change.registered_in)
 
     def count_root(self, report: RootReported) -> None:
-        """Add what a watcher counted since its last report."""
+        """Add what a watcher has counted since its last report."""
         before = self._reports.get(report.root)
         if before is None or report.scans < before.scans:
             before = RootReported(report.root, report.watching, report.time)
@@ -123,13 +123,13 @@ class Metrics:
         self._reports[report.root] = report
 
     def count_restart(self, actor: str) -> str:
-        """Count a crash of ``actor``; return its kind, the word before what tells it from others of its kind."""
+        """Count a crash of ``actor``; return its kind, which is the first word of its name."""
         kind = actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
         self.restarts[kind] = self.restarts.get(kind, 0) + 1
         return kind
 
     def plugins(self, rows: Iterable[Row]) -> dict[tuple[StateName, str], int]:
-        """Return how many of ``rows`` are in each state, by type; every state of the built-in types is there."""
+        """Return the number of ``rows`` in each state, by type; the built-in types have every state."""
         counts: dict[tuple[StateName, str], int] = {
             (state, label): 0 for state in StateName if state is not StateName.GONE for label in BUILT_IN_TYPES
         }
@@ -145,7 +145,7 @@ DESIRED_STATE = "desired_state_of_world"
 
 
 def worlds(rows: Iterable[Row]) -> Iterable[tuple[str, str]]:
-    """Yield each socket path with each world of the reference that it is in (behaviour 39)."""
+    """Yield each socket path with each world of the kubelet that it is in (behaviour 39)."""
     for row in rows:
         if row.last.state is not StateName.LEAVING and not row.refused:
             yield row.last.socket, DESIRED_STATE

@@ -28,7 +28,7 @@ class StateName(enum.StrEnum):
 
 
 class Operation(enum.StrEnum):
-    """What is counted and timed: the steps of a registration."""
+    """The steps of a registration, which are counted and timed."""
 
     DIAL = "dial"
     GET_INFO = "get-info"
@@ -39,10 +39,10 @@ class Operation(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """How an operation ended: one value for each, counted once, logged once, shown once."""
+    """How an operation ended. Each end is counted once, logged once and shown once."""
 
     OK = "ok"
-    #: The other side answered, and its answer was no.
+    #: The other side answered no.
     REFUSED = "refused"
     #: The other side failed, or broke the protocol.
     FAILED = "failed"
@@ -53,7 +53,7 @@ class Outcome(enum.StrEnum):
 
 @value
 class Finished:
-    """The operation whose end changed the state, for counters and histograms."""
+    """An operation that ended, for counters and histograms."""
 
     operation: Operation
     outcome: Outcome
@@ -62,18 +62,18 @@ class Finished:
 
 
 class Watching:
-    """How a root is watched, in the words that health reports."""
+    """How a root is watched, in the words of the health report."""
 
     EVENTS = "events"
-    #: inotify is not to be had; the periodic rescan alone works: degraded, and said so (fault 17).
+    #: Without inotify, by periodic scans alone; health reports it as degraded (fault 17).
     POLLING = "polling"
-    #: The root cannot be read; it is tried again with backoff (behaviour 2).
+    #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
     UNAVAILABLE = "unavailable"
 
 
 @value
 class HistoryEntry:
-    """One change of state in a plugin's bounded history."""
+    """One change of state in the bounded history of a socket."""
 
     time: float
     state: StateName
@@ -83,7 +83,7 @@ class HistoryEntry:
 
 @value
 class PluginStatus:
-    """All that is known of one socket; times are ``trio.current_time()`` in seconds."""
+    """Everything that is known of one socket; times are ``trio.current_time()`` in seconds."""
 
     socket: str
     root: str
@@ -98,9 +98,9 @@ class PluginStatus:
     endpoint: str | None = None
     versions: tuple[str, ...] | None = None
     registered_in: float | None = None
-    #: None where the type does not tell active from standby, or it is not registered.
+    #: None if the plugin is not registered.
     active: bool | None = None
-    #: Words of warning, for a socket in a deprecated directory say.
+    #: For example that the socket lies in a deprecated directory.
     warnings: tuple[str, ...] = ()
     uid: int | None = None
     pid: int | None = None

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from .status import PluginStatus
 from .text import encodable
 
+#: A value that JSON can hold.
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
-"""A value that JSON can hold."""
 
 
 def _text(text: str | None) -> str | None:
@@ -16,12 +16,12 @@ def _text(text: str | None) -> str | None:
 
 
 def _seconds(seconds: float | None) -> float | None:
-    """To the microsecond: more digits are noise."""
+    """Round to the microsecond."""
     return None if seconds is None else round(seconds, 6)
 
 
 def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return what programs are told of one socket; times become seconds before or after ``now``."""
+    """Return the JSON form of a status; times become seconds before or after ``now``."""
     return {
         "socket": encodable(plugin.socket),
         "root": encodable(plugin.root),
@@ -44,7 +44,7 @@ def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
 
 
 def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
-    """Return a plugin's history, the oldest entry first; ``ago`` is in seconds."""
+    """Return the JSON form of a history, the oldest entry first; ``ago`` is in seconds."""
     return [
         {
             "ago": _seconds(max(0.0, now - entry.time)),
@@ -57,5 +57,5 @@ def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
 
 
 def described_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return all that is known of one socket, its history too."""
+    """Return the JSON form of a status with its history."""
     return plugin_to_json(plugin, now) | {"history": history_to_json(plugin, now)}

@@ -1,4 +1,4 @@
-"""Text from outside made safe to show: on a terminal, in a log line, in JSON (faults 21, 22, 91 and 94)."""
+"""Text from outside, made safe to show on a terminal, in a log line or in JSON (faults 21, 22, 91 and 94)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` with all that does not print as a sign of its own written as an escape.
+    """Return ``text`` with every character that does not print as itself written as an escape.
 
-    That is control characters, line ends, ESC, bidirectional controls, other invisible characters, and the bytes of a
-    file name that is no UTF-8, which become ``\\xNN``.
+    These are control characters, line ends, ESC, bidirectional controls, other invisible characters, and the bytes of a
+    file name that is not UTF-8, which become ``\\xNN``.
     """
     return text if text.isprintable() else "".join(map(_escape, text))
 
@@ -28,10 +28,10 @@ def _escape(character: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with the bytes of a name that is no UTF-8 as ``\\xNN``: every JSON parser takes it (fault 21)."""
+    """Return ``text`` with the bytes of a name that is not UTF-8 as ``\\xNN``, valid in JSON (fault 21)."""
     return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
 
 
 def cut(text: str, limit: int) -> str:
-    """Return ``text``, its tail replaced by the number of characters left out if it has more than ``limit``."""
+    """Return at most ``limit`` characters of ``text``, and after them how many were left out."""
     return text if len(text) <= limit else f"{text[:limit]}…(+{len(text) - limit})"

@@ -1,8 +1,8 @@
-"""What is known of every socket, as changes arrive: the one source of all that people and programs are shown.
+"""The view: what is known of every socket. Everything that people and programs are shown comes from it.
 
-Each socket is a :class:`Row`, an immutable tuple that a change replaces. To copy the view is to copy references, so
-that a reader has one moment of it for as long as it needs. A :class:`PluginStatus` is built from a row only when
-somebody looks: a change costs the view about a microsecond.
+Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view is a copy of references, so
+a reader can keep the view of one moment for as long as it needs. A :class:`PluginStatus` is built from a row only when
+it is read, so a change takes about a microsecond.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
 
-#: Changes of state that are kept of one socket.
+#: How many changes of state are kept for each socket.
 HISTORY = 32
-#: Sockets that are gone and still told of by ``describe``.
+#: How many sockets that are gone are kept for ``describe``.
 GONE_KEPT = 100
 _GONE = StateName.GONE
 DEPRECATED = "the socket lies in a deprecated directory"
@@ -31,29 +31,29 @@ class Row(NamedTuple):
 
     #: The last change of its state.
     last: StateChanged
-    #: When that state began; a change of the reason alone leaves it.
+    #: When that state began; a change of the reason alone does not count.
     since: float
     info: PluginInfo | None
     registered_in: float | None
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Times, states, reasons and attempts in turn, four items for each entry: flat, because it is most of the memory.
+    #: Time, state, reason and attempt of each entry in turn. It is flat because it takes most of the memory.
     history: list[Any]
 
     @property
     def type(self) -> str | None:
-        """The plugin's type, once it has said it."""
+        """The plugin's type, once it is known."""
         return None if self.info is None else self.info.type
 
     @property
     def name(self) -> str | None:
-        """The plugin's name, once it has said it."""
+        """The plugin's name, once it is known."""
         return None if self.info is None else self.info.name
 
     @property
     def refused(self) -> bool:
-        """Whether what is at the path was never taken for a plugin: no attempt was made, and none will be."""
+        """Whether the entry at the path is not taken for a plugin: no attempt was made, and none will be."""
         return self.last.state is StateName.PARKED and self.last.attempt == 0
 
     @property
@@ -75,7 +75,7 @@ class Row(NamedTuple):
             None if info is None else info.endpoint,
             None if info is None else info.versions,
             self.registered_in if registered else None,
-            # Whoever is registered is active until it is told otherwise.
+            # A registered plugin is active unless a role says otherwise.
             self.active is not False if registered else None,
             (DEPRECATED,) if last.deprecated else (),
             self.uid,
@@ -84,15 +84,15 @@ class Row(NamedTuple):
 
     @property
     def status_with_history(self) -> PluginStatus:
-        """The row as a value to show, with all that is remembered of it."""
+        """The row as a value to show, with its history."""
         flat = iter(self.history)
-        # Four kinds of item in turn, which only the one who wrote them knows.
+        # The type checker cannot know that four types take turns.
         entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, strict=True)))
         return attrs.evolve(self.status, history=entries)
 
 
 class View:
-    """All sockets that are there, the last ones that are gone, the roots and the handlers."""
+    """All sockets, the last ones that are gone, the roots and the handlers."""
 
     def __init__(self, history: int = HISTORY, gone_kept: int = GONE_KEPT) -> None:
         self.rows: dict[str, Row] = {}
@@ -102,9 +102,9 @@ class View:
         self._history = history * 4
 
     def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
-        """Take in ``change``; return the rows before and after, which is None where it is no news.
+        """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.
 
-        No news is what arrives late: of an older generation than is shown, or the end of a socket that is not known.
+        Changes that arrive late are ignored: those of an older generation, and the end of a socket that is not known.
         """
         socket = change.socket
         before = self.rows.get(socket)
@@ -131,7 +131,7 @@ class View:
 
     @staticmethod
     def _first(change: StateChanged, history: list[Any]) -> Row:
-        """Another generation is another plugin until it has said who it is; only the path's history goes on."""
+        """Return the first row of a generation: nothing is known of its plugin, and the history of the path goes on."""
         return Row(change, change.time, change.info, change.registered_in, change.uid, change.pid, None, history)
 
     @staticmethod
@@ -149,7 +149,7 @@ class View:
         )
 
     def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
-        """Note that an instance is active or stands by; return its row if that is news (behaviour 37)."""
+        """Note that an instance is active or stands by; return its row if that changed (behaviour 37)."""
         before = self.rows.get(socket)
         if before is None or before.last.generation != generation or before.active is active:
             return None
@@ -159,8 +159,8 @@ class View:
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.
 
-        A path may be given as it is shown, with its odd bytes escaped (fault 21). Sockets that are gone are told of
-        only where none is there; the latest first.
+        A path may be given as it is shown, with escapes (fault 21). Sockets that are gone are returned only if no other
+        matches, the latest first.
         """
         exact = self.rows.get(target)
         if exact is not None:
