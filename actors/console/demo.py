@@ -1,66 +1,69 @@
-"""``plugind demo``: a small node at work, nothing to set up.
+"""``plugind demo``: a small node at work, with nothing to set up.
 
-A directory of its own, plugins that behave and plugins that do not, the daemon embedded as a program would embed it,
-and its table as it changes.
+The demo makes a temporary directory, embeds a node as a program would, and plays eight fake plugins: some work, some
+do not, one dies and comes back, one is replaced. :mod:`~plugind.actors.console.demo_display` shows what happens.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import shlex
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
-from trio_util import periodic
 
 from ...protocol.config import Config, Root
-from ...protocol.messages import PluginChanged, Snapshot
 from ...protocol.plugins import CSI, DEVICE, DRA
-from ...protocol.status import PluginStatus, StateName
-from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from ..simulation.plugins import Call, FakePlugin
-from . import table as console_table
-from .client import Plugin
+from ..status.actor import StatusConfig
+from .demo_display import Display, Guide
+from .ending import EXIT_FAILED, EXIT_OK
 from .fake import FakeSpec, run_fake
 
-if TYPE_CHECKING:
-    from rich.live import Live
-
-#: Seconds between refreshes while nothing changes: ages and next tries go on.
-REFRESH = 0.5
-#: Seconds in which all has settled, whatever happens.
+#: Seconds in which ``--once`` settles, even on a slow machine.
 SETTLE = 60.0
 
+#: What there is to see, by plugin.
+LEGEND = (
+    ("csi, dra, gpu", "good plugins: each registers at once"),
+    ("faulty", "its first two answers are errors: registered at the third attempt"),
+    ("- (hung)", "never says its name: each attempt ends at a deadline, pauses grow"),
+    ("odd", "no handler serves its type: parked, until a program adds one"),
+    ("mortal", "dies and comes back: gone, then registered anew"),
+    ("rolling", "a newer instance takes over, the older one stands by and leaves"),
+)
 
-def specs(root: str) -> list[FakeSpec]:
-    """Return the plugins of the demo: good ones of each type, and some that are not."""
 
-    def at(name: str) -> str:
-        return os.path.join(root, f"{name}.sock")
+@attrs.frozen
+class Pace:
+    """How fast the plugins change that do not stay as they are, in seconds."""
 
-    return [
-        FakeSpec(at("csi-reg"), FakePlugin(CSI, "csi.example.com")),
-        FakeSpec(at("gpu"), FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",))),
-        FakeSpec(at("dra-reg"), FakePlugin(DRA, "gpu.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin"))),
-        FakeSpec(at("shaky-reg"), FakePlugin(CSI, "shaky.example.com", get_info_fails=2)),
-        FakeSpec(at("hung-reg"), FakePlugin(CSI, "hung.example.com", hang="get-info")),
-        FakeSpec(at("odd"), FakePlugin("OddPlugin", "odd.example.com")),
-    ]
+    lives: float
+    stays_dead: float
+    overlaps: float
+    rounds: int | None
+
+
+#: Slow enough to read along, for as long as the demo runs.
+ENDLESS = Pace(lives=12.0, stays_dead=5.0, overlaps=6.0, rounds=None)
+#: Each change once.
+ONCE = Pace(lives=1.0, stays_dead=0.5, overlaps=0.5, rounds=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind demo``."""
     parser.description = (
-        "Run a node on a temporary directory with six fake plugins: one of each type that does well, one that fails"
-        " twice, one that hangs, and one of a type that nobody handles. Ctrl-C ends it."
+        "Run a node on a temporary directory with eight fake plugins: one of each type that works, one that fails"
+        " twice, one that hangs, one of a type that no handler serves, one that dies and comes back, and one that is"
+        " replaced. It says what to look for, and what to try from a second terminal. Ctrl-C ends it."
     )
     parser.epilog = "examples:\n  plugind demo\n  plugind demo --once | grep registered"
     parser.add_argument("--once", action="store_true", help="end when all has settled, and print the table")
@@ -68,30 +71,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return the exit code."""
-    return trio.run(_demo, args)
+    return trio.run(_demo, args.once)
 
 
-async def _demo(args: argparse.Namespace) -> int:
-    display = _Display(live=sys.stdout.isatty(), once=args.once)
-    with tempfile.TemporaryDirectory(prefix="plugind-demo-") as root:
+def steady_plugins(root: str) -> list[FakeSpec]:
+    """Return the plugins that stay as they are."""
+    return [
+        FakeSpec(f"{root}/csi.sock", FakePlugin(CSI, "csi.example.com")),
+        FakeSpec(f"{root}/gpu.sock", FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",))),
+        FakeSpec(f"{root}/dra.sock", FakePlugin(DRA, "dra.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin"))),
+        FakeSpec(f"{root}/faulty.sock", FakePlugin(CSI, "faulty.example.com", get_info_fails=2)),
+        FakeSpec(f"{root}/hung.sock", FakePlugin(CSI, "hung.example.com", hang="get-info")),
+        FakeSpec(f"{root}/odd.sock", FakePlugin("OddPlugin", "odd.example.com")),
+    ]
+
+
+def mortal_plugin(root: str) -> FakeSpec:
+    """Return the plugin that dies and comes back."""
+    return FakeSpec(f"{root}/mortal.sock", FakePlugin(DEVICE, "example.com/mortal", ("v1beta1",)))
+
+
+def rolling_plugin(root: str, instance: int) -> FakeSpec:
+    """Return one instance of the plugin that is replaced: two sockets take turns."""
+    return FakeSpec(f"{root}/rolling-{instance % 2}.sock", FakePlugin(DRA, "rolling.example.com", ("v1.DRAPlugin",)))
+
+
+def own_command() -> str:
+    """Return what runs this plugind in any terminal: its script, or its python."""
+    script = os.path.abspath(sys.argv[0])
+    if os.path.basename(script) == "plugind" and os.access(script, os.X_OK):
+        return shlex.quote(script)
+    return f"{shlex.quote(sys.executable)} -m plugind"
+
+
+def guide(status: str) -> Guide:
+    """Return the heading, the legend and the commands to try from a second terminal."""
+    return Guide(
+        heading="plugind demo: one node and eight fake plugins. Ctrl-C ends it.",
+        legend=LEGEND,
+        commands=(
+            f"alias plugind={shlex.quote(own_command())}",
+            f"export PLUGIND_STATUS={shlex.quote(status)}",
+            "plugind ls; plugind describe faulty.example.com; plugind retry odd.example.com",
+            "plugind watch",
+        ),
+    )
+
+
+async def _demo(once: bool) -> int:
+    with tempfile.TemporaryDirectory(prefix="plugind-demo-") as directory:
+        root, status = f"{directory}/plugins", f"{directory}/status.sock"
+        display = Display(guide(status), live=sys.stdout.isatty(), once=once)
         settled = False
-        async with trio.open_nursery() as nursery, Supervisor(Config(roots=(Root(root),))) as node:
-            async with trio.open_nursery() as plugins:
-                # Whatever ends the demo ends its plugins first; the node stops after them, as it would on a machine.
-                await nursery.start(_end_at_signal, plugins.cancel_scope)
-                for spec in specs(root):
-                    await plugins.start(partial(run_fake, spec, on_call=_ignore))
-                settled = await display.follow(node, len(specs(root)))
-                plugins.cancel_scope.cancel()
+        node = Supervisor(Config(roots=(Root(root),)), status_config=StatusConfig(socket=status))
+        # Whatever ends the demo ends its plugins first. The node stops after them, as on a real machine.
+        async with node, trio.open_nursery() as nursery:
+            await nursery.start(_cancel_at_signal, nursery.cancel_scope)
+            await node.snapshot()
+            left_to_do = await _play(nursery, root, ONCE if once else ENDLESS)
+            final = {spec.socket for spec in [*steady_plugins(root), mortal_plugin(root), rolling_plugin(root, 1)]}
+            with trio.move_on_after(SETTLE) if once else trio.CancelScope():
+                settled = await display.follow(node, lambda sockets: not left_to_do and sockets == final)
             nursery.cancel_scope.cancel()
-    return 0 if settled or not args.once else 1
+    return EXIT_OK if settled or not once else EXIT_FAILED
 
 
-def _ignore(call: Call) -> None:
-    """The node's own account is what the demo shows."""
-
-
-async def _end_at_signal(
+async def _cancel_at_signal(
     scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -100,82 +145,53 @@ async def _end_at_signal(
             scope.cancel()
 
 
-def has_settled(plugin: PluginStatus) -> bool:
-    """Whether what is worth seeing of a plugin was seen: it is where it stays, or it failed more than once."""
-    match plugin.state:
-        case StateName.REGISTERED | StateName.PARKED | StateName.STALE:
-            return True
-        case StateName.WAITING:
-            # Two failures and then success is the way of one of them; only who hangs fails on.
-            return plugin.attempt >= 3
-        case _:
-            return False
+async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
+    """Start all plugins; return the names of those that still have to change, which shrinks to nothing."""
+    for spec in steady_plugins(root):
+        await nursery.start(_fake, spec)
+    left_to_do = {"mortal", "rolling"}
+    changing: list[tuple[str, Callable[[str, Pace, Callable[[], None]], Awaitable[None]]]]
+    changing = [("mortal", _die_and_come_back), ("rolling", _replace)]
+    for name, act in changing:
+        nursery.start_soon(act, root, pace, partial(left_to_do.discard, name))
+    return left_to_do
 
 
-@attrs.define
-class _Display:
-    """What people see while the node works."""
+async def _fake(spec: FakeSpec, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    """Play a plugin until the scope that the caller is given is cancelled."""
+    with trio.CancelScope() as life:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(run_fake, spec, on_call=_ignore))
+            task_status.started(life)
 
-    live: bool
-    once: bool
-    _plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
 
-    async def follow(self, node: Supervisor, expected: int) -> bool:
-        """Show changes until all has settled, if ``once``; return whether it has."""
-        with trio.move_on_after(SETTLE) if self.once else trio.CancelScope():
-            async with node.changes() as changes:
-                if self.live:
-                    return await self._follow_live(changes, expected)
-                return await self._follow_plain(changes, expected)
-        return False
+def _ignore(call: Call) -> None:
+    """Take no notice: the demo shows the node's side."""
 
-    def _take(self, change: Snapshot | PluginChanged) -> None:
-        for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
-            if plugin.state is StateName.GONE:
-                self._plugins.pop(plugin.socket, None)
-            else:
-                self._plugins[plugin.socket] = plugin
 
-    def _settled(self, expected: int) -> bool:
-        return self.once and len(self._plugins) >= expected and all(map(has_settled, self._plugins.values()))
+def _rounds(pace: Pace) -> Iterable[int]:
+    return itertools.count() if pace.rounds is None else range(pace.rounds)
 
-    def _rows(self) -> list[Plugin]:
-        now = trio.current_time()
-        return [plugin_to_json(plugin, now) for plugin in self._plugins.values()]
 
-    async def _follow_plain(self, changes: AsyncIterator[Snapshot | PluginChanged], expected: int) -> bool:
-        async for change in changes:
-            self._take(change)
-            if not self.once and isinstance(change, PluginChanged):
-                then = time.time() - trio.current_time() + change.time
-                plugin = {"time": then, **plugin_to_json(change.plugin, change.time)}
-                sys.stdout.write(console_table.change(plugin))
-                sys.stdout.flush()
-            if self._settled(expected):
-                sys.stdout.write(console_table.plain(self._rows()))
-                return True
-        return False
+async def _die_and_come_back(root: str, pace: Pace, done: Callable[[], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in _rounds(pace):
+            life: trio.CancelScope = await nursery.start(_fake, mortal_plugin(root))
+            await trio.sleep(pace.lives)
+            life.cancel()
+            await trio.sleep(pace.stays_dead)
+        done()
+        await nursery.start(_fake, mortal_plugin(root))
 
-    async def _follow_live(self, changes: AsyncIterator[Snapshot | PluginChanged], expected: int) -> bool:
-        from rich.console import Console
-        from rich.live import Live
 
-        # Refreshed from here, not by a thread of rich's.
-        with Live(console=Console(highlight=False), auto_refresh=False) as live:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._refresh_now_and_then, lambda: self._draw(live))
-                async for change in changes:
-                    self._take(change)
-                    self._draw(live)
-                    if self._settled(expected):
-                        nursery.cancel_scope.cancel()
-                        return True
-                nursery.cancel_scope.cancel()
-        return False
-
-    def _draw(self, live: Live) -> None:
-        live.update(console_table.rich_table(self._rows(), live.console.width), refresh=True)
-
-    async def _refresh_now_and_then(self, draw: Callable[[], None]) -> None:
-        async for _ in periodic(REFRESH):
-            draw()
+async def _replace(root: str, pace: Pace, done: Callable[[], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        older: trio.CancelScope = await nursery.start(_fake, rolling_plugin(root, 0))
+        for instance in _rounds(pace):
+            await trio.sleep(pace.lives)
+            newer: trio.CancelScope = await nursery.start(_fake, rolling_plugin(root, instance + 1))
+            await trio.sleep(pace.overlaps)
+            if instance + 1 == pace.rounds:
+                done()
+            older.cancel()
+            older = newer

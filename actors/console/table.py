@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("NAME", "TYPE", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "SOCKET", "REASON")
-_STATE, _SOCKET, _REASON = (COLUMNS.index(name) for name in ("STATE", "SOCKET", "REASON"))
 _GAP = "  "
 #: Columns of a terminal that are left to paths and to reasons at least.
 _NARROWEST = 12
@@ -91,31 +90,40 @@ def plain(plugins: Sequence[Plugin]) -> str:
     )
 
 
-def rich_table(plugins: Sequence[Plugin], width: int) -> Table:
+def rich_table(plugins: Sequence[Plugin], width: int, columns: Sequence[str] = COLUMNS) -> Table:
     """Return the table for a terminal of ``width`` columns: paths and reasons are cut, the rest stays whole."""
     # rich takes a tenth of a second to import, which a pipe need not pay.
     from rich.table import Table
     from rich.text import Text
 
-    rows = [row(plugin) for plugin in in_order(plugins)]
-    widths = [max(len(line[column]) for line in (COLUMNS, *rows)) for column in range(len(COLUMNS))]
-    left = width - sum(widths[:_SOCKET]) - len(_GAP) * (len(COLUMNS) - 1)
-    widths[_SOCKET] = max(_NARROWEST, min(widths[_SOCKET], left // 2))
-    widths[_REASON] = max(_NARROWEST, left - widths[_SOCKET])
+    lines = [dict(zip(COLUMNS, row(plugin), strict=True)) for plugin in in_order(plugins)]
+    widths = _widths(lines, columns, width)
     table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
-    for column, cells in zip(COLUMNS, widths, strict=True):
-        table.add_column(column, no_wrap=True, overflow="ellipsis", width=cells)
-    for line in rows:
-        colour = _COLOURS.get(line[_STATE], "cyan")
-        socket = line[_SOCKET]
-        if len(socket) > widths[_SOCKET]:
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis", width=widths[column])
+    for line in lines:
+        if "SOCKET" in widths and len(line["SOCKET"]) > widths["SOCKET"]:
             # The end of a path tells one from another.
-            socket = "…" + socket[1 - widths[_SOCKET] :]
+            line["SOCKET"] = "…" + line["SOCKET"][1 - widths["SOCKET"] :]
         # Where there is little room, what is the same in every reason goes first.
-        cells_shown = (*line[:_SOCKET], socket, line[_REASON].removeprefix("RegisterPlugin error -- "))
-        # Text, never markup: what a plugin says of itself is not ours to interpret.
-        table.add_row(*(Text(cell, style=colour if at == _STATE else "") for at, cell in enumerate(cells_shown)))
+        line["REASON"] = line["REASON"].removeprefix("RegisterPlugin error -- ")
+        colour = _COLOURS.get(line["STATE"], "cyan")
+        # Text, never markup: what a plugin says about itself must not style the terminal.
+        table.add_row(*(Text(line[column], style=colour if column == "STATE" else "") for column in columns))
     return table
+
+
+def _widths(lines: Sequence[dict[str, str]], columns: Sequence[str], width: int) -> dict[str, int]:
+    """Return the width of each column: sockets and reasons share what the others leave."""
+    widths = {column: max(len(column), *(len(line[column]) for line in lines), 0) for column in columns}
+    flexible = {"SOCKET", "REASON"}
+    fixed = sum(size for column, size in widths.items() if column not in flexible)
+    left = width - fixed - len(_GAP) * (len(columns) - 1)
+    if "SOCKET" in widths:
+        widths["SOCKET"] = max(_NARROWEST, min(widths["SOCKET"], left // 2))
+        left -= widths["SOCKET"]
+    widths["REASON"] = max(_NARROWEST, left)
+    return widths
 
 
 def show(plugins: Sequence[Plugin]) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
+
+PASTED = "shopt -s expand_aliases\n"
 
 
 def test_the_demo_ends_by_itself_when_all_has_settled() -> None:
@@ -19,9 +26,52 @@ def test_the_demo_ends_by_itself_when_all_has_settled() -> None:
     assert [(row[0], row[2]) for row in rows] == [
         ("NAME", "STATE"),
         ("csi.example.com", "registered"),
-        ("shaky.example.com", "registered"),
-        ("gpu.example.com", "registered"),
+        ("faulty.example.com", "registered"),
+        ("dra.example.com", "registered"),
+        ("rolling.example.com", "registered"),
         ("example.com/gpu", "registered"),
+        ("example.com/mortal", "registered"),
         ("odd.example.com", "parked"),
         ("-", "waiting"),
     ]
+
+
+def test_the_commands_that_the_demo_names_work_when_they_are_pasted() -> None:
+    with subprocess.Popen([*PLUGIND, "demo"], stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            for line in demo.stdout:
+                if line == "From a second terminal:\n":
+                    break
+            *questions, watch = [demo.stdout.readline().strip() for _ in range(4)]
+            shown: list[str] = []
+            for line in demo.stdout:
+                shown.append(line)
+                if sum("  registered  " in line for line in shown) >= 6:
+                    break
+            script = PASTED + "\n".join(questions)
+            told = subprocess.run(
+                ["bash", "-euc", script], capture_output=True, text=True, timeout=DEADLINE, check=True
+            )
+            setting = PASTED + "\n".join([*questions[:2], watch])
+            with subprocess.Popen(
+                ["bash", "-euc", setting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as watching:
+                assert watching.stdout is not None
+                now = [watching.stdout.readline() for _ in range(8)]
+                demo.send_signal(signal.SIGINT)
+                _, complaint = watching.communicate(timeout=DEADLINE)
+            # It goes on to be read, so that it need not wait for a reader.
+            demo.communicate(timeout=DEADLINE)
+        finally:
+            demo.kill()
+    status = Path(questions[1].partition("=")[2])
+    assert told.stderr == ""
+    assert told.stdout.splitlines()[0].split()[:3] == ["NAME", "TYPE", "STATE"]
+    assert "Name:       faulty.example.com\n" in told.stdout
+    assert told.stdout.endswith(f"trying {status.parent}/plugins/odd.sock now\n")
+    assert watch == "plugind watch"
+    assert {"csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
+    assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")
+    assert demo.returncode == 0
+    assert not os.path.exists(status.parent)

@@ -1,18 +1,53 @@
+"""The demo: its plugins, its guide, and what fits into a terminal."""
+
 from __future__ import annotations
 
-import pytest
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
 
-from plugind.actors.console.demo import has_settled, specs
+import pytest
+from rich.console import Console
+
+from plugind.actors.console import commands
+from plugind.actors.console.client import Plugin
+from plugind.actors.console.demo import (
+    LEGEND,
+    guide,
+    mortal_plugin,
+    own_command,
+    rolling_plugin,
+    steady_plugins,
+)
+from plugind.actors.console.demo_display import MOST_ROWS, Display, has_settled, screen
+from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugins import BUILT_IN_TYPES
 from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.status_json import plugin_to_json
+
+STATUS = "/tmp/plugind-demo-12345678/status.sock"
 
 
 def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None:
-    plugins = specs("/r")
-    good = {spec.plugin.type for spec in plugins if spec.plugin.hang is None and not spec.plugin.get_info_fails}
+    plugins = [spec.plugin for spec in steady_plugins("/r")]
+    good = {plugin.type for plugin in plugins if plugin.hang is None and not plugin.get_info_fails}
     assert set(BUILT_IN_TYPES) < good
-    assert [spec.plugin.get_info_fails for spec in plugins if spec.plugin.get_info_fails] == [2]
-    assert [spec.plugin.hang for spec in plugins if spec.plugin.hang] == ["get-info"]
+    assert [plugin.get_info_fails for plugin in plugins if plugin.get_info_fails] == [2]
+    assert [plugin.hang for plugin in plugins if plugin.hang] == ["get-info"]
+
+
+def test_two_instances_that_replace_each_other_have_one_name_and_two_sockets() -> None:
+    first, second, third = (rolling_plugin("/r", instance) for instance in range(3))
+    assert first.plugin.name == second.plugin.name == third.plugin.name
+    assert (first.socket, first.socket == second.socket) == (third.socket, False)
+
+
+def test_the_legend_explains_every_plugin() -> None:
+    specs = [*steady_plugins("/r"), mortal_plugin("/r"), rolling_plugin("/r", 0)]
+    words = " ".join(name for name, _ in LEGEND)
+    assert [spec.socket for spec in specs if Path(spec.socket).stem.partition("-")[0] not in words] == []
 
 
 @pytest.mark.parametrize(
@@ -26,5 +61,70 @@ def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None
         (StateName.DIALING, 9, False),
     ],
 )
-def test_all_has_settled_when_nothing_new_is_to_be_seen(state: StateName, attempt: int, settled: bool) -> None:
+def test_a_plugin_has_settled_when_nothing_new_is_to_be_seen(state: StateName, attempt: int, settled: bool) -> None:
     assert has_settled(PluginStatus("/r/a", "/r", 1, state, 0.0, attempt=attempt)) is settled
+
+
+def status(name: str, state: StateName = StateName.REGISTERED, since: float = 0.0) -> PluginStatus:
+    return PluginStatus(
+        f"/r/{name}.sock", "/r", 1, state, since, attempt=1, type="CSIPlugin", name=f"{name}.example.com"
+    )
+
+
+def test_a_plugin_that_is_gone_is_shown_for_a_while() -> None:
+    display = Display(guide(STATUS), live=True, once=False)
+    display.take(Snapshot(0.0, (status("here"), status("dead", StateName.GONE, since=10.0)), (), ()))
+    assert [row["state"] for row in display.rows(12.0, 4.0)] == ["registered", "gone"]
+    assert [row["state"] for row in display.rows(14.0, 4.0)] == ["registered"]
+
+
+def shown(width: int, height: int, count: int = MOST_ROWS) -> list[str]:
+    rows: list[Plugin] = [plugin_to_json(status(f"plugin{number}"), 1.0) for number in range(count)]
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, record=True, width=width, height=height, force_terminal=True)
+        console.print(screen(guide(STATUS), rows, width, height))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("count", [0, MOST_ROWS - 1, MOST_ROWS])
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (140, 50)])
+def test_heading_legend_and_commands_fit_a_usual_terminal(
+    size: tuple[int, int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["plugind"])
+    lines = shown(*size, count)
+    assert len(lines) < size[1]
+    assert "Ctrl-C ends it" in lines[0]
+    assert [name for name, _ in LEGEND if not any(line.startswith(name) for line in lines)] == []
+    pasted = [f"  {command}" for command in guide(STATUS).commands]
+    # The interpreter's path may be longer than a line; the other commands are whole lines.
+    assert lines[-3:] == pasted[-3:]
+    assert all(len(command) <= 80 for command in pasted[-3:])
+
+
+def test_a_low_terminal_loses_the_legend_first_and_the_table_never() -> None:
+    assert any("From a second terminal" in line for line in shown(80, 18))
+    assert not any("good plugins" in line for line in shown(80, 18))
+    low = shown(80, 12)
+    assert len(low) == MOST_ROWS + 2
+    assert "plugin8.example.com" in low[-1]
+
+
+@pytest.mark.parametrize("name", ["plugind", "a directory/plugind", "it's/plugind"])
+def test_the_command_to_paste_is_the_one_that_runs_wherever_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text("#!/bin/sh\necho ran: $1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    first = guide(STATUS).commands[0]
+    script = f"shopt -s expand_aliases\n{first}\nplugind ls"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("ran: ls\n", "")
+
+
+def test_started_as_a_module_the_command_names_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [commands.__file__])
+    assert shlex.split(own_command()) == [sys.executable, "-m", "plugind"]

@@ -1,0 +1,171 @@
+"""What ``plugind demo`` shows: the table of the node, and a guide to it, as large as the terminal allows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+from trio_util import periodic
+
+from ...protocol.messages import PluginChanged, Snapshot
+from ...protocol.status import PluginStatus, StateName
+from ...protocol.status_json import plugin_to_json
+from ...supervisor import Supervisor
+from . import table
+from .client import Plugin
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+#: Seconds between refreshes while nothing changes: ages and next tries go on.
+REFRESH = 0.5
+#: Seconds that a plugin is shown after it is gone.
+SHOWN_GONE = 4.0
+#: Plugins that are shown at a time at most: while one is replaced there is one more, and the layout must not jump.
+MOST_ROWS = 9
+#: Columns of a terminal that has room for types and sockets.
+WIDE = 130
+#: What is shown in fewer columns.
+NARROW_COLUMNS = ("NAME", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "REASON")
+
+
+@attrs.frozen
+class Guide:
+    """The words around the table."""
+
+    heading: str
+    #: What there is to see: a plugin, and what becomes of it.
+    legend: tuple[tuple[str, str], ...]
+    #: What to paste into a second terminal.
+    commands: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return all of it as plain lines."""
+        return [
+            self.heading,
+            *(f"  {name:<15}{text}" for name, text in self.legend),
+            "From a second terminal:",
+            *(f"  {command}" for command in self.commands),
+        ]
+
+
+def has_settled(plugin: PluginStatus) -> bool:
+    """Whether a plugin has shown what there is to see: it stays as it is, or it failed three times."""
+    match plugin.state:
+        case StateName.REGISTERED | StateName.PARKED | StateName.STALE:
+            return True
+        case StateName.WAITING:
+            # One plugin fails twice and then works. Only the one that hangs fails on.
+            return plugin.attempt >= 3
+        case _:
+            return False
+
+
+@attrs.define
+class Display:
+    """Follows the node and shows it: a live table on a terminal, one line for each change otherwise."""
+
+    guide: Guide
+    live: bool
+    once: bool
+    #: What the node said last of each socket.
+    plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
+
+    async def follow(self, node: Supervisor, complete: Callable[[set[str]], bool]) -> bool:
+        """Show changes for ever, or, if ``once``, until the sockets are ``complete`` and settled: then return True."""
+        async with node.changes() as changes:
+            if self.live:
+                return await self._follow_live(changes, complete)
+            return await self._follow_plain(changes, complete)
+
+    def take(self, change: Snapshot | PluginChanged) -> None:
+        """Note what the node says."""
+        for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
+            self.plugins[plugin.socket] = plugin
+
+    def _present(self) -> dict[str, PluginStatus]:
+        return {socket: plugin for socket, plugin in self.plugins.items() if plugin.state is not StateName.GONE}
+
+    def _settled(self, complete: Callable[[set[str]], bool]) -> bool:
+        present = self._present()
+        return self.once and complete(set(present)) and all(map(has_settled, present.values()))
+
+    def rows(self, now: float, shown_gone: float) -> list[Plugin]:
+        """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""
+        return [
+            plugin_to_json(plugin, now)
+            for plugin in self.plugins.values()
+            if plugin.state is not StateName.GONE or now - plugin.since < shown_gone
+        ]
+
+    async def _follow_plain(
+        self, changes: AsyncIterator[Snapshot | PluginChanged], complete: Callable[[set[str]], bool]
+    ) -> bool:
+        if not self.once:
+            sys.stdout.write("".join(f"{line}\n" for line in self.guide.lines()))
+        async for change in changes:
+            self.take(change)
+            if not self.once and isinstance(change, PluginChanged):
+                then = time.time() - trio.current_time() + change.time
+                sys.stdout.write(table.change({"time": then, **plugin_to_json(change.plugin, change.time)}))
+                sys.stdout.flush()
+            if self._settled(complete):
+                sys.stdout.write(table.plain(self.rows(trio.current_time(), 0.0)))
+                return True
+        return False
+
+    async def _follow_live(
+        self, changes: AsyncIterator[Snapshot | PluginChanged], complete: Callable[[set[str]], bool]
+    ) -> bool:
+        from rich.console import Console
+        from rich.live import Live
+
+        # Refreshed from here, not by a thread of rich's.
+        with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._refresh, live)
+                async for change in changes:
+                    self.take(change)
+                    self._draw(live)
+                    if self._settled(complete):
+                        break
+                nursery.cancel_scope.cancel()
+        return self._settled(complete)
+
+    async def _refresh(self, live: Live) -> None:
+        async for _ in periodic(REFRESH):
+            self._draw(live)
+
+    def _draw(self, live: Live) -> None:
+        size = live.console.size
+        rows = self.rows(trio.current_time(), SHOWN_GONE)
+        live.update(screen(self.guide, rows, size.width, size.height), refresh=True)
+
+
+def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> RenderableType:
+    """Return the whole screen; where the terminal is low, the legend goes first, then the commands."""
+    from rich.console import Group
+    from rich.text import Text
+
+    columns = table.COLUMNS if width >= WIDE else NARROW_COLUMNS
+    top: list[RenderableType] = [
+        Text(guide.heading, style="bold", no_wrap=True),
+        table.rich_table(rows, width, columns),
+    ]
+    legend = [Text.assemble((f"{name:<15}", "bold"), text) for name, text in guide.legend]
+    commands = [Text(f"  {command}", style="cyan", no_wrap=True, overflow="fold") for command in guide.commands]
+    below = [Text("From a second terminal:", style="bold"), *commands]
+    # The last line of the terminal stays free for the cursor.
+    room = height - 1 - (max(len(rows), MOST_ROWS) + 2)
+    shown: list[RenderableType] = [*top]
+    blank_lines = room - len(legend) - len(below)
+    if blank_lines >= 0:
+        shown += [*[Text()] * min(blank_lines, 1), *legend]
+    if room >= len(below):
+        shown += [*[Text()] * (blank_lines > 1 or (blank_lines < 0 and room > len(below))), *below]
+    return Group(*shown)
