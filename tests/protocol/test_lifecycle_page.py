@@ -1,0 +1,57 @@
+"""The table of transitions in ``docs/design.md`` is the one that the lifecycle has."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from plugind.protocol import lifecycle
+from plugind.protocol import messages as m
+from plugind.protocol import states as s
+from plugind.protocol.errors import IllegalStepError
+from plugind.tests.protocol.test_lifecycle_table import EVENTS, STATES
+from plugind.tests.tools import lifecycle_table
+
+#: Events that are the outcome of a command. Any other is a message that may arrive in every state.
+OUTCOMES = (*typing.get_args(s.CommandOutcome), *typing.get_args(m.Admission))
+
+
+def test_the_page_has_the_table_as_it_is() -> None:
+    """``python -m tests.tools.lifecycle_table --write`` brings the page up to date."""
+    page = lifecycle_table.PAGE.read_text()
+    assert page == lifecycle_table.filled(page)
+
+
+def test_a_row_that_is_edited_by_hand_is_found() -> None:
+    page = lifecycle_table.PAGE.read_text()
+    row = "| registered | SocketAppeared | Leaving, then Dialing(new, 1) | HangUp, AskDeregister |\n"
+    assert page.count(row) == 1
+    assert lifecycle_table.filled(page.replace(row, row.replace("new", "g"))) == page
+    assert lifecycle_table.filled(page.replace(row, "")) == page
+
+
+def test_a_page_without_the_marks_of_the_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="the page has no line"):
+        lifecycle_table.filled("# Design\n")
+
+
+@pytest.mark.parametrize("name", [name for name, state in STATES.items() if not isinstance(state, s.Gone)])
+def test_a_message_without_a_row_changes_nothing_and_an_outcome_without_one_is_illegal(name: str) -> None:
+    """What the page says in words of all that has no row."""
+    state = STATES[name]
+    for event in EVENTS:
+        if isinstance(event, OUTCOMES):
+            try:
+                assert lifecycle.step(state, event) != (state, ())
+            except IllegalStepError:
+                continue
+        else:
+            lifecycle.step(state, event)  # Never illegal.
+
+
+def test_nothing_follows_gone() -> None:
+    """No message either, which the page says of this state alone."""
+    for event in EVENTS:
+        with pytest.raises(IllegalStepError, match="nothing follows Gone"):
+            lifecycle.step(s.Gone(1), event)
