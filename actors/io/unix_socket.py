@@ -52,7 +52,7 @@ class Credentials:
 
 
 def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
-    """The credentials of the process at the other end of ``connection`` (SO_PEERCRED, fault 40)."""
+    """The credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
     return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
 
 

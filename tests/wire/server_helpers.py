@@ -1,4 +1,4 @@
-"""What the tests of the server share: a service with every kind of method, and clients that speak bytes."""
+"""Shared by the tests of the server: a service with every kind of method, and a client that can also send raw bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Bytes = ServerStream[BytesValue, BytesValue]
 
 @attrs.define
 class Echo:
-    """A service written by hand as generated ones are."""
+    """A service written by hand, in the form of generated ones."""
 
     cancelled: trio.Event = attrs.field(factory=trio.Event)
     hanging: trio.Event = attrs.field(factory=trio.Event)
@@ -119,7 +119,7 @@ class Echo:
 
 @attrs.define
 class Reports:
-    """Keeps what a server reports."""
+    """Collects what a server reports."""
 
     failures: list[HandlerFailed] = attrs.field(factory=list)
     endings: list[Ending] = attrs.field(factory=list)
@@ -163,7 +163,7 @@ async def served(path: Path, limits: ServerLimits | None = None) -> AsyncIterato
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    """One HTTP/2 frame, whatever it means."""
+    """One HTTP/2 frame, valid or not."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
@@ -178,7 +178,7 @@ def message(value: bytes) -> bytes:
 
 
 class ByteClient:
-    """The client's end of one served memory stream: speaks through h2, or raw bytes where h2 would not."""
+    """A client on one stream, which uses h2, or sends raw bytes where h2 would refuse to."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -199,7 +199,7 @@ class ByteClient:
         self.h2.remote_settings.acknowledge()
 
     def open_call(self, method: str, *, body: bytes | None = None, end: bool = True, **extra: str) -> int:
-        """Queue a call's HEADERS, and its body where one is given; the stream's id."""
+        """Queue the HEADERS of a call, and its body if there is one; returns the id of the stream."""
         stream_id = self.h2.get_next_available_stream_id()
         headers = [
             (":method", "POST"),
@@ -216,7 +216,7 @@ class ByteClient:
         return stream_id
 
     async def read_until(self, kind: type[h2.events.Event]) -> None:
-        """Read until an event of ``kind`` has come, or the server closed."""
+        """Read until an event of ``kind`` has come, or the server has closed."""
         while not self.closed and not any(isinstance(event, kind) for event in self.events):
             data = await self.stream.receive_some(65536)
             if not data:
@@ -235,7 +235,7 @@ class ByteClient:
         return found
 
     async def call(self, method: str, body: bytes, **extra: str) -> dict[str, str]:
-        """One whole unary call: its trailers."""
+        """Make one unary call and return its trailers."""
         stream_id = self.open_call(method, body=body, end=True, **extra)
         await self.flush()
         await self.read_until(h2.events.StreamEnded)
@@ -253,7 +253,7 @@ class InMemory:
     ended: trio.Event
 
     async def ending(self) -> Ending:
-        """Wait for the connection to end, and say how it did."""
+        """Wait for the connection to end, and return how it ended."""
         await self.ended.wait()
         (ending,) = self.reports.endings
         return ending
@@ -261,7 +261,7 @@ class InMemory:
 
 @asynccontextmanager
 async def in_memory(limits: ServerLimits | None = None) -> AsyncIterator[InMemory]:
-    """An Echo server on a memory stream; the tests that use it run under MockClock where they wait."""
+    """An Echo server on a memory stream; tests that wait for it use MockClock."""
     near, far = trio.testing.memory_stream_pair()
     pair = InMemory(ByteClient(near), Echo(), Reports(), trio.Event(), trio.Event())
 

@@ -1,4 +1,4 @@
-"""The frame budget alone: pure, by bytes and by the time handed in."""
+"""The frame budget alone, fed with bytes and with times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_kind_has_its_own_budget() -> None:
     counted.feed(PREFACE + (PING + frame(4) + frame(0) + frame(2, b"p" * 5) + frame(99) + frame(3) + frame(8)) * 3, 0.0)
 
 
-def test_calls_and_their_data_cost_nothing() -> None:
+def test_calls_and_their_data_are_not_charged() -> None:
     counted = budget()
     counted.feed(PREFACE + (frame(1, b"h") + frame(0, b"data") + frame(0, b"", flags=1)) * 50, 0.0)
 
@@ -63,14 +63,14 @@ def test_a_credit_gives_back_one_token_and_never_more_than_the_burst() -> None:
         counted.feed(PING, 0.0)
 
 
-def test_an_overlong_frame_is_known_by_its_header() -> None:
-    """fault 50."""
+def test_an_overlong_frame_is_recognised_by_its_header() -> None:
+    """Fault 50."""
     with pytest.raises(OverlongFrameError, match="a frame announces 101 bytes, more than 100"):
         budget().feed(PREFACE + frame(0, b"x" * 101)[:9], 0.0)
 
 
 @given(cuts=st.lists(st.integers(1, 40), max_size=30), pings=st.integers(0, 6), filler=st.binary(max_size=60))
-def test_any_chunking_counts_the_same(cuts: list[int], pings: int, filler: bytes) -> None:
+def test_frames_are_counted_the_same_however_their_bytes_are_split(cuts: list[int], pings: int, filler: bytes) -> None:
     data = PREFACE + frame(0, filler).join([PING] * pings)
     counted = budget()
     flooded = False
@@ -82,5 +82,5 @@ def test_any_chunking_counts_the_same(cuts: list[int], pings: int, filler: bytes
     except FloodError:
         flooded = True
 
-    # Empty filler is counted too, but there is less of it than of PINGs.
+    # Empty filler is counted too, but there is less of it than there are PINGs.
     assert flooded == (pings > 3)

@@ -1,4 +1,4 @@
-"""How connections end that nobody wanted to end so: errors of our own, and clients that leave with calls under way."""
+"""Connections that end early: errors of our own, and clients that leave while their calls are in progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAD = frame(0x77, b"bad")
 
 
 def breakable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let h2 raise, on the frame BAD, what is none of its own errors."""
+    """Let h2 raise an error that is not one of its own when it reads the frame BAD."""
     whole = h2.connection.H2Connection.receive_data
 
     def receive(self: h2.connection.H2Connection, data: bytes) -> list[h2.events.Event]:
@@ -62,7 +62,7 @@ async def test_an_unforeseen_error_cancels_the_calls_of_its_connection(
         assert server.echo.cancelled.is_set()
 
 
-async def test_a_client_that_says_goaway_still_gets_the_answers_to_its_calls(
+async def test_a_client_that_sends_goaway_still_gets_the_answers_to_its_calls(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """RFC 9113 section 6.8. The frames come in one write, as Node's do."""
@@ -78,14 +78,16 @@ async def test_a_client_that_says_goaway_still_gets_the_answers_to_its_calls(
         assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
 
 
-async def test_a_client_that_says_goaway_without_a_call_is_done(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_sends_goaway_without_a_call_in_progress_is_disconnected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with in_memory() as server:
         await server.client.hello()
         await server.client.stream.send_all(GOAWAY)
         assert await server.ending() == Ending(EndReason.PEER_CLOSED, "GOAWAY")
 
 
-async def test_a_client_that_says_goaway_for_an_error_gets_nothing_more(
+async def test_a_client_that_sends_goaway_for_an_error_gets_no_more_answers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with in_memory() as server:

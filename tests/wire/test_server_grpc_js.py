@@ -1,4 +1,4 @@
-"""Our server against @grpc/grpc-js's client, in a process of its own: an implementation that we did not write."""
+"""Our server and the client of @grpc/grpc-js, an implementation that is not ours, in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Node]:
-    """One process for all, as node takes longer to start than most calls to end."""
+    """One process for all tests, since node takes longer to start than most calls take to end."""
     with node("client.js") as started:
         yield started
 
@@ -34,13 +34,13 @@ async def test_a_server_stream_arrives_in_order_and_ends_ok(client: Node, tmp_pa
     assert seen == {"values": list(range(500)), "code": 0, "details": ""}
 
 
-async def test_client_streams_and_both_ways_streams_work(client: Node, tmp_path: Path) -> None:
+async def test_client_streams_and_bidirectional_streams_arrive_whole(client: Node, tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server:
         assert await client.result("streams", server.path, [0, 1, 70000, 5]) == [70006, [0, 1, 70000, 5]]
 
 
 async def test_many_calls_at_once_share_one_connection(client: Node, tmp_path: Path) -> None:
-    """More than the limit of streams: the client queues what SETTINGS do not allow."""
+    """There are more calls than the limit of streams; the client queues what SETTINGS do not allow."""
     async with served(tmp_path / "s") as server:
         assert await client.result("many", server.path, 300) == list(range(300))
         # All from one process, and no second connection has ended.
@@ -52,13 +52,13 @@ async def test_every_status_code_reaches_the_client_with_its_message(client: Nod
         assert await client.result("statuses", server.path) == [[n, f"100 % ✓ of {n}\n"] for n in range(1, 17)]
 
 
-async def test_a_status_after_a_message_comes_behind_it(client: Node, tmp_path: Path) -> None:
+async def test_a_status_after_a_message_follows_it(client: Node, tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server:
         seen = await client.result("late", server.path)
     assert seen == {"values": [1], "code": 10, "details": "after a message"}
 
 
-async def test_metadata_goes_both_ways_binary_included(client: Node, tmp_path: Path) -> None:
+async def test_metadata_is_carried_in_both_directions_binary_values_included(client: Node, tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server:
         seen = await client.result("metadata", server.path)
     assert seen == {
@@ -82,20 +82,22 @@ async def test_a_cancelled_call_cancels_its_handler_and_no_other(client: Node, t
 
 
 async def test_an_unknown_method_is_unimplemented(client: Node, tmp_path: Path) -> None:
-    """fault 71, from the server's side."""
+    """Fault 71, from the server's side."""
     async with served(tmp_path / "s") as server:
         assert await client.result("unknown", server.path) == [12, "unknown method /test.Echo/nothing"]
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(client: Node, tmp_path: Path) -> None:
-    """fault 50: the size is judged by the prefix."""
+    """Fault 50: the prefix alone decides."""
     async with served(tmp_path / "s", ServerLimits(max_message=1000)) as server:
         refused = "a message of 200004 bytes is over the limit of 1000"
         assert await client.result("large", server.path, 200000) == [8, refused, 900]
 
 
-async def test_a_server_that_stops_ends_the_calls_in_progress_and_takes_no_more(client: Node, tmp_path: Path) -> None:
-    """GOAWAY in the middle."""
+async def test_a_server_that_stops_lets_calls_in_progress_end_and_refuses_new_ones(
+    client: Node, tmp_path: Path
+) -> None:
+    """GOAWAY arrives between the messages of a stream."""
     async with served(tmp_path / "s") as server:
         client.order(["stopping", server.path])
         assert await client.said() == {"begun": True}
@@ -113,7 +115,7 @@ async def ended(server: Served) -> None:
             await trio.lowlevel.checkpoint()
 
 
-async def test_requests_that_are_no_grpc_are_answered_as_http_wants(client: Node, tmp_path: Path) -> None:
+async def test_requests_that_are_not_grpc_get_the_answers_of_http(client: Node, tmp_path: Path) -> None:
     """Node's own HTTP/2 client: 405, 415, an unknown method, and the connection goes on to an empty call and a PING."""
     post = {":method": "POST", ":path": "/test.Echo/unary", "te": "trailers"}
     grpc = {**post, "content-type": "application/grpc"}

@@ -1,4 +1,4 @@
-"""Our server and a client that we did not write: grpcio, whose threads wait in a thread of the test."""
+"""Our server and the client of grpcio, an implementation that is not ours, which blocks a thread of the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.max_send_message
 
 
 async def with_channel(path: str, work: Callable[[grpc.Channel], T]) -> T:
-    """Run ``work`` on a channel of its own, in a thread, since grpcio waits there."""
+    """Run ``work`` on a channel of its own, in a thread, since grpcio blocks."""
 
     def run() -> T:
         with grpc.insecure_channel(f"unix:{path}", options=OPTIONS) as channel:
@@ -62,7 +62,7 @@ async def test_a_server_stream_arrives_in_order_and_ends_ok(tmp_path: Path) -> N
         assert await with_channel(server.path, work) == list(range(500))
 
 
-async def test_client_streams_and_both_ways_streams_work(tmp_path: Path) -> None:
+async def test_client_streams_and_bidirectional_streams_arrive_whole(tmp_path: Path) -> None:
     parts = [b"p" * n for n in (0, 1, 70000, 5)]
 
     def work(channel: grpc.Channel) -> tuple[int, list[bytes]]:
@@ -82,7 +82,7 @@ async def test_many_calls_at_once_share_one_connection(tmp_path: Path) -> None:
         return [future.result().value for future in futures]
 
     async with served(tmp_path / "s") as server:
-        # More than the limit of streams: grpcio queues what SETTINGS do not allow.
+        # There are more calls than the limit of streams; grpcio queues what SETTINGS do not allow.
         assert await with_channel(server.path, work) == [b"%d" % n * 100 for n in range(300)]
         assert len(set(server.echo.peers)) == 1
 
@@ -98,7 +98,7 @@ async def test_every_status_code_reaches_the_client_with_its_message(tmp_path: P
     assert seen == [(codes[n], f"100 % ✓ of {n}\n") for n in range(1, 17)]
 
 
-async def test_a_status_after_a_message_comes_behind_it(tmp_path: Path) -> None:
+async def test_a_status_after_a_message_follows_it(tmp_path: Path) -> None:
     def work(channel: grpc.Channel) -> tuple[int, tuple[grpc.StatusCode, str]]:
         late = channel.unary_stream("/test.Echo/late_status", Int32Value.SerializeToString, Int32Value.FromString)
         replies = late(Int32Value(value=1), timeout=20)
@@ -108,7 +108,7 @@ async def test_a_status_after_a_message_comes_behind_it(tmp_path: Path) -> None:
         assert await with_channel(server.path, work) == (1, (grpc.StatusCode.ABORTED, "after a message"))
 
 
-async def test_metadata_goes_both_ways_binary_included(tmp_path: Path) -> None:
+async def test_metadata_is_carried_in_both_directions_binary_values_included(tmp_path: Path) -> None:
     def work(channel: grpc.Channel) -> tuple[bytes, dict[str, object], dict[str, object]]:
         sent = (("a", "b"), ("a", "c"), ("z-bin", b"\x00\x01\xff"))
         reply, call = unary(channel, "metadata", BytesValue).with_call(BytesValue(), timeout=20, metadata=sent)
@@ -144,7 +144,7 @@ async def test_a_cancelled_call_cancels_its_handler_and_no_other(tmp_path: Path)
 
 
 async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
-    """fault 71, from the server's side."""
+    """Fault 71, from the server's side."""
 
     def work(channel: grpc.Channel) -> tuple[grpc.StatusCode, str]:
         return failure(lambda: unary(channel, "nothing", BytesValue)(BytesValue(), timeout=20))
@@ -155,7 +155,7 @@ async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    """fault 50: the size is judged by the prefix."""
+    """Fault 50: the prefix alone decides."""
 
     def work(channel: grpc.Channel) -> tuple[tuple[grpc.StatusCode, str], int]:
         size = unary(channel, "size", Int32Value)
@@ -170,8 +170,8 @@ async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(tm
         assert server.reports.failures == []
 
 
-async def test_a_handler_that_raises_hurts_only_its_own_call(tmp_path: Path) -> None:
-    """fault 81: the client learns nothing of the exception, the report has it."""
+async def test_a_handler_that_raises_fails_only_its_own_call(tmp_path: Path) -> None:
+    """Fault 81: the client does not see the exception; the report contains it."""
 
     def work(channel: grpc.Channel) -> tuple[tuple[grpc.StatusCode, str], bytes]:
         seen = failure(lambda: unary(channel, "broken", BytesValue)(BytesValue(), timeout=20))
@@ -187,7 +187,7 @@ async def test_a_handler_that_raises_hurts_only_its_own_call(tmp_path: Path) -> 
         )
 
 
-async def test_several_clients_at_once_are_served_side_by_side(tmp_path: Path) -> None:
+async def test_several_clients_are_served_at_the_same_time(tmp_path: Path) -> None:
     def one(path: str) -> int:
         with grpc.insecure_channel(
             f"unix:{path}", options=[*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]

@@ -1,4 +1,4 @@
-"""Our server and grpclib's own client on asyncio, in a process of its own, since asyncio never runs in ours."""
+"""Our server and grpclib's own client, in a process of its own, since it runs on asyncio."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ asyncio.run(main())
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 
-async def test_grpclibs_own_client_is_served_whole(tmp_path: Path) -> None:
+async def test_every_kind_of_call_of_grpclibs_own_client_is_served(tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server:
         done = await trio.run_process([sys.executable, "-c", CLIENT, server.path], capture_stdout=True)
         assert json.loads(done.stdout) == {

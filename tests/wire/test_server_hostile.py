@@ -1,4 +1,4 @@
-"""Clients that mean ill or are broken, played byte for byte; each ends its own connection, with a typed ending."""
+"""Hostile and broken clients, played byte for byte: each ends its own connection, with a typed ending."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("flood", "detail"), FLOODS)
-async def test_a_flood_of_frames_ends_its_connection_and_no_more(
+async def test_a_flood_of_frames_ends_only_its_own_connection(
     flood: bytes, detail: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with in_memory() as server:
@@ -63,10 +63,10 @@ async def test_a_flood_of_frames_ends_its_connection_and_no_more(
         assert goaway.error_code == ErrorCodes.ENHANCE_YOUR_CALM
 
 
-async def test_a_message_in_countless_tiny_pieces_ends_its_connection(
+async def test_a_message_in_thousands_of_tiny_pieces_ends_its_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """fault 56, with a byte in each frame: the message is within its limit, and so is the time."""
+    """Fault 56, with one byte in each frame: neither the size of the message nor its time is over a limit."""
     async with in_memory() as server:
         await server.client.hello()
         stream_id = server.client.open_call("unary", end=False)
@@ -76,8 +76,8 @@ async def test_a_message_in_countless_tiny_pieces_ends_its_connection(
         assert await server.ending() == Ending(EndReason.FLOOD, "more tiny DATA frames than the budget allows")
 
 
-async def test_many_tiny_messages_and_a_few_in_pieces_are_no_flood(autojump_clock: trio.testing.MockClock) -> None:
-    """Each in a frame of its own, or its prefix in one and the rest in another, as some clients send them."""
+async def test_many_tiny_messages_and_a_few_in_pieces_are_not_a_flood(autojump_clock: trio.testing.MockClock) -> None:
+    """Some clients send each in a frame of its own, others its prefix in one frame and the rest in another."""
     count = 3000
     async with in_memory() as server:
         await server.client.hello()
@@ -93,11 +93,11 @@ async def test_many_tiny_messages_and_a_few_in_pieces_are_no_flood(autojump_cloc
         assert server.client.trailers(stream_id) == OK
 
 
-async def test_rapid_reset_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 60: calls opened and reset at once cost handlers, so resets have a budget although each frame is right."""
+async def test_calls_that_are_reset_at_once_end_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 60, a rapid reset: each call costs a handler, so resets have a budget although every frame is valid."""
     async with in_memory() as server:
         await server.client.hello()
-        # The server closes before all have come.
+        # The server closes before all of them have arrived.
         with contextlib.suppress(trio.BrokenResourceError):
             for _ in range(60):
                 for _ in range(10):
@@ -108,7 +108,9 @@ async def test_rapid_reset_ends_the_connection(autojump_clock: trio.testing.Mock
 
 
 @pytest.mark.parametrize("sent", BROKEN[:-1])
-async def test_what_is_no_http2_ends_as_a_protocol_error(sent: bytes, autojump_clock: trio.testing.MockClock) -> None:
+async def test_bytes_that_are_not_http2_end_as_a_protocol_error(
+    sent: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
     async with in_memory() as server:
         await server.client.stream.send_all(sent)
         assert (await server.ending()).reason is EndReason.PROTOCOL
@@ -118,14 +120,14 @@ async def test_what_is_no_http2_ends_as_a_protocol_error(sent: bytes, autojump_c
 async def test_a_frame_that_announces_megabytes_is_refused_at_its_header(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """fault 50: no byte of its content was sent, and none is waited for."""
+    """Fault 50: no byte of its content was sent, and the server waits for none."""
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01")
         assert await server.ending() == Ending(EndReason.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
 
 
 async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 52."""
+    """Fault 52."""
     async with in_memory(ServerLimits(max_header_list=2000)) as server:
         await server.client.hello()
         server.client.open_call("unary", big="x" * 3000)
@@ -134,15 +136,15 @@ async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: 
 
 
 async def test_a_bomb_of_indexed_headers_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 61: a kilobyte that would unpack to megabytes."""
+    """Fault 61: one kilobyte would unpack to megabytes."""
     entry = b"\x40\x01a" + b"\x7f\x81\x1e" + b"b" * 4000
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + frame(1, entry + b"\xbe" * 1000, flags=4, stream=1))
         assert (await server.ending()).reason is EndReason.PROTOCOL
 
 
-async def test_a_client_that_never_greets_is_dropped(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 32, from the server's side."""
+async def test_a_client_that_sends_no_handshake_is_disconnected(autojump_clock: trio.testing.MockClock) -> None:
+    """Fault 32, from the server's side."""
     began = trio.current_time()
     async with in_memory() as server:
         assert await server.ending() == Ending(EndReason.HANDSHAKE)
@@ -150,7 +152,7 @@ async def test_a_client_that_never_greets_is_dropped(autojump_clock: trio.testin
 
 
 async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 63."""
+    """Fault 63."""
     began = trio.current_time()
     async with in_memory() as server, trio.open_nursery() as nursery:
 
@@ -166,7 +168,7 @@ async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: 
 
 
 async def test_one_byte_a_second_does_not_stretch_a_request(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 63: the message has 30 s in total; the connection goes on."""
+    """Fault 63: the message has 30 s in total; the connection goes on."""
     async with in_memory() as server:
         await server.client.hello()
         began = trio.current_time()
@@ -184,7 +186,9 @@ async def test_one_byte_a_second_does_not_stretch_a_request(autojump_clock: trio
         assert await server.client.call("unary", message(b"next")) == OK
 
 
-async def test_a_client_without_calls_is_dropped_after_the_idle_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_without_calls_is_disconnected_after_the_idle_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with in_memory(ServerLimits(idle_timeout=60)) as server:
         await server.client.hello()
         await trio.sleep(50)
@@ -205,13 +209,13 @@ async def test_a_client_that_pings_is_not_idle(autojump_clock: trio.testing.Mock
         assert await server.client.call("unary", message(b"x")) == OK
 
 
-async def test_a_window_that_stays_shut_ends_the_call_at_its_send_time(
+async def test_a_window_that_stays_closed_ends_the_call_at_the_send_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """fault 62."""
+    """Fault 62."""
     async with in_memory(ServerLimits(send_timeout=7)) as server:
         await server.client.hello()
-        # The client reads all, and gives nothing back to its windows, which hold less than this reply.
+        # The client reads everything and never enlarges its windows, which are smaller than this reply.
         server.client.open_call("make", body=b"\0\0\0\0\4\x08\x80\x80\x08")
         await server.client.flush()
         began = trio.current_time()
@@ -221,8 +225,8 @@ async def test_a_window_that_stays_shut_ends_the_call_at_its_send_time(
         assert server.reports.failures == []
 
 
-async def test_a_client_that_reads_nothing_is_dropped(tmp_path: Path) -> None:
-    """fault 62 below HTTP/2: its socket is full."""
+async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
+    """Fault 62 below HTTP/2: its socket is full."""
     async with served(tmp_path / "s", ServerLimits(write_timeout=0.2)) as server:
         stream = await trio.open_unix_socket(server.path)
         async with stream:
@@ -240,7 +244,7 @@ async def test_a_client_that_reads_nothing_is_dropped(tmp_path: Path) -> None:
 
 async def test_more_calls_than_the_limit_are_refused_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory(ServerLimits(max_streams=3)) as server:
-        # All in one flight, before the client can have read what we allow.
+        # All in one write, before the client can have read the limit.
         server.client.h2.initiate_connection()
         ids = [server.client.open_call("hang") for _ in range(5)]
         await server.client.flush()
@@ -288,7 +292,7 @@ async def test_a_call_over_the_limit_after_the_acknowledgement_costs_that_call_a
 async def test_a_client_that_closes_its_sending_side_cancels_its_calls(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """fault 37."""
+    """Fault 37."""
     async with in_memory() as server:
         await server.client.hello()
         server.client.open_call("hang")
@@ -335,7 +339,7 @@ async def test_a_malformed_timeout_ends_the_call(timeout: str, autojump_clock: t
         assert server.reports.failures == []
 
 
-async def test_a_deadline_is_trios_and_cancels_the_handler(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_deadline_is_on_trios_clock_and_cancels_the_handler(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory() as server:
         await server.client.hello()
         began = trio.current_time()
@@ -348,7 +352,7 @@ async def test_a_deadline_is_trios_and_cancels_the_handler(autojump_clock: trio.
         assert trio.current_time() - began == 2.0
 
 
-async def test_a_handler_that_forgets_its_reply_is_reported(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_handler_that_returns_without_a_reply_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory() as server:
         await server.client.hello()
         trailers = await server.client.call("silent", message(b"x"))
@@ -357,7 +361,7 @@ async def test_a_handler_that_forgets_its_reply_is_reported(autojump_clock: trio
 
 
 @pytest.mark.parametrize(("header", "status"), [({":method": "GET"}, "405"), ({"content-type": "text/html"}, "415")])
-async def test_what_is_no_grpc_is_answered_in_http(
+async def test_a_request_that_is_not_grpc_gets_the_answer_of_http(
     header: dict[str, str], status: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     base = {
@@ -376,7 +380,7 @@ async def test_what_is_no_grpc_is_answered_in_http(
 
 
 async def test_stopping_lets_calls_in_progress_end(autojump_clock: trio.testing.MockClock) -> None:
-    """fault 87, of the server: GOAWAY first, then what is in progress, then the end; new calls are refused."""
+    """Fault 87, on the server: GOAWAY is sent first, then calls in progress end, then the connection does."""
     async with in_memory() as server:
         await server.client.hello()
         stream_id = server.client.open_call("unary", end=False)
@@ -394,7 +398,7 @@ async def test_stopping_lets_calls_in_progress_end(autojump_clock: trio.testing.
         assert received.index(frame(7, b"\0\0\0\1\0\0\0\0")) < received.index(message(b"last"))
 
 
-async def test_stopping_cancels_what_outlives_the_grace(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopping_cancels_calls_that_outlive_the_grace(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory(ServerLimits(grace=3)) as server:
         await server.client.hello()
         server.client.open_call("hang")
@@ -407,7 +411,7 @@ async def test_stopping_cancels_what_outlives_the_grace(autojump_clock: trio.tes
         assert server.echo.cancelled.is_set()
 
 
-async def test_cancellation_says_goaway_and_stops_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancellation_sends_goaway_and_stops_at_once(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory() as server:
         await server.client.hello()
         await trio.testing.wait_all_tasks_blocked()
@@ -417,8 +421,10 @@ async def test_cancellation_says_goaway_and_stops_at_once(autojump_clock: trio.t
 
 
 @pytest.mark.parametrize("method", ["nothing", "unary", "hang"])
-async def test_a_call_that_is_reset_in_the_write_that_opens_it_hurts_nobody(tmp_path: Path, method: str) -> None:
-    """fault 60: h2 has closed the stream before we could answer it; seen to end the whole listener once."""
+async def test_a_call_that_is_reset_in_the_write_that_opens_it_affects_no_other_call(
+    tmp_path: Path, method: str
+) -> None:
+    """Fault 60: h2 closes the stream before it can be answered. This once ended the whole listener."""
     async with served(tmp_path / "s") as server:
         good = ByteClient(await trio.open_unix_socket(server.path))
         await good.hello()
@@ -434,7 +440,7 @@ async def test_a_call_that_is_reset_in_the_write_that_opens_it_hurts_nobody(tmp_
         await trio.aclose_forcefully(good.stream)
 
 
-async def test_a_refused_call_that_was_reset_already_is_no_protocol_error(
+async def test_a_refused_call_that_was_already_reset_is_not_a_protocol_error(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with in_memory(ServerLimits(max_streams=3)) as server:
@@ -453,7 +459,7 @@ async def test_a_hostile_client_does_not_disturb_another(tmp_path: Path) -> None
         await good.hello()
         for flood in [HELLO + frame(6, b"8 bytes.") * 5000, b"garbage" * 1000, PREFACE, HELLO + frame(4) * 1000]:
             bad = await trio.open_unix_socket(server.path)
-            # The server may be faster at closing than we at sending.
+            # The server may close before everything is sent.
             with contextlib.suppress(trio.BrokenResourceError):
                 await bad.send_all(flood)
             good.events.clear()
@@ -464,7 +470,7 @@ async def test_a_hostile_client_does_not_disturb_another(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    """Whatever bytes come, the connection ends by itself and nothing but an Ending comes out of it."""
+    """Whatever bytes arrive, the connection ends by itself with an Ending, and raises nothing."""
     chance = random.Random(seed)
     for _ in range(40):
         script = _script(chance)
@@ -480,7 +486,7 @@ async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_cl
 
 
 def _script(chance: random.Random) -> bytearray:
-    """A right conversation of a few calls, as bytes."""
+    """A valid conversation of a few calls, as bytes."""
     client = ByteClient.__new__(ByteClient)
     client.h2 = h2.connection.H2Connection()
     client.h2.initiate_connection()

@@ -1,4 +1,4 @@
-"""The server half of HTTP over streams in memory, so that slow clients cost virtual time; and the listener for real."""
+"""The HTTP server over streams in memory, where slow clients cost virtual time only, and over real sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def echo(request: Request) -> Response:
 async def served(
     sent: bytes, *, handler: http.RequestHandler = echo, limits: HttpLimits = LIMITS, refusal: Response | None = None
 ) -> tuple[int, bytes]:
-    """Send bytes to a connection that is served, and return its answer; status 0 where none came."""
+    """Send bytes to a connection that is served, and return its answer; status 0 if there was none."""
     client, server = memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
@@ -66,7 +66,7 @@ async def test_a_request_is_answered_and_the_connection_closed() -> None:
     assert await served(sent) == (200, b'["POST", "/a%20b", {"x": "1", "y": "/"}, "hi"]\n')
 
 
-async def test_an_old_client_gets_its_answer_until_the_end_of_the_connection() -> None:
+async def test_a_client_of_http_1_0_gets_an_answer_that_ends_with_the_connection() -> None:
     async def pieces(request: Request) -> Response:
         async def write(send: Send) -> None:
             await send(b"one ")
@@ -77,7 +77,7 @@ async def test_an_old_client_gets_its_answer_until_the_end_of_the_connection() -
     assert await served(b"GET / HTTP/1.0\r\n\r\n", handler=pieces) == (200, b"one two")
 
 
-async def test_head_gets_no_body() -> None:
+async def test_the_answer_to_head_has_no_body() -> None:
     assert await served(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n") == (200, b"")
 
 
@@ -96,12 +96,12 @@ async def test_head_gets_no_body() -> None:
         (b"GET /?" + b"a=1&" * 100 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     ],
 )
-async def test_abuse_is_refused_and_ends_that_connection_alone(sent: bytes, status: int) -> None:
+async def test_a_malformed_or_oversized_request_is_refused(sent: bytes, status: int) -> None:
     """Fault 93."""
     assert (await served(sent))[0] == status
 
 
-async def test_a_client_that_leaves_before_it_asked_is_nobody(nursery: trio.Nursery) -> None:
+async def test_a_client_that_closes_before_its_request_is_whole_is_ignored(nursery: trio.Nursery) -> None:
     client, server = memory_stream_pair()
     await client.aclose()
     await http.serve_connection(server, echo, LIMITS)
@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_before_it_asked_is_nobody(nursery: trio.Nurs
     await http.serve_connection(server, echo, LIMITS)
 
 
-async def test_a_byte_a_second_does_not_stretch_the_deadline(autojump_clock: MockClock) -> None:
+async def test_one_byte_a_second_does_not_extend_the_deadline(autojump_clock: MockClock) -> None:
     """Fault 93: slowloris."""
     client, server = memory_stream_pair()
     result: list[tuple[float, int]] = []
@@ -134,7 +134,7 @@ async def test_a_byte_a_second_does_not_stretch_the_deadline(autojump_clock: Moc
     assert result == [(10.0, 408)]
 
 
-async def test_a_client_that_takes_nothing_is_left(autojump_clock: MockClock) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(autojump_clock: MockClock) -> None:
     """Fault 93."""
     client, server = trio.testing.lockstep_stream_pair()
 
@@ -151,7 +151,7 @@ async def test_a_client_that_takes_nothing_is_left(autojump_clock: MockClock) ->
     assert trio.current_time() == LIMITS.piece
 
 
-async def test_an_endless_answer_ends_when_the_client_leaves(autojump_clock: MockClock) -> None:
+async def test_an_endless_answer_ends_when_the_client_closes(autojump_clock: MockClock) -> None:
     client, server = memory_stream_pair()
     ended = False
 
@@ -169,14 +169,14 @@ async def test_an_endless_answer_ends_when_the_client_leaves(autojump_clock: Moc
         nursery.start_soon(http.serve_connection, server, endless, LIMITS)
         await client.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await trio.sleep(3600)
-        assert not ended, "an hour without a change is no reason to end"
+        assert not ended, "an hour without a change must not end it"
         await client.aclose()
         with trio.fail_after(1):
             while not ended:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(0.1)
 
 
-async def test_a_handler_that_hangs_is_answered_for(autojump_clock: MockClock) -> None:
+async def test_a_request_whose_handler_hangs_is_answered_with_503(autojump_clock: MockClock) -> None:
     async def hang(request: Request) -> Response:
         await trio.sleep_forever()
         raise AssertionError("not reached")
@@ -185,7 +185,7 @@ async def test_a_handler_that_hangs_is_answered_for(autojump_clock: MockClock) -
     assert (status, trio.current_time()) == (503, LIMITS.response)
 
 
-async def test_an_error_of_ours_is_not_hidden() -> None:
+async def test_an_error_of_a_handler_is_raised_by_the_server() -> None:
     async def bug(request: Request) -> Response:
         raise KeyError("ours")
 
@@ -195,10 +195,10 @@ async def test_an_error_of_ours_is_not_hidden() -> None:
         await http.serve_connection(server, bug, LIMITS)
 
 
-# --- the listener, for real -------------------------------------------------------------------------------------------
+# --- over real sockets ------------------------------------------------------------------------------------------------
 
 
-async def test_a_directory_too_deep_for_a_socket_address_serves_all_the_same(tmp_path: Path) -> None:
+async def test_a_path_too_long_for_a_socket_address_is_served_and_reached(tmp_path: Path) -> None:
     """Fault 23: 107 bytes."""
     path = tmp_path / ("d" * 100) / ("e" * 100) / "status.sock"
     path.parent.mkdir(parents=True)
@@ -218,7 +218,7 @@ async def running(
     allowed: frozenset[int] = frozenset({0, os.geteuid()}),
     handler: http.RequestHandler = echo,
 ) -> AsyncIterator[Callable[[], None]]:
-    """A server on ``listener`` for the block; the value stops it at once."""
+    """Serve on ``listener`` for the duration of the block; the value stops the server at once."""
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
@@ -232,7 +232,7 @@ async def running(
 
 
 async def test_other_users_are_refused(tmp_path: Path) -> None:
-    """Fault 93: peer credentials. The mode keeps them out already; this holds where the mode was changed."""
+    """Fault 93: peer credentials. The mode excludes them already; this matters where the mode was changed."""
     listener = listen(str(tmp_path / "s"))
     async with running(listener, allowed=frozenset({os.geteuid() + 1})) as stop:
         with trio.fail_after(10):
@@ -241,7 +241,7 @@ async def test_other_users_are_refused(tmp_path: Path) -> None:
         stop()
 
 
-async def test_connections_over_the_limit_are_told_so_and_those_within_go_on(tmp_path: Path) -> None:
+async def test_connections_over_the_limit_are_refused_and_those_within_it_are_served(tmp_path: Path) -> None:
     """Fault 93."""
     path = str(tmp_path / "s")
     listener = listen(path)
@@ -260,7 +260,7 @@ async def test_connections_over_the_limit_are_told_so_and_those_within_go_on(tmp
         stop()
 
 
-async def test_a_closed_listener_ends_the_server_once_all_are_answered(tmp_path: Path) -> None:
+async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     listener = listen(path)
     slow = trio.Event()
@@ -285,7 +285,9 @@ async def test_a_closed_listener_ends_the_server_once_all_are_answered(tmp_path:
         ("leaves", "not HTTP|the daemon left"),
     ],
 )
-async def test_a_client_says_why_nobody_answers(tmp_path: Path, nursery: trio.Nursery, kind: str, reason: str) -> None:
+async def test_the_client_says_why_there_is_no_answer(
+    tmp_path: Path, nursery: trio.Nursery, kind: str, reason: str
+) -> None:
     path = str(tmp_path / "s")
     with trio.socket.socket(socket.AF_UNIX) as server, trio.fail_after(10):
         if kind != "nothing":

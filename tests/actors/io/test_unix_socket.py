@@ -242,7 +242,7 @@ async def test_a_file_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
 
 
 async def test_credentials_are_those_of_the_other_process_on_both_sides(tmp_path: Path) -> None:
-    """Fault 40: known before a byte is sent."""
+    """They are known before a byte is sent."""
     us = Credentials(os.getpid(), os.getuid(), os.getgid())
     with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s") as client:
         assert unix_socket.peer_credentials(client) == us
