@@ -54,11 +54,11 @@ class ResponseBlock:
 def interpret(raw: Sequence[Entry], size: int) -> ResponseBlock:
     """Check a decoded header list, and look up the fields that gRPC uses (RFC 9113 sections 8.2 and 8.3)."""
     fields = tuple((n.decode("utf-8", "replace"), v.decode("utf-8", "replace")) for n, v in raw)
-    known = dict(reversed(fields))
+    by_name = dict(reversed(fields))
     malformed, status = _check(fields)
-    kind, grpc_status = known.get("content-type"), known.get("grpc-status")
+    kind, grpc_status = by_name.get("content-type"), by_name.get("grpc-status")
     plain = not malformed and status == 200 and kind == "application/grpc" and grpc_status is None
-    return ResponseBlock(fields, size, status, malformed, kind, grpc_status, known.get("grpc-message"), plain)
+    return ResponseBlock(fields, size, status, malformed, kind, grpc_status, by_name.get("grpc-message"), plain)
 
 
 def _check(fields: Iterable[tuple[str, str]]) -> tuple[str, int | None]:

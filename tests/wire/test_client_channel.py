@@ -122,7 +122,7 @@ async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.Moc
     assert acknowledged == 1000
 
 
-async def test_an_idle_channel_knows_of_its_end_while_somebody_watches(tmp_path: Path) -> None:
+async def test_wait_closed_returns_when_the_connection_of_an_idle_channel_ends(tmp_path: Path) -> None:
     """A monitor of connections can rely on this."""
     go = trio.Event()
 
@@ -139,7 +139,7 @@ async def test_an_idle_channel_knows_of_its_end_while_somebody_watches(tmp_path:
     assert (error.problem, error.message) == (WireProblem.CLOSED, "the peer closed the connection")
 
 
-async def test_calls_that_wait_together_each_get_their_answer_whoever_reads(tmp_path: Path) -> None:
+async def test_calls_that_wait_together_each_get_their_answer_whichever_task_reads(tmp_path: Path) -> None:
     """The leader goes first, last or in the middle, and the others are read for all the same."""
     for order in ((1, 3, 5), (5, 3, 1), (3, 5, 1)):
         ready = trio.Event()
@@ -199,7 +199,7 @@ async def test_a_leader_that_is_cancelled_hands_over(tmp_path: Path) -> None:
     assert leader.cancelled_caught
 
 
-async def test_the_peers_limit_of_streams_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+async def test_no_more_calls_run_at_once_than_the_peer_allows(autojump_clock: trio.testing.MockClock) -> None:
     """RFC 9113 section 5.1.2: the second call begins when the first is over."""
     channel, theirs = in_memory()
     opened: list[int] = []
@@ -280,7 +280,9 @@ async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_
     assert [len(numbers) for numbers in opened] == [100, 50]
 
 
-async def test_a_peer_that_takes_no_streams_is_held_to_the_deadline(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_to_a_peer_that_takes_no_streams_ends_at_its_deadline(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Fault 62, of another kind: the limit is zero."""
     channel, theirs = in_memory()
     await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 0)) + answer(1))
@@ -449,7 +451,7 @@ async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(t
         assert await get_info(channel) == INFO
 
 
-async def test_misuse_is_an_error_of_the_caller(tmp_path: Path) -> None:
+async def test_misuse_raises_the_errors_of_grpclibs_client(tmp_path: Path) -> None:
     """The same exceptions as grpclib's own client raises."""
     async with connected(tmp_path, says(HELLO + answer(1))) as channel:
         method = channel.stub(ExampleStub).GetExampleInfo

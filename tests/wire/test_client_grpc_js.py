@@ -86,7 +86,7 @@ async def test_a_server_stream_arrives_in_order_and_ends_ok(server: Node, path: 
         assert [message.value for message in await echo.count(Int32Value(value=500))] == list(range(500))
 
 
-async def test_client_streams_and_both_ways_streams_work(server: Node, path: str) -> None:
+async def test_client_streams_and_bidirectional_streams_work(server: Node, path: str) -> None:
     parts = [BytesValue(value=b"p" * size) for size in (0, 1, 70_000, 5)]
     async with connected(path) as echo:
         assert (await echo.total(parts)).value == 70_006
@@ -135,7 +135,7 @@ async def test_every_status_arrives_with_its_message(server: Node, path: str) ->
             assert (caught.value.status, caught.value.message, caught.value.__cause__) == (status, said, None)
 
 
-async def test_a_status_after_a_message_comes_behind_it(server: Node, path: str) -> None:
+async def test_a_status_after_a_message_arrives_after_it(server: Node, path: str) -> None:
     async with connected(path) as echo:
         stream = echo.late.open()
         await stream.send_message(Int32Value(), end=True)
@@ -172,7 +172,7 @@ async def test_metadata_goes_both_ways_binary_included(server: Node, path: str) 
     assert last == [("last", "2"), ("last", "3"), ("last-bin", b"\xff\x00\x01")]
 
 
-async def test_a_deadline_is_told_to_the_server_and_ends_the_call_on_both_sides(server: Node, path: str) -> None:
+async def test_a_deadline_is_sent_to_the_server_and_ends_the_call_on_both_sides(server: Node, path: str) -> None:
     """Fault 32, grpc-timeout; the connection is usable afterwards."""
     async with connected(path) as echo:
         with pytest.raises(GRPCError) as caught:

@@ -140,7 +140,7 @@ async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
     assert list(stream.trailing_metadata.items()) == [("x-last", "z"), ("x-last", "y"), ("x-end-bin", b"12345")]
 
 
-async def test_the_deadline_is_told_to_the_plugin(tmp_path: Path) -> None:
+async def test_the_deadline_is_sent_to_the_plugin(tmp_path: Path) -> None:
     """grpc-timeout."""
     remaining: list[float | None] = []
 
@@ -223,7 +223,7 @@ async def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
                 assert [message async for message in stream] == sent
 
 
-async def test_a_slow_reader_holds_its_plugin_up_and_no_other_call(tmp_path: Path) -> None:
+async def test_a_slow_reader_slows_its_own_plugin_stream_and_no_other_call(tmp_path: Path) -> None:
     """Fault 65: flow control of one stream; what the plugin sends waits at the plugin."""
     produced = 0
 

@@ -43,7 +43,7 @@ def powerless() -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_the_listeners_credentials_are_handed_on(tmp_path: Path) -> None:
+async def test_the_credentials_of_the_listener_are_available(tmp_path: Path) -> None:
     """SO_PEERCRED is known before any call."""
     path = str(tmp_path / "a.sock")
     with listener(path):
@@ -95,7 +95,7 @@ async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> Non
     assert (error.kind, str(error)) == (DialFailure.TIMED_OUT, f"the backlog of {path!r} was full for 0.05 s")
 
 
-async def test_a_backlog_that_empties_lets_the_next_in(tmp_path: Path) -> None:
+async def test_a_dial_succeeds_once_the_backlog_has_room(tmp_path: Path) -> None:
     """Fault 30: whoever waits for room gets it."""
     path = str(tmp_path / "a.sock")
     with trio.fail_after(10), listener(path, backlog=0) as server, socket.socket(socket.AF_UNIX) as first:
@@ -114,7 +114,7 @@ async def test_a_backlog_that_empties_lets_the_next_in(tmp_path: Path) -> None:
         channel.close()
 
 
-async def test_a_datagram_socket_is_no_stream(tmp_path: Path) -> None:
+async def test_a_datagram_socket_is_not_a_stream(tmp_path: Path) -> None:
     """Fault 31: terminal for this generation, so it has a kind of its own."""
     path = str(tmp_path / "a.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
@@ -128,7 +128,7 @@ async def test_a_socket_that_is_gone_is_gone(tmp_path: Path) -> None:
     assert error.kind is DialFailure.GONE
 
 
-async def test_a_socket_that_goes_while_it_refuses_is_gone(tmp_path: Path) -> None:
+async def test_a_socket_that_is_removed_while_it_refuses_is_gone(tmp_path: Path) -> None:
     path = str(tmp_path / "a.sock")
     listener(path).close()
     errors: list[DialError] = []
@@ -173,7 +173,7 @@ async def test_a_path_that_names_no_socket_is_rejected(path: str) -> None:
     assert (await failure(path)).kind is DialFailure.BAD_PATH
 
 
-async def test_no_descriptor_left_is_said_so(tmp_path: Path) -> None:
+async def test_a_lack_of_descriptors_is_reported(tmp_path: Path) -> None:
     """Fault 46."""
     path = str(tmp_path / "a.sock")
     with listener(path):

@@ -139,7 +139,7 @@ async def test_a_push_is_an_error(tmp_path: Path) -> None:
     assert await refused(tmp_path, peer) == expected
 
 
-async def test_a_flood_of_resets_fails_its_attempt_alone(tmp_path: Path) -> None:
+async def test_a_flood_of_resets_fails_only_its_attempt(tmp_path: Path) -> None:
     """Fault 60: another connection of the same node goes on."""
     peer = says(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 8)) * 5000)
     expected = ("CANCELLED", WireProblem.PROTOCOL, "the peer reset the call (CANCEL)")
@@ -165,7 +165,7 @@ async def test_millions_of_empty_versions_are_over_the_limit_of_a_message(tmp_pa
     assert await refused(tmp_path, peer) == expected
 
 
-async def test_a_response_without_end_stops_at_the_cap_of_bytes(tmp_path: Path) -> None:
+async def test_an_endless_response_stops_at_the_limit_of_bytes(tmp_path: Path) -> None:
     """Fault 64: valid messages of a stream, for ever."""
     body = ListAndWatchResponse(devices=[Device(ID="x" * 1000)])
     peer = says_for_ever(HELLO + headers(1), data(1, message(body.SerializeToString())))
@@ -178,7 +178,7 @@ async def test_a_response_without_end_stops_at_the_cap_of_bytes(tmp_path: Path) 
     )
 
 
-async def test_a_peer_that_sends_one_byte_at_a_time_is_held_to_the_whole_deadline(tmp_path: Path) -> None:
+async def test_a_peer_that_sends_one_byte_at_a_time_does_not_extend_the_deadline(tmp_path: Path) -> None:
     """Fault 63: each byte is progress, and none of it moves the deadline."""
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -194,7 +194,7 @@ async def test_a_peer_that_sends_one_byte_at_a_time_is_held_to_the_whole_deadlin
     assert await refused(tmp_path, peer, timeout=0.1) == expected
 
 
-async def test_a_window_that_stays_shut_is_held_to_the_deadline(tmp_path: Path) -> None:
+async def test_a_window_that_stays_shut_ends_the_call_at_its_deadline(tmp_path: Path) -> None:
     """Fault 62: SETTINGS with an initial window of zero, after a request that is larger than the first window."""
     peer = says(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
     async with connected(tmp_path, peer) as channel:

@@ -48,7 +48,7 @@ async def silence(stream: trio.SocketStream) -> None:
         pass
 
 
-async def test_a_silent_peer_is_held_to_the_deadline(tmp_path: Path) -> None:
+async def test_a_call_to_a_silent_peer_ends_at_its_deadline(tmp_path: Path) -> None:
     """Fault 32."""
     expected = ("DEADLINE_EXCEEDED", None, "the deadline of the call passed")
     assert await refused(tmp_path, silence, timeout=0.05) == expected
@@ -64,7 +64,7 @@ async def test_a_peer_that_closes_at_once_is_unavailable(tmp_path: Path) -> None
     assert (status, problem) == ("UNAVAILABLE", CLOSED)
 
 
-async def test_a_peer_that_closes_without_a_byte_is_said_so(tmp_path: Path) -> None:
+async def test_a_peer_that_closes_without_a_byte_is_reported_as_such(tmp_path: Path) -> None:
     """Fault 33."""
     expected = ("UNAVAILABLE", CLOSED, "the peer closed the connection without a byte")
     assert await refused(tmp_path, says_and_closes()) == expected
@@ -76,7 +76,7 @@ async def test_a_peer_that_dies_during_the_call_is_unavailable(tmp_path: Path, s
     assert await refused(tmp_path, says_and_closes(said)) == ("UNAVAILABLE", CLOSED, "the peer closed the connection")
 
 
-async def test_a_peer_that_dies_between_two_calls_fails_the_second_alone(tmp_path: Path) -> None:
+async def test_a_peer_that_dies_between_two_calls_fails_only_the_second(tmp_path: Path) -> None:
     """Faults 35 and 36: what happens to NotifyRegistrationStatus when the connection died meanwhile."""
     async with connected(tmp_path, says_and_closes(HELLO + answer(1))) as channel:
         assert await get_info(channel) == INFO
@@ -106,7 +106,7 @@ async def test_a_half_close_is_unavailable(tmp_path: Path) -> None:
         (b"\x1b[31mevil\n", 'the peer does not speak HTTP/2: it began with "\\x1b[31mevil"'),
     ],
 )
-async def test_a_peer_of_another_protocol_is_said_so(tmp_path: Path, said: bytes, reason: str) -> None:
+async def test_a_peer_of_another_protocol_is_reported_as_such(tmp_path: Path, said: bytes, reason: str) -> None:
     """Faults 66 and 91: HTTP/1 is named in the reason, and what a peer said is shown without its control characters."""
     assert await refused(tmp_path, says(said)) == ("UNAVAILABLE", WireProblem.NOT_HTTP2, reason)
 
@@ -197,7 +197,7 @@ async def test_success_without_a_message_is_internal(tmp_path: Path, said: bytes
     assert await refused(tmp_path, says(HELLO + said)) == expected
 
 
-async def test_an_unimplemented_method_is_said_so_by_the_plugin(tmp_path: Path) -> None:
+async def test_the_plugin_reports_an_unimplemented_method(tmp_path: Path) -> None:
     """Fault 71: the status is the plugin's own, so there is no cause of ours."""
     only = fields(
         (":status", "200"),
@@ -234,7 +234,7 @@ async def test_a_reset_has_the_status_of_its_code(tmp_path: Path, code: ErrorCod
     assert await refused(tmp_path, peer) == (status, PROTOCOL, f"the peer reset the call ({code.name})")
 
 
-async def test_a_reset_with_a_code_that_nobody_knows_is_unknown(tmp_path: Path) -> None:
+async def test_a_reset_with_an_undefined_code_is_unknown(tmp_path: Path) -> None:
     """Fault 60."""
     peer = says(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 0xDEADBEEF)))
     assert await refused(tmp_path, peer) == ("UNKNOWN", PROTOCOL, "the peer reset the call (error code 0xdeadbeef)")
@@ -317,7 +317,7 @@ async def test_a_broken_rule_of_http2_is_internal(tmp_path: Path, rule: str) -> 
     assert reason
 
 
-async def test_the_peer_is_told_why_its_connection_ends(tmp_path: Path) -> None:
+async def test_the_peer_gets_the_reason_why_its_connection_ends(tmp_path: Path) -> None:
     """RFC 9113 section 5.4.1: GOAWAY with the code of the error, before the close."""
     heard = bytearray()
     closed = trio.Event()

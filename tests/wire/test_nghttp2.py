@@ -53,7 +53,7 @@ async def failure(channel: Channel, path: str, request: bytes = b"") -> tuple[St
 
 
 @pytest.mark.parametrize("options", [[], ["-b255"], ["-w20", "-W24"], ["-p/65535.grpc=/1.grpc"]])
-async def test_messages_of_every_size_come_and_go(tmp_path: Path, options: list[str]) -> None:
+async def test_messages_of_every_size_go_both_ways(tmp_path: Path, options: list[str]) -> None:
     """With frames padded, with windows widened by the server, and with a push to whom it is not disabled."""
     content = {f"{size}_grpc": message(b"m" * size) for size in SIZES}
     async with files(tmp_path, OK, *options, **content) as (server, channel):
@@ -80,14 +80,14 @@ async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn(tmp_
     assert seen == [b"a" * 20_000] * 60
 
 
-async def test_an_answer_that_is_reset_before_its_trailers_is_no_success(tmp_path: Path) -> None:
+async def test_an_answer_that_is_reset_before_its_trailers_is_not_a_success(tmp_path: Path) -> None:
     """An early answer, which nghttpd resets with NO_ERROR and without its trailers."""
     async with files(tmp_path, OK, "--early-response", a_grpc=message(b"early")) as (_, channel):
         ended = [await failure(channel, "/a.grpc", b"u" * 2_000_000) for _ in range(3)]
     assert ended == [(Status.INTERNAL, "the peer reset the call (NO_ERROR)", WireProblem.PROTOCOL)] * 3
 
 
-async def test_what_is_no_grpc_ends_in_its_status(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_grpc_has_a_status_of_its_own(tmp_path: Path) -> None:
     """Fault 67, and the connection goes on."""
     async with files(tmp_path, OK, a_grpc=message(b"x"), page=b"<html>", cut_grpc=message(b"cut")[:-1]) as (_, channel):
         ended = [await failure(channel, path) for path in ("/none", "/page", "/cut.grpc")]
@@ -99,14 +99,14 @@ async def test_what_is_no_grpc_ends_in_its_status(tmp_path: Path) -> None:
     ]
 
 
-async def test_an_answer_without_trailers_is_no_success(tmp_path: Path) -> None:
+async def test_an_answer_without_trailers_is_not_a_success(tmp_path: Path) -> None:
     """Fault 67."""
     async with files(tmp_path, a_grpc=message(b"x")) as (_, channel):
         ended = await failure(channel, "/a.grpc")
     assert ended == (Status.UNKNOWN, "the response ended without trailers", WireProblem.PROTOCOL)
 
 
-async def test_the_reason_of_a_goaway_is_told(tmp_path: Path) -> None:
+async def test_the_reason_of_a_goaway_is_reported(tmp_path: Path) -> None:
     """A broken frame, put in from here, makes nghttpd say GOAWAY and close."""
     async with files(tmp_path, OK, a_grpc=message(b"x")) as (server, channel):
         await unary(channel, "/a.grpc")(BytesValue())
@@ -173,14 +173,14 @@ async def test_every_way_to_send_a_request_gets_its_answer(tmp_path: Path, optio
         await still_serves(server)
 
 
-async def test_a_page_that_is_asked_for_is_refused_as_http_does(tmp_path: Path) -> None:
+async def test_a_request_for_a_page_is_refused_with_an_http_status(tmp_path: Path) -> None:
     async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
         done = await run_tool("nghttp", "-nv", "-m3", f"http://127.0.0.1:{port}/index.html")
         assert received(done.out, ":status") == ["405"] * 3
         await still_serves(server)
 
 
-async def test_an_upgrade_from_http1_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+async def test_an_upgrade_from_http1_is_refused_without_effect_on_others(tmp_path: Path) -> None:
     """Fault 66, from the server's side."""
     async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
         await run_tool("nghttp", "-nvu", "-t5", f"http://127.0.0.1:{port}/")

@@ -36,13 +36,13 @@ def meanwhile(waiter: Coroutine[object, object, T], act: Callable[[], object]) -
             return result
 
 
-async def test_what_comes_before_the_wait_is_read(pair: tuple[SocketTransport, socket.socket]) -> None:
+async def test_bytes_that_come_before_the_wait_are_read(pair: tuple[SocketTransport, socket.socket]) -> None:
     transport, theirs = pair
     with trio.fail_after(5):
         assert await meanwhile(transport.receive(unsent=False), lambda: theirs.send(b"early")) == b"early"
 
 
-async def test_what_comes_during_the_wait_is_read_each_time(pair: tuple[SocketTransport, socket.socket]) -> None:
+async def test_bytes_that_come_during_the_wait_are_read_each_time(pair: tuple[SocketTransport, socket.socket]) -> None:
     transport, theirs = pair
     with trio.fail_after(5):
         for word in (b"one", b"two"):

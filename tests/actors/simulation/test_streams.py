@@ -1,4 +1,4 @@
-"""Connections in memory, and a node that makes no headway."""
+"""Connections in memory, and the guard against a livelock of a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_what_either_end_sends_arrives_at_the_other() -> None:
     assert made.client.receive_now() is None
 
 
-async def test_no_more_is_read_at_once_than_was_asked_for() -> None:
+async def test_a_read_returns_at_most_as_many_bytes_as_asked_for() -> None:
     made = memory_connection()
     made.client.send(bytearray(b"abc"))
     assert [await made.server.receive_some(2), await made.server.receive_some(2)] == [b"ab", b"c"]
@@ -49,7 +49,7 @@ async def test_a_nudge_ends_a_wait_without_bytes(autojump_clock: trio.testing.Mo
     assert trio.current_time() == 1
 
 
-async def test_who_closes_ends_what_it_sends_and_refuses_what_comes() -> None:
+async def test_closing_ends_what_this_end_sends_and_refuses_what_the_other_sends() -> None:
     made = memory_connection()
     made.client.send(bytearray(b"last words"))
     made.client.close()
@@ -96,7 +96,7 @@ async def test_a_slow_server_sends_byte_by_byte(autojump_clock: trio.testing.Moc
     assert got == [(0.5, b"a"), (1.0, b"b"), (1.5, b"c")]
 
 
-def test_a_node_that_runs_and_runs_while_time_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_runs_without_end_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spin(player: object) -> None:
         del player
         while True:

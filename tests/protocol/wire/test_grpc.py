@@ -46,7 +46,7 @@ def test_a_deadline_is_written_in_at_most_eight_digits_and_never_too_short(secon
     ("sent", "meant"),
     [("plain", "plain"), ("%E2%9C%93", "✓"), ("100%", "100%"), ("%zz", "%zz"), ("%ff", "\ufffd"), ("a%0Ab", "a\nb")],
 )
-def test_a_message_is_percent_decoded_and_what_is_none_stays(sent: str, meant: str) -> None:
+def test_a_message_is_percent_decoded_and_invalid_encoding_stays(sent: str, meant: str) -> None:
     assert decode_message(sent) == meant
 
 
@@ -55,7 +55,7 @@ def test_a_huge_error_text_is_cut() -> None:
     assert decode_message("x" * 10_000) == "x" * 4096 + "…"
 
 
-def test_metadata_leaves_out_what_is_grpcs_own_and_what_is_no_base64() -> None:
+def test_metadata_leaves_out_grpcs_own_fields_and_invalid_base64() -> None:
     fields = [
         (":status", "200"),
         ("content-type", "application/grpc"),
@@ -91,7 +91,7 @@ def test_messages_may_be_cut_anywhere_by_data_frames(messages: list[bytes], draw
     assert call.outcome.status is Status.OK
 
 
-def test_messages_that_nobody_takes_are_held_at_the_peer() -> None:
+def test_messages_that_are_not_taken_stop_the_peer() -> None:
     """Fault 65: beyond the window nothing is credited, and a peer that sends on all the same breaks flow control."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
@@ -105,7 +105,7 @@ def test_messages_that_nobody_takes_are_held_at_the_peer() -> None:
     assert call.outcome.message == "more data than the stream's window"
 
 
-def test_taking_messages_lets_the_peer_send_on_for_ever() -> None:
+def test_taking_messages_lets_the_peer_continue_without_end() -> None:
     """Flow control of a stream that lives for hours: a peer that keeps to its windows is never stopped for good."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
@@ -144,7 +144,7 @@ def test_a_message_larger_than_every_window_arrives() -> None:
     assert call.outcome is None
 
 
-def test_a_message_at_the_limit_is_taken_and_one_above_is_not() -> None:
+def test_a_message_at_the_limit_is_received_and_one_above_is_refused() -> None:
     """Fault 50."""
     for size, status in ((1000, None), (1001, Status.RESOURCE_EXHAUSTED)):
         connection, call = begun(limits=Limits(message_bytes=1000))
@@ -167,7 +167,7 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
     assert connection.failure.problem is WireProblem.PINGS
 
 
-def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
+def test_a_peer_that_asks_for_ever_and_reads_no_answer_loses_its_connection() -> None:
     """Fault 65: within every budget, and yet what waits to be sent would grow for days."""
     connection = ClientConnection()
     connection.receive(HELLO)
@@ -180,7 +180,7 @@ def test_a_peer_that_asks_for_ever_and_reads_no_answer_is_not_kept() -> None:
     assert connection.failure.message.startswith("acknowledgements that the peer does not read over the limit")
 
 
-def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
+def test_window_updates_for_our_own_data_cost_no_budget() -> None:
     """A server may answer each DATA frame with two of them, however large the upload."""
     connection = ClientConnection(Limits(window_updates=5))
     call = ClientCall(connection.sender, unary=True)
@@ -197,11 +197,11 @@ def test_window_updates_that_our_own_data_asks_for_cost_no_budget() -> None:
 
 
 @pytest.mark.parametrize("name", ["message_bytes", "pings", "total_bytes", "stream_window", "connection_window"])
-def test_a_limit_of_nothing_is_refused(name: str) -> None:
+def test_a_limit_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Limits(**{name: 0})
 
 
-def test_a_period_of_nothing_is_refused() -> None:
+def test_a_period_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="budget_period"):
         Limits(budget_period=0)

@@ -42,7 +42,7 @@ def called(
     return connection, call
 
 
-def told(call: ClientCall) -> tuple[Status, str] | None:
+def outcome_of(call: ClientCall) -> tuple[Status, str] | None:
     return None if call.outcome is None else (call.outcome.status, call.outcome.message)
 
 
@@ -146,19 +146,19 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
         ),
     ],
 )  # fmt: skip
-def test_a_unary_call_has_the_outcome_of_what_was_said(said: bytes, outcome: tuple[Status, str]) -> None:
+def test_a_unary_call_has_the_outcome_that_its_frames_imply(said: bytes, outcome: tuple[Status, str]) -> None:
     """Faults 67, 68 and 70."""
     connection, call = called(said)
-    assert told(call) == outcome
+    assert outcome_of(call) == outcome
     assert connection.failure is None
     assert not connection.sender.streams, "a call that is over is no stream any more"
 
 
 @pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8", "application/grpc"])
-def test_the_variants_of_the_content_type_are_taken(kind: str) -> None:
+def test_the_variants_of_the_content_type_are_accepted(kind: str) -> None:
     block = fields(OK_STATUS, ("content-type", kind))
     _, call = called(headers(1, block) + data(1, message(b"x")) + trailers(1))
-    assert told(call) == OK
+    assert outcome_of(call) == OK
     assert call.head is not None
     assert call.head.content_type == kind
 
@@ -172,10 +172,10 @@ def test_the_variants_of_the_content_type_are_taken(kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("end", [False, True])
-def test_a_status_of_http_means_what_grpc_says(http: int, status: Status, end: bool) -> None:
+def test_an_http_status_maps_to_a_status_as_grpc_defines(http: int, status: Status, end: bool) -> None:
     """Fault 67."""
     _, call = called(headers(1, fields((":status", str(http)), GRPC), end=end))
-    assert told(call) == (status, f"the peer answered with HTTP status {http}")
+    assert outcome_of(call) == (status, f"the peer answered with HTTP status {http}")
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_status_of_http_means_what_grpc_says(http: int, status: Status, end: b
         (0xFFFFFFFF, Status.UNKNOWN, "error code 0xffffffff"),
     ],
 )
-def test_a_reset_means_what_grpc_says(code: int, status: Status, name: str) -> None:
+def test_a_reset_maps_to_a_status_as_grpc_defines(code: int, status: Status, name: str) -> None:
     connection, call = called(frame(RST_STREAM, 0, 1, code.to_bytes(4, "big")))
-    assert told(call) == (status, f"the peer reset the call ({name})")
+    assert outcome_of(call) == (status, f"the peer reset the call ({name})")
     assert not connection.outgoing, "a call that the peer reset is not reset again"
 
 
@@ -223,7 +223,7 @@ def test_every_limit_exhausts_a_resource() -> None:
         assert failure_outcome(WireError(problem, "")).status is Status.RESOURCE_EXHAUSTED
 
 
-def test_the_first_outcome_is_the_one() -> None:
+def test_the_first_outcome_is_final() -> None:
     """A call that was given up does not succeed later, and the peer is told that it is over."""
     connection, call = called(headers(1))
     mine = CallOutcome(Status.CANCELLED, "given up")
@@ -236,9 +236,9 @@ def test_the_first_outcome_is_the_one() -> None:
     assert call.messages is None
 
 
-def test_a_stream_of_messages_ends_well_without_one() -> None:
+def test_a_stream_without_a_message_ends_well() -> None:
     _, call = called(headers(1) + trailers(1), unary=False)
-    assert told(call) == OK
+    assert outcome_of(call) == OK
     assert call.trailers is not None
     assert call.trailers.grpc_status == "0"
 
@@ -251,7 +251,7 @@ def test_a_stream_may_end_well_in_its_headers() -> None:
     assert call.trailers is call.head
 
 
-def test_a_piece_that_looks_like_a_message_of_its_own_is_a_piece() -> None:
+def test_a_piece_that_looks_like_a_whole_message_is_still_a_piece() -> None:
     inner = message(b"x")
     connection, call = called(headers(1), unary=False)
     whole = message(b"ab" + inner)
@@ -264,7 +264,7 @@ def test_the_length_of_a_message_in_pieces_is_read_in_full() -> None:
     """Fault 50: 16 MiB announced, four bytes at first."""
     connection, call = called(headers(1), unary=False)
     connection.receive(data(1, b"\0\1\0\0") + data(1, b"\0"))
-    assert told(call) == (
+    assert outcome_of(call) == (
         Status.RESOURCE_EXHAUSTED,
         "a message of 16777216 bytes over the limit of 4194304 (limit message_bytes)",
     )
@@ -274,34 +274,34 @@ def test_the_length_of_a_message_in_pieces_is_read_in_full() -> None:
     assert call.outcome.status is Status.RESOURCE_EXHAUSTED
 
 
-def test_a_known_response_with_a_status_of_nothing_is_no_success() -> None:
+def test_a_recognized_response_with_an_empty_status_is_not_a_success() -> None:
     cache = HeaderCache()
     for _ in range(3):
         connection = ClientConnection(Limits(), cache)
         call = ClientCall(connection.sender, unary=True)
         connection.sender.open(call, HEAD, end=True)
         connection.receive(HELLO + ended(("grpc-status", "")))
-        assert told(call) == (Status.UNKNOWN, "grpc-status is ")
+        assert outcome_of(call) == (Status.UNKNOWN, "grpc-status is ")
 
 
-def test_a_text_of_4096_characters_is_whole() -> None:
+def test_a_text_of_4096_characters_is_not_cut() -> None:
     """Fault 94."""
     assert decode_message("x" * 4096) == "x" * 4096
     assert decode_message("x" * 4097) == "x" * 4096 + "…"
 
 
-def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_held() -> None:
+def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_not() -> None:
     """Fault 65."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     framed = 65_535 // 5
-    for more, held in ((0, 0), (1, framed + 1)):
+    for more, uncredited in ((0, 0), (1, framed + 1)):
         connection, call = called(headers(1), unary=False, limits=limits)
         for size in (framed, framed, framed, framed, framed + more):
             connection.receive(data(1, message(b"x" * (size - 5))))
-        assert 65_535 - call.receive_window - call.unacknowledged == held
+        assert 65_535 - call.receive_window - call.unacknowledged == uncredited
 
 
-def test_what_there_is_to_take_is_said_as_it_comes() -> None:
+def test_what_a_caller_can_take_shows_as_soon_as_it_comes() -> None:
     connection, call = called(b"", unary=False)
     asked = (call.has_head, call.has_message, call.has_ended_or_message, call.has_ended)
     assert [ask() for ask in asked] == [False, False, False, False]
@@ -315,11 +315,11 @@ def test_what_there_is_to_take_is_said_as_it_comes() -> None:
     assert [ask() for ask in asked] == [True, True, True, True]
 
 
-def test_a_failure_before_the_headers_is_an_end_too() -> None:
+def test_a_failure_before_the_headers_ends_every_wait() -> None:
     connection, call = called(b"", unary=False)
     connection.fail(WireError(WireProblem.CLOSED, "gone"))
     assert [call.has_head(), call.has_message(), call.has_ended_or_message(), call.has_ended()] == [True] * 4
-    assert told(call) == (Status.UNAVAILABLE, "gone")
+    assert outcome_of(call) == (Status.UNAVAILABLE, "gone")
 
 
 def test_there_is_room_to_send_while_both_windows_are_open() -> None:
@@ -334,7 +334,7 @@ def test_there_is_room_to_send_while_both_windows_are_open() -> None:
     assert call.can_send(), "there is no sense in waiting for room"
 
 
-def test_a_message_of_every_length_about_its_limit_is_taken_whole_or_in_pieces() -> None:
+def test_messages_of_lengths_around_the_limit_are_handled_alike_whole_and_in_pieces() -> None:
     """Fault 50: an unfinished message is held to the limit by its first five bytes."""
     limits = Limits(message_bytes=10)
     for size in (0, 9, 10, 11):
@@ -346,13 +346,13 @@ def test_a_message_of_every_length_about_its_limit_is_taken_whole_or_in_pieces()
                 assert list(call.messages or ()) == [b"x" * size], (size, cut)
                 assert call.outcome is None
             else:
-                assert told(call) == (
+                assert outcome_of(call) == (
                     Status.RESOURCE_EXHAUSTED,
                     "a message of 11 bytes over the limit of 10 (limit message_bytes)",
                 )
 
 
-def test_what_is_held_is_credited_when_it_is_taken() -> None:
+def test_messages_beyond_the_window_are_credited_when_they_are_taken() -> None:
     """Fault 65: messages beyond the window are held, and each is paid back once."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = called(headers(1), unary=False, limits=limits)
@@ -370,7 +370,7 @@ def test_what_is_held_is_credited_when_it_is_taken() -> None:
     assert not call.messages
 
 
-def test_padding_is_credited_and_is_no_part_of_a_message() -> None:
+def test_padding_is_credited_and_is_not_part_of_a_message() -> None:
     connection, call = called(headers(1), unary=False)
     padded = b"\x05" + message(b"x") + bytes(5)
     connection.receive(frame(DATA, PADDED, 1, padded))
@@ -407,9 +407,7 @@ PIECES = st.one_of(
 
 @examples(120)
 @given(st.lists(PIECES, min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_any_shape_of_a_response_has_one_outcome_that_its_caller_can_live_with(
-    pieces: list[bytes], unary: bool, ended: bool
-) -> None:
+def test_any_shape_of_a_response_has_one_well_formed_outcome(pieces: list[bytes], unary: bool, ended: bool) -> None:
     """Faults 67 to 70: all is well only with a message, where one was asked for; and what was decided stays."""
     connection, call = called(b"", unary=unary, ended=ended)
     outcome: CallOutcome | None = None
@@ -427,7 +425,7 @@ def test_any_shape_of_a_response_has_one_outcome_that_its_caller_can_live_with(
         assert not unary or len(call.messages or ()) == 1
 
 
-def test_heads_are_remembered_in_bounds() -> None:
+def test_the_cache_of_request_heads_is_bounded() -> None:
     """Fault 65: a plugin that is called by ever new names."""
     first = request_head("/a.B/C", "localhost")
     assert request_head("/a.B/C", "localhost") is first

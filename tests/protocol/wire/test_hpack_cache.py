@@ -63,12 +63,12 @@ GRPC: Entry = (b"content-type", b"application/grpc")
         ([(b"x", b"a\tb \xff")], ""),
     ],
 )
-def test_a_header_list_is_held_to_the_rules_of_http(raw: list[Entry], problem: str) -> None:
+def test_a_header_list_that_breaks_a_rule_of_http_is_malformed(raw: list[Entry], problem: str) -> None:
     """RFC 9113 sections 8.2 and 8.3."""
     assert interpret(raw, 0).malformed == problem
 
 
-def test_what_grpc_asks_of_a_header_list_is_looked_up_once() -> None:
+def test_the_fields_that_grpc_uses_are_looked_up_once() -> None:
     raw = [STATUS, GRPC, (b"grpc-status", b"5"), (b"grpc-message", b"no"), (b"grpc-message", b"later")]
     block = interpret(raw, 77)
     assert (block.size, block.http_status, block.malformed, block.content_type) == (77, 200, "", "application/grpc")
@@ -92,7 +92,7 @@ def test_what_grpc_asks_of_a_header_list_is_looked_up_once() -> None:
         ([STATUS, GRPC, (b"X", b"y")], False),
     ],
 )
-def test_plain_is_what_nearly_every_server_sends(raw: list[Entry], plain: bool) -> None:
+def test_usual_response_headers_are_plain(raw: list[Entry], plain: bool) -> None:
     assert interpret(raw, 0).plain is plain
 
 
@@ -105,7 +105,7 @@ VALUES = st.sampled_from([b"200", b"application/grpc", b"0", b"100", b"099"]) | 
 
 @examples(100)
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
-def test_any_header_list_means_something(raw: list[Entry]) -> None:
+def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
     """It raises nothing, and a status that it tells is one."""
     block = interpret(raw, 1)
     assert len(block.fields) == len(raw)
@@ -121,7 +121,7 @@ def test_any_header_list_means_something(raw: list[Entry]) -> None:
 
 @examples(100)
 @given(st.lists(st.one_of(st.binary(max_size=12), st.lists(st.tuples(NAMES, VALUES), max_size=3)), max_size=8))
-def test_hostile_blocks_mean_what_a_decoder_of_their_own_says(blocks: list[bytes | list[Entry]]) -> None:
+def test_hostile_blocks_mean_the_same_as_with_a_decoder_of_their_own(blocks: list[bytes | list[Entry]]) -> None:
     """RFC 7541: good blocks and random bytes in turn, on three connections with one memory; both fail, or neither."""
     cache = HeaderCache()
     for _ in range(3):
@@ -150,7 +150,7 @@ def learn_many(cache: HeaderCache, count: int, start: int = 0) -> None:
         HeaderReader(65_536, cache).read(literal(b"n", b"%d" % number, indexed=False))
 
 
-def test_the_list_is_held_to_its_limit_to_the_byte_known_or_new() -> None:
+def test_the_limit_of_a_list_is_exact_for_cached_and_new_blocks() -> None:
     """Fault 52."""
     cache = HeaderCache()
     block = literal(b"x", b"y" * 10, indexed=False)
@@ -179,7 +179,7 @@ def test_one_connection_adds_a_few_blocks_and_reads_on() -> None:
         assert len(cache) == min(number + 1, NEW_BLOCKS_PER_CONNECTION)
 
 
-def test_what_is_known_counts_once_and_is_not_decoded_again() -> None:
+def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
     cache = HeaderCache()
     block = literal(b"x", b"y")
     first = HeaderReader(65_536, cache)
@@ -191,7 +191,7 @@ def test_what_is_known_counts_once_and_is_not_decoded_again() -> None:
     assert len(cache) == 1
 
 
-def test_two_ways_to_one_table_share_its_state() -> None:
+def test_two_ways_to_the_same_table_share_its_state() -> None:
     """The state is found by its content, so what was seen there on one way is known on the other."""
     cache = HeaderCache()
     one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
@@ -204,7 +204,7 @@ def test_two_ways_to_one_table_share_its_state() -> None:
     assert same.state is before, "a block that changes no table leads nowhere else"
 
 
-def test_a_full_memory_forgets_all_and_begins_anew() -> None:
+def test_a_full_cache_forgets_everything_and_starts_again() -> None:
     cache = HeaderCache()
     under_way = HeaderReader(65_536, cache)
     under_way.read(literal(b"x", b"y"))
@@ -228,7 +228,7 @@ def suffix(number: int) -> ResponseSuffix:
     return ResponseSuffix(b"e%d" % number, interpret([(b"grpc-status", b"0")], 0), TableState((), 4096), 0)
 
 
-def test_responses_are_remembered_by_opening_and_ending() -> None:
+def test_responses_are_remembered_by_prefix_and_suffix() -> None:
     cache = HeaderCache()
     state = cache.root
     first = prefix(1)
@@ -242,7 +242,7 @@ def test_responses_are_remembered_by_opening_and_ending() -> None:
     assert state.prefix_sizes == (2,)
 
 
-def test_a_state_knows_openings_of_a_few_sizes() -> None:
+def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
     """Each is a look-up for every response that is new."""
     cache = HeaderCache()
     for size in range(10, 10 + MAX_PREFIX_SIZES + 3):
@@ -267,7 +267,7 @@ def test_a_response_in_a_state_that_was_forgotten_is_not_remembered() -> None:
     assert (len(cache), state.prefixes) == (0, {})
 
 
-def test_responses_fill_the_memory_too() -> None:
+def test_responses_count_towards_the_size_of_the_cache() -> None:
     cache = HeaderCache()
     learn_many(cache, MAX_BLOCKS - 1)
     cache.learn_response(cache.root, prefix(1), suffix(1))

@@ -205,8 +205,8 @@ class WireMachine(RuleBasedStateMachine):
 
     def open_ones(self, which: int) -> list[Talk]:
         """One call that the server knows, and has not ended."""
-        known = [talk for talk in self.talks if talk.closed is None and self.is_open(talk)]
-        return [known[which % len(known)]] if known else []
+        usable = [talk for talk in self.talks if talk.closed is None and self.is_open(talk)]
+        return [usable[which % len(usable)]] if usable else []
 
     def is_open(self, talk: Talk) -> bool:
         stream = self.server.streams.get(talk.call.id)

@@ -26,7 +26,7 @@ seeds = st.integers(0, 2**32)
 
 @settings(max_examples=15, deadline=None)
 @given(seeds)
-def test_any_cut_of_a_valid_stream_means_what_h2_says(seed: int) -> None:
+def test_any_cut_of_a_valid_stream_gives_the_events_that_h2_gives(seed: int) -> None:
     generated = generate(seed, LIMITS)
     cache = HeaderCache()
     for chance in (random.Random(seed), random.Random(seed + 1)):
@@ -66,9 +66,7 @@ texts = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=
     messages=st.lists(st.binary(max_size=70_000), min_size=1, max_size=3),
     large=st.integers(0, 40_000),
 )
-def test_what_we_write_is_what_h2_reads(
-    path: str, metadata: list[tuple[str, str]], messages: list[bytes], large: int
-) -> None:
+def test_h2_reads_what_we_write(path: str, metadata: list[tuple[str, str]], messages: list[bytes], large: int) -> None:
     """Several requests on one connection, header blocks over one frame included; h2 checks every rule as it reads."""
     server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
     server.initiate_connection()
@@ -135,7 +133,7 @@ def test_the_fast_path_of_header_blocks_is_exact(seed: int) -> None:
             assert reader.read(block).fields == tuple((str(n), str(v)) for n, v in decoder.decode(block))
 
 
-def test_the_memory_of_header_blocks_is_bounded() -> None:
+def test_the_cache_of_header_blocks_is_bounded() -> None:
     """Fault 65: one connection adds a few blocks, and all of them together no more than the memory holds."""
     cache = HeaderCache()
     reader = HeaderReader(65_536, cache)
@@ -147,7 +145,7 @@ def test_the_memory_of_header_blocks_is_bounded() -> None:
         assert len(cache) <= MAX_BLOCKS
 
 
-def test_a_remembered_block_is_held_to_the_limit_of_each_connection() -> None:
+def test_a_cached_block_is_checked_against_the_limit_of_each_connection() -> None:
     """Fault 52: what a generous connection remembers is refused by a strict one."""
     cache = HeaderCache()
     block = b"\0\x01x\x64" + b"v" * 100
@@ -169,7 +167,7 @@ def test_the_fuzzer_runs_as_a_command_from_the_root_of_a_checkout() -> None:
     assert done.stdout.startswith("seed 7: ")
 
 
-def test_what_is_buffered_stays_within_one_frame() -> None:
+def test_the_buffer_never_holds_more_than_one_frame() -> None:
     """Fault 65: a frame that never ends is kept up to its announced size, and no announcement is over the limit."""
     connection = ClientConnection(Limits())
     stream = Recorder(connection.sender)

@@ -160,7 +160,7 @@ def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: Wi
         (headers(1, fields((":status", "200"), ("Upper", "y"))), "invalid field name Upper"),
     ],
 )
-def test_malformed_headers_end_their_call_alone(said: bytes, words: str) -> None:
+def test_malformed_headers_end_only_their_call(said: bytes, words: str) -> None:
     """RFC 9113 section 8.1.1: a stream error, and what comes late is still decoded."""
     connection, call = begun()
     connection.receive(said)
@@ -185,7 +185,7 @@ def test_malformed_headers_end_their_call_alone(said: bytes, words: str) -> None
         (update(1, MAX_WINDOW), "a stream's window beyond 2^31-1", ErrorCode.FLOW_CONTROL_ERROR),
     ],
 )
-def test_a_rule_of_one_stream_ends_that_stream_alone(said: bytes, words: str, code: ErrorCode) -> None:
+def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: str, code: ErrorCode) -> None:
     """RFC 9113 section 5.4.2."""
     connection, call = begun()
     other = ClientCall(connection.sender, unary=True)
@@ -269,7 +269,7 @@ def test_a_flood_of_frames_ends_at_its_budget(limits: Limits, one: bytes, allowe
         (Limits(late_frames=3), headers(1), LATE_FRAMES, "limit late_frames"),
     ],
 )
-def test_what_comes_for_a_call_that_is_over_costs_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
+def test_frames_for_a_call_that_is_over_cost_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
     """Fault 60; what the peer sent before it heard of the end is no fault of its own."""
     connection, call = begun(limits)
     connection.sender.reset(call)
@@ -292,7 +292,7 @@ def test_a_call_that_we_reset_makes_late_frames_free_again() -> None:
     assert connection.budgets.spent[LATE_FRAMES] == 0
 
 
-def test_interim_responses_are_passed_over_up_to_their_budget() -> None:
+def test_interim_responses_are_ignored_up_to_their_budget() -> None:
     """Fault 57."""
     early = headers(1, fields((":status", "103"), ("link", "</a>")))
     connection, call = begun(Limits(informational=2))
@@ -330,7 +330,7 @@ def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_says_so() -> None:
     assert connection.buffered == 0
 
 
-def test_the_pieces_of_a_block_are_held_to_the_limit_of_the_list() -> None:
+def test_the_pieces_of_a_block_count_towards_the_limit_of_the_list() -> None:
     """Fault 52: also where they are never decoded; at the limit they are."""
     block = fields((":status", "200"), ("content-type", "application/grpc"), ("x", "v" * 100))
     # As RFC 7541 section 4.1 counts it: 32 bytes beside each name and value.
@@ -344,7 +344,7 @@ def test_the_pieces_of_a_block_are_held_to_the_limit_of_the_list() -> None:
         assert connection.failure.message == f"{words} over the limit of {limit} (limit header_list_bytes)"
 
 
-def test_priority_and_padding_of_headers_mean_nothing() -> None:
+def test_priority_and_padding_of_headers_have_no_effect() -> None:
     connection, call = begun()
     connection.receive(
         frame(HEADERS, END_HEADERS | PADDED | WITH_PRIORITY, 1, b"\x03" + bytes(5) + RESPONSE + bytes(3))
@@ -354,7 +354,7 @@ def test_priority_and_padding_of_headers_mean_nothing() -> None:
     assert call.head.content_type == "application/grpc"
 
 
-def test_all_that_is_received_is_held_to_its_limit() -> None:
+def test_received_bytes_are_limited_in_total() -> None:
     """Fault 64: to the byte."""
     said = HELLO + answer(1)
     for total, failed in ((len(said), False), (len(said) - 1, True)):
@@ -382,7 +382,7 @@ def test_all_that_is_received_is_held_to_its_limit() -> None:
         ),
     ],
 )
-def test_who_begins_with_anything_but_settings_speaks_something_else(start: bytes, words: str) -> None:
+def test_a_peer_that_does_not_begin_with_settings_speaks_something_else(start: bytes, words: str) -> None:
     """Fault 66."""
     connection, call = begun(greeting=start)
     assert connection.failure is not None
@@ -408,7 +408,7 @@ def test_who_begins_with_anything_but_settings_speaks_something_else(start: byte
         ),
     ],
 )
-def test_a_connection_that_ends_says_after_what(said: bytes, words: str) -> None:
+def test_the_reason_of_an_early_end_shows_the_bytes_before_it(said: bytes, words: str) -> None:
     """Faults 33, 34, 37 and 66."""
     connection, call = begun(greeting=said)
     connection.receive_end()
@@ -442,14 +442,14 @@ def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(("said", "words"), [(b"", ""), (b"x", ": x"), (b"bye", ": bye")])
-def test_goaway_may_say_why(said: bytes, words: str) -> None:
+def test_goaway_may_give_a_reason(said: bytes, words: str) -> None:
     connection, _ = begun()
     connection.receive(frame(GOAWAY, 0, 0, WORD.pack(1) + WORD.pack(0) + said))
     assert connection.sender.refused is not None
     assert connection.sender.refused.message == f"the peer is going away (NO_ERROR{words})"
 
 
-def test_windows_may_be_as_large_as_they_can_be() -> None:
+def test_windows_may_have_the_largest_size() -> None:
     """RFC 9113 section 6.9.1: to the byte, of the connection, of a stream, and of one that opens next."""
     connection, call = begun(ended=False)
     connection.receive(update(0, MAX_WINDOW - 65_535) + update(1, MAX_WINDOW - 65_535))
@@ -465,7 +465,7 @@ def test_windows_may_be_as_large_as_they_can_be() -> None:
     assert connection.failure.problem is WireProblem.FLOW_CONTROL
 
 
-def test_a_stream_takes_no_more_data_than_its_window() -> None:
+def test_a_stream_that_gets_more_data_than_its_window_fails() -> None:
     """Fault 65."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = begun(limits)
@@ -500,7 +500,7 @@ def test_the_connection_is_credited_whatever_its_streams_do() -> None:
         assert not connection.outgoing
 
 
-def test_a_server_that_answers_before_it_has_read_all_is_told_that_nobody_will_send_the_rest() -> None:
+def test_a_call_that_is_answered_before_the_request_ends_is_reset() -> None:
     """RFC 9113 section 8.1, with trailers, or without."""
     for said in (headers(1) + data(1, message(b"x")) + trailers(1), headers(1) + data(1, message(b"x"), end=True)):
         connection, call = begun(ended=False)
@@ -517,7 +517,7 @@ def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> N
     assert bytes(connection.outgoing) == frame(PING, ACK, 0, b"12345678")
 
 
-def test_settings_are_answered_and_heeded() -> None:
+def test_settings_are_acknowledged_and_applied() -> None:
     """RFC 9113 section 6.5: windows of open streams change too, and the size of frames is held within reason."""
     connection, call = begun(ended=False)
     assert connection.sender.can_open
@@ -558,7 +558,7 @@ def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
     assert connection.sender.refusal.message == "the connection has used up its stream numbers"
 
 
-def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
+def test_room_in_a_window_touches_the_streams_that_wait_for_it() -> None:
     """A stream's own update wakes that stream; the connection's, all of them, if there was no room."""
     connection, call = begun(ended=False)
     connection.receive(update(0, 10))
@@ -580,7 +580,7 @@ def test_room_in_a_window_wakes_those_who_wait_for_it() -> None:
     assert connection.budgets.spent[WINDOW_UPDATES] == 5
 
 
-def test_whoever_got_something_is_touched() -> None:
+def test_a_stream_that_gets_an_event_is_touched() -> None:
     connection, call = begun()
     for said in (headers(1), data(1, message(b"x")), trailers(1)):
         connection.touched.clear()
@@ -682,18 +682,18 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[i
     assert not connection.sender.request(call, bytes(16_384), b"")
 
 
-def test_a_known_response_tells_its_stream_the_same_as_its_frames() -> None:
+def test_a_recognized_response_causes_the_same_events_as_its_frames() -> None:
     """Headers, data, trailers and the end, to a stream that takes them one by one."""
-    cache, told = HeaderCache(), []
+    cache, events = HeaderCache(), []
     for _ in range(2):
         connection = ClientConnection(Limits(), cache)
         stream = Recorder(connection.sender)
         assert (stream.id, stream.local_open, stream.remote_open, stream.head_done) == (0, False, False, False)
         connection.sender.open(stream, HEAD, end=True)
         connection.receive(HELLO + answer(1, b"x"))
-        told.append(stream.events)
-    assert [kind for kind, _ in told[0]] == ["headers", "data", "headers", "end"]
-    assert told[0] == told[1]
+        events.append(stream.events)
+    assert [kind for kind, _ in events[0]] == ["headers", "data", "headers", "end"]
+    assert events[0] == events[1]
 
 
 def test_words_for_codes_limits_and_bytes() -> None:

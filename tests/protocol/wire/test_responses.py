@@ -42,9 +42,9 @@ class Counting(ClientConnection):
     hits = 0
 
     def _take_response(self, data: bytes) -> bool:
-        known = super()._take_response(data)
-        self.hits += known
-        return known
+        recognized = super()._take_response(data)
+        self.hits += recognized
+        return recognized
 
 
 def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[ClientCall]:
@@ -108,11 +108,11 @@ def compare(seed: int) -> int:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_known_response_does_what_its_frames_do(seed: int) -> None:
+def test_a_recognized_response_has_the_same_effect_as_its_frames(seed: int) -> None:
     compare(seed)
 
 
-def test_known_responses_are_among_those_compared() -> None:
+def test_recognized_responses_are_among_those_compared() -> None:
     assert sum(compare(seed) for seed in range(10)) > 40
 
 
@@ -129,7 +129,7 @@ def learnt(response: bytes = HELLO + OK) -> HeaderCache:
     return cache
 
 
-def test_a_response_is_known_with_any_message() -> None:
+def test_a_response_is_recognized_with_any_message() -> None:
     connection = Counting(cache=learnt())
     call = begin(connection, unary=True, ended=True)[0]
     connection.receive(HELLO + headers(1) + data(1, message(b"another")) + trailers(1))
@@ -152,7 +152,7 @@ def test_a_response_is_known_with_any_message() -> None:
         pytest.param(HELLO + headers(1) + frame(2, 0, 1, b"\0\0\0\0\5xxxxx") + trailers(1), id="no DATA frame"),
     ],
 )
-def test_what_only_begins_like_a_known_response_goes_the_long_way(response: bytes) -> None:
+def test_data_that_only_resembles_a_cached_response_is_taken_frame_by_frame(response: bytes) -> None:
     """Faults 65 to 70."""
     fast, slow = Counting(cache=learnt()), Slow(cache=HeaderCache())
     fast_calls, slow_calls = (begin(connection, unary=True, ended=True) for connection in (fast, slow))
@@ -162,7 +162,7 @@ def test_what_only_begins_like_a_known_response_goes_the_long_way(response: byte
     assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
 
 
-def test_a_known_response_to_no_call_counts_as_late() -> None:
+def test_a_recognized_response_to_a_call_that_is_over_counts_as_late() -> None:
     """Fault 60: what comes for a call that is over is still paid for."""
     connection = Counting(cache=learnt())
     call = begin(connection, unary=True, ended=True)[0]
@@ -172,7 +172,7 @@ def test_a_known_response_to_no_call_counts_as_late() -> None:
     assert connection.budgets.counted == 1 + 3
 
 
-def test_settings_in_known_responses_are_paid_for() -> None:
+def test_settings_in_recognized_responses_cost_their_budget() -> None:
     """Fault 55."""
     cache = learnt()
     connection = Counting(Limits(settings=1), cache)
@@ -184,7 +184,7 @@ def test_settings_in_known_responses_are_paid_for() -> None:
     assert connection.failure.message == "SETTINGS frames over the limit of 1 (limit settings)"
 
 
-def test_the_memory_of_responses_is_bounded() -> None:
+def test_the_cache_of_responses_is_bounded() -> None:
     """Fault 65: plugins that greet in ever new ways fill no memory and cost no more than a few look-ups."""
     cache = HeaderCache()
     for number in range(1500):
@@ -198,7 +198,7 @@ def test_the_memory_of_responses_is_bounded() -> None:
         assert len(cache.root.prefixes) <= MAX_BLOCKS
 
 
-def test_known_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
+def test_recognized_responses_are_credited_to_the_connection_as_their_frames_are() -> None:
     """At less than half of the window, which here is after three responses."""
     cache = HeaderCache()
     parts = [HELLO, *(headers(n) + data(n, message(b"x" * 13_000)) + trailers(n) for n in (1, 3, 5))]
