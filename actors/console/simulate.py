@@ -6,13 +6,17 @@ import argparse
 import multiprocessing
 import os
 import signal
+import sys
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..simulation.fuzz.script import Fault
-from .progress import Progress
 
 if TYPE_CHECKING:
     from ..simulation.fuzz.run import SeedResult
@@ -83,58 +87,90 @@ def _faults(text: str) -> frozenset[Fault]:
 def run(args: argparse.Namespace) -> int:
     """Play the scripts; return the exit code."""
     seeds: range = args.seeds or range(args.seed or 0, (args.seed or 0) + 1)
+    began = time.monotonic()
     done = broken = 0
     interrupted = False
-    progress = Progress(len(seeds))
-    progress.show(done, broken)
     try:
-        with closing(_outcomes(args, seeds)) as outcomes:
+        with _Bar(len(seeds)) as bar, closing(_outcomes(args, seeds)) as outcomes:
             for outcome in outcomes:
                 done += 1
                 broken += bool(outcome.violations)
-                progress.clear()
                 _print(outcome)
                 if outcome.violations:
-                    _explain(args, outcome, progress)
-                progress.show(done, broken)
+                    _explain(args, outcome, bar)
+                bar.show(done, broken)
     except BaseException as error:
         if not _is_interrupt(error):
             raise
         interrupted = True
-    finally:
-        progress.clear()
     if len(seeds) > 1:
         counted = f"interrupted after {done} of {len(seeds)}" if interrupted else f"{len(seeds)}"
-        print(f"{counted} seeds in {progress.seconds:.1f} s, {broken} with violations")  # noqa: T201
+        print(f"{counted} seeds in {time.monotonic() - began:.1f} s, {broken} with violations")  # noqa: T201
     if interrupted:
         return 130
     return 1 if broken else 0
 
 
+class _Bar:
+    """A progress bar on standard error, above which results are printed; nothing where that is no terminal."""
+
+    def __init__(self, seeds: int) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[broken]} violated"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            # Results that go to a file or a pipe must not pass through standard error.
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        self._seeds = seeds
+        self._task = self._progress.add_task("seeds", total=seeds, broken=0, visible=seeds > 1)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, done: int, broken: int) -> None:
+        """Show how many seeds are done, and how many of them violated a rule."""
+        self._progress.update(self._task, completed=done, broken=broken, description="seeds", visible=self._seeds > 1)
+
+    def say(self, text: str) -> None:
+        """Show ``text`` before the bar."""
+        self._progress.update(self._task, description=text, visible=True)
+
+
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, which leaves a nursery in a group."""
+    """Return whether ``error`` is Ctrl-C, which leaves a nursery in a group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 
 def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[SeedResult, None, None]:
-    """In the order of the seeds, whichever process had them."""
+    """Yield the results in the order of the seeds, whichever process played them."""
     play = partial(_play, events=args.events, faults=args.faults, only=args.only, trace=args.trace)
     jobs = min(args.jobs or len(os.sched_getaffinity(0)), len(seeds))
     if jobs == 1 or args.trace:
         yield from map(play, seeds)
         return
-    # Spawned, so that every process is as fresh as one that plays a single seed; one that is left early is ended.
-    with _deaf_to_interrupts():
+    # Spawned, so that every process is as fresh as one that plays a single seed. Leaving the block ends them.
+    with _ignoring_interrupts():
         pool = multiprocessing.get_context("spawn").Pool(jobs)
     with pool:
         yield from pool.imap(play, seeds)
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started within ignore Ctrl-C, which a terminal sends to all: this one ends them."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Processes that are started here ignore Ctrl-C, which a terminal sends to all of them; this process ends them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -145,14 +181,14 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def _play(
     seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
 ) -> SeedResult:
-    # Here, since the simulation runs the whole house, whose command line this is a part of.
+    # Imported late: the other commands do not need the simulation, and their help must be fast.
     from ..simulation.fuzz.run import simulate
 
     return simulate(seed, events=events, faults=faults, only=only, show=_show if trace else None)
 
 
 def _show(line: str) -> None:
-    # Within the node it would be one more crash; the outcome's own line comes upon it again.
+    # Inside the node it would be one more crash; the line of the outcome meets the same error again.
     with suppress(BrokenPipeError):
         print(line)  # noqa: T201
 
@@ -165,27 +201,26 @@ def _print(outcome: SeedResult) -> None:
     )
 
 
-def _explain(args: argparse.Namespace, outcome: SeedResult, progress: Progress) -> None:
+def _explain(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
     for violation in outcome.violations:
         print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
     print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
     if args.shrink:
-        _shrink(args, outcome, progress)
+        _shrink(args, outcome, bar)
 
 
-def _shrink(args: argparse.Namespace, outcome: SeedResult, progress: Progress) -> None:
+def _shrink(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
     from ..simulation.fuzz.shrink import shrink
 
     oracle = outcome.violations[0].oracle
 
     def breaks(numbers: object) -> bool:
         assert isinstance(numbers, tuple)
-        progress.say(f"shrinking seed {outcome.seed}: {len(numbers)} events, {progress.seconds:.0f} s")
+        bar.say(f"shrinking seed {outcome.seed}: {len(numbers)} events")
         played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(numbers))
         return any(violation.oracle == oracle for violation in played.violations)
 
     kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
-    progress.clear()
     print(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}")  # noqa: T201
 
 

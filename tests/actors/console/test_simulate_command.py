@@ -1,4 +1,4 @@
-"""``plugind simulate`` as it meets people: its progress, a reader that leaves, an interrupt."""
+"""``plugind simulate`` as a command: its progress bar, a reader that closes the pipe, an interrupt."""
 
 from __future__ import annotations
 
@@ -7,45 +7,42 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import pytest
 
-from plugind.actors.console.progress import progress_line
-
+ERASE_LINE, SHOW_CURSOR = "\x1b[2K", "\x1b[?25h"
 COMMAND = [sys.executable, "-m", "plugind", "simulate"]
 
 
-def test_the_progress_has_a_bar_what_is_done_and_how_long_it_takes() -> None:
-    text = "25/100 seeds  1 violated  0:30 left  2.5/s"
-    assert progress_line(25, 100, 1, 10.0, 90) == f"{'━' * 10}{'╌' * 30}  {text}"
-    assert progress_line(25, 100, 1, 10.0, 57) == f"{'━' * 3}{'╌' * 10}  {text}"
-    assert progress_line(25, 100, 1, 10.0, 46) == text
-    assert progress_line(25, 100, 1, 10.0, 20) == "25/100 seeds"
-
-
-@pytest.mark.parametrize("columns", range(1, 120))
-def test_the_progress_fits_the_terminal(columns: int) -> None:
-    assert len(progress_line(9_999, 10_000, 12, 4000.0, columns)) <= columns
-
-
-def test_before_the_first_seed_is_done_no_time_is_promised() -> None:
-    assert progress_line(0, 41, 0, 0.0, 35) == "0/41 seeds  0 violated  -:-- left"
-
-
 @contextmanager
-def _on_a_terminal(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The command with standard error on a terminal of 80 columns, and that terminal."""
+def _on_a_terminal(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """The command with standard error on a terminal of 80 columns, and what returns all that it showed, at its end."""
     ours, theirs = pty.openpty()
-    command = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=theirs, start_new_session=True)
+    environment = {**os.environ, "TERM": "xterm"}
+    command = subprocess.Popen(
+        [*COMMAND, *options], stdout=subprocess.PIPE, stderr=theirs, env=environment, start_new_session=True
+    )
     os.close(theirs)
-    try:
-        yield command, ours
-    finally:
-        command.kill()
-        command.communicate()
-        os.close(ours)
+    # Read all the time: a terminal that nobody reads blocks the command.
+    with ThreadPoolExecutor(1) as reader:
+        shown = reader.submit(_read_all, ours)
+        try:
+            yield command, lambda: shown.result(timeout=20).decode()
+        finally:
+            command.kill()
+            command.communicate()
+    os.close(ours)
+
+
+def _read_all(terminal: int) -> bytes:
+    read = b""
+    with suppress(OSError):  # EIO: the last process that had the terminal has ended.
+        while more := os.read(terminal, 4096):
+            read += more
+    return read
 
 
 def test_an_interrupt_ends_it_at_once_with_what_was_done() -> None:
@@ -55,13 +52,30 @@ def test_an_interrupt_ends_it_at_once_with_what_was_done() -> None:
         # As a terminal does it: to the command and to all that it started.
         os.killpg(command.pid, signal.SIGINT)
         rest, _ = command.communicate(timeout=20)
-        shown = os.read(terminal, 1 << 20).decode()
+        shown = terminal()
     assert first.startswith(b"seed 0 ")
     assert b"interrupted after " in rest.splitlines()[-1]
     assert command.returncode == 130
-    assert "/10000 seeds" in shown
+    assert "/10000" in shown
     assert "Traceback" not in shown
-    assert shown.endswith("\r\x1b[K"), "nothing is left on the line"
+    assert SHOW_CURSOR in shown
+    assert ERASE_LINE in shown.rpartition("violated")[2], "the bar is erased after it was drawn last"
+
+
+def test_without_a_terminal_standard_error_stays_empty() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--seeds", "0..2", "--events", "5"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == ""
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["seed", "seed", "seed", "3"]
+
+
+def test_results_do_not_pass_through_the_terminal_of_the_bar() -> None:
+    with _on_a_terminal("--seeds", "0..2", "--events", "5", "--jobs", "1") as (command, terminal):
+        results, _ = command.communicate(timeout=60)
+        shown = terminal()
+    assert len(results.splitlines()) == 4
+    assert "trace" not in shown
 
 
 @pytest.mark.parametrize("options", [("--trace",), ("--seeds", "0..2", "--jobs", "1")])
