@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.backoff import Backoff, RestartIntensity
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 FAILURES = st.integers(min_value=1, max_value=10**12)
 #: What ``random.Random.random`` draws.

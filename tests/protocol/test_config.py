@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plugind.protocol.config import DEFAULT_ROOT, Config, Root, check_roots
 from plugind.protocol.errors import ConfigError
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 
 def problem(*paths: str) -> str | None:

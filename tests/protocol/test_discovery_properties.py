@@ -12,7 +12,7 @@ from plugind.protocol import watches as mask
 from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind, below
 from plugind.protocol.messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
 from plugind.protocol.watches import Watches
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 ROOT = "/r"
 #: Few, so that they meet; `d` is a directory or a socket, and so is `d/e`.

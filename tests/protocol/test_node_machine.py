@@ -14,8 +14,8 @@ from plugind.protocol import messages as m
 from plugind.protocol import states as s
 from plugind.protocol.plugins import InstancePolicy, PluginInfo, highest_version
 from plugind.protocol.status import StateName
+from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.node import Actor, Node
-from plugind.tests.protocol.thorough import examples
 
 #: Two types, two names and two versions for five paths: they meet, and change who they are when they come again.
 PATHS = st.sampled_from(["/r/1", "/r/2", "/r/3", "/r/4", "/r/5"])

@@ -22,7 +22,7 @@ from plugind.protocol.plugins import (
     highest_version,
     parse_version,
 )
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 SOCKET = "/reg/a.sock"
 LIMITS = InfoLimits()

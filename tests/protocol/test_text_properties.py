@@ -30,7 +30,7 @@ from plugind.protocol.wire.frames import (
 from plugind.protocol.wire.grpc import decode_message, metadata_fields, timeout_field
 from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 from plugind.protocol.wire.metadata import decode_metadata
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 #: What a name of a file may become, surrogates for its odd bytes too.
 ANYTHING = st.text(max_size=20) | st.binary(max_size=20).map(lambda name: name.decode("utf-8", "surrogateescape"))

@@ -27,7 +27,7 @@ from plugind.protocol.status import Finished, HistoryEntry, Operation, Outcome, 
 from plugind.protocol.status_json import described_to_json
 from plugind.protocol.text import encodable, escaped
 from plugind.protocol.view import DEPRECATED, View
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 HISTORY_KEPT, GONE_KEPT = 5, 2
 PATHS = st.sampled_from(["/r/a", "/r/b", "/r/\udcff\n"])

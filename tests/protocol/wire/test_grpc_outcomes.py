@@ -22,7 +22,7 @@ from plugind.protocol.wire.grpc import (
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.wire.hostile import HELLO, answer, data, fields, headers, message, trailers
 
 HEAD = request_head("/a.B/C", "localhost")

@@ -22,7 +22,7 @@ from plugind.protocol.wire.hpack_cache import (
     TableState,
     interpret,
 )
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 STATUS: Entry = (b":status", b"200")
 GRPC: Entry = (b"content-type", b"application/grpc")

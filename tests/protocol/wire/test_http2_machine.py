@@ -21,7 +21,7 @@ from plugind.protocol.wire.grpc import ClientCall, frame_message, request_head
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
-from plugind.tests.protocol.thorough import examples
+from plugind.tests.protocol.hypothesis_settings import examples
 
 HEAD = request_head("/a.B/C", "localhost")
 LIMITS = Limits(stream_window=65_535, connection_window=65_535)

@@ -1,6 +1,6 @@
-"""How many examples the properties try: as many as their tests say, times ``PLUGIND_EXAMPLES``, which is 1 unless set.
+"""How many examples the property tests try: the count in the test times ``PLUGIND_EXAMPLES``, which is 1 by default.
 
-`PLUGIND_EXAMPLES=50 pytest tests/protocol` is the search for rare ones; the suite itself must stay quick.
+``PLUGIND_EXAMPLES=50 pytest tests/protocol`` searches for rare failures; the suite itself must stay fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 
 def examples(count: int, *, steps: int | None = None) -> settings:
-    """Return settings for so many examples, and for a machine for so many steps of each."""
+    """Return settings for ``count`` examples; for a state machine, of ``steps`` steps each."""
     many = count * int(os.environ.get("PLUGIND_EXAMPLES", "1"))
     if steps is None:
         return settings(max_examples=many, deadline=None)
