@@ -1,10 +1,10 @@
-"""What is there, by generation: everything that decides whether a socket is new is here.
+"""Which sockets are there, by generation: everything that decides whether a socket is new is in this module.
 
-The watcher looks at names and says what it found; a :class:`Discovery` says which messages follow, and which
-directories to enter and to leave. It judges levels, not edges: an event never says what happened, it only says where to
-look, with one exception. A removal that was seen since the last look makes what lies there now a new generation, even
-when inode and change time are those of the old one, since file systems use both again within a tick of their clock
-(behaviour 13). The rules, for a path that holds a socket that is known:
+The scanner looks at names and passes on what it found. A :class:`Discovery` says which messages follow, and which
+directories to enter and to leave. It judges levels, not edges: an event never says what happened, only where to look.
+There is one exception. A removal since the last look makes whatever lies there now a new generation, even if inode and
+change time are the old ones, since file systems use both again within one tick of their clock (behaviour 13). The rules
+for a path with a known socket:
 
 ========================================  =================================================
 seen since the last look                  what it means
@@ -16,7 +16,7 @@ another change time, events may be lost   a new generation
 none of these                             nothing: a duplicate report (behaviour 9)
 ========================================  =================================================
 
-Nothing here waits, looks at a file or reads a clock.
+Nothing here waits, touches a file or reads a clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import attrs
 
 from .messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
 
-#: Marks: what events told of a path since it was last looked at. ``LOOK`` alone says nothing but that.
+#: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
 LOOK = 1
 REMOVED = 2
 ATTRIBUTES = 4
@@ -38,7 +38,7 @@ _Inode = tuple[int, int]
 
 
 class Kind(enum.Enum):
-    """What lies at a path. Regular files, FIFOs and devices are ``OTHER``: ignored, and never opened (fault 6)."""
+    """What lies at a path. Regular files, FIFOs and devices are ``OTHER``; they are never opened (fault 6)."""
 
     SOCKET = enum.auto()
     DIRECTORY = enum.auto()
@@ -48,7 +48,7 @@ class Kind(enum.Enum):
 
 @attrs.frozen
 class Found:
-    """One look at a path: links are not followed."""
+    """The result of one look at a path. Symbolic links are not followed."""
 
     kind: Kind
     identity: Identity
@@ -56,20 +56,20 @@ class Found:
 
 @attrs.define
 class Changes:
-    """What follows from the looks since the last :meth:`Discovery.take`, each list in order."""
+    """What follows from the looks since the last :meth:`Discovery.take`. Each list is in order."""
 
     messages: list[Message] = attrs.Factory(list)
-    #: Directories to watch and then to scan, the watch first (fault 12).
+    #: Directories to watch and then to scan, in that order (fault 12).
     enter: list[str] = attrs.Factory(list)
-    #: Directories to watch no longer.
+    #: Directories whose watch can end.
     leave: list[str] = attrs.Factory(list)
-    #: Paths to look at again, since another name of the same inode went away (fault 8).
+    #: Paths to look at again, because another name of the same inode is gone (fault 8).
     again: list[str] = attrs.Factory(list)
 
 
 @attrs.define(eq=False)
 class _Entry:
-    """A path that was told of: a socket, or something refused (then with a reason)."""
+    """A path that was reported: a socket, or a refused entry, which has a reason."""
 
     generation: int
     identity: Identity
@@ -79,7 +79,7 @@ class _Entry:
 @attrs.define(eq=False)
 class _Directory:
     identity: Identity
-    #: Names of what is known directly below, with the inode of its socket, or 0 where none is taken.
+    #: The known names directly below, with the inode number of an accepted socket, or 0.
     children: dict[str, int] = attrs.Factory(dict)
 
 
@@ -99,9 +99,12 @@ def _inode(identity: Identity) -> _Inode:
 class Discovery:
     """The known entries below one root.
 
-    ``generations`` gives numbers that grow and are never given twice. ``max_depth`` is how many levels below the root
-    directories are entered (fault 13), ``max_entries`` how many sockets, refused entries and directories are
-    remembered in all (fault 48).
+    Args:
+      root: an absolute path without a slash at its end.
+      generations: growing numbers, each given once.
+      deprecated: whether plugins found here carry a warning (behaviour 16).
+      max_depth: how many levels below the root directories are entered (fault 13).
+      max_entries: how many sockets, refused entries and directories are kept in all (fault 48).
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class Discovery:
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
-        #: The path under which an inode is taken, and its other names, which are refused.
+        #: The path under which a socket's inode is accepted, and its other paths, which are refused as hard links.
         self._owners: dict[_Inode, str] = {}
         self._others: dict[_Inode, set[str]] = {}
         self._changes = Changes()
@@ -141,33 +144,33 @@ class Discovery:
         return self._over_limit
 
     def paths(self) -> frozenset[str]:
-        """All that was told of and is still there, refused entries included."""
+        """All paths that are known now, refused entries included."""
         return frozenset(self._entries)
 
     def knows_directory(self, path: str) -> bool:
-        """Whether ``path`` is a directory that was entered."""
+        """Whether ``path`` is a known directory."""
         return path in self._directories
 
     def has_parent(self, path: str) -> bool:
-        """Whether the directory of ``path`` is known, without which nobody would miss the entry (seed 3195)."""
+        """Whether the directory of ``path`` is known. If not, a removal would go unnoticed (seed 3195)."""
         return path == self.root or _above(path) in self._directories
 
     def subdirectories(self, path: str) -> list[str]:
-        """The directories known directly below ``path``, sorted."""
+        """The known directories directly below ``path``, sorted."""
         children = (below(path, name) for name, inode in self.children(path).items() if not inode)
         return sorted(child for child in children if child in self._directories)
 
     def children(self, path: str) -> Mapping[str, int]:
-        """Names of what is known directly below ``path``, with the inode of the socket there, or 0. Not to be kept."""
+        """The known names directly below ``path``, with the inode number of the socket, or 0. A live view."""
         known = self._directories.get(path)
         return known.children if known is not None else {}
 
     def missing(self, path: str, seen: Set[str]) -> list[str]:
-        """The paths known directly below the directory ``path`` whose names are not among ``seen``, sorted."""
+        """The known paths directly below ``path`` whose names are not in ``seen``, sorted."""
         return sorted(below(path, name) for name in self.children(path).keys() - seen)
 
     def hard_link_of(self, path: str, found: Found) -> str | None:
-        """Another path under which this very socket is taken: to be looked at first, since it may have been renamed."""
+        """Another path where this very socket is known. Look there first: the socket may have been renamed."""
         if found.kind is not Kind.SOCKET:
             return None
         owner = self._owners.get(_inode(found.identity))
@@ -195,12 +198,19 @@ class Discovery:
         first: bool = False,
         refusal: str | None = None,
     ) -> None:
-        """Take note of a look at ``path``, which found this, or nothing.
+        """Record a look at ``path``, which found ``found``, or nothing.
 
-        ``marks`` is what events told of the path since the look before; ``trusted`` says that no event of its
-        directory can have been lost since then; ``refusal`` is why a symbolic link is not taken, if that is known.
-        A look that failed is not to be told: it says nothing about what is there (fault 26). What lies in a directory
-        that is not known is not taken.
+        Do not call this for a look that failed: it says nothing about what is there (fault 26). An entry in a
+        directory that is not known is ignored.
+
+        Args:
+          path: where the scanner looked.
+          found: what is there; None if there is nothing.
+          marks: what events said about the path since the look before.
+          time: the time of the look.
+          trusted: whether no event of the directory can have been lost since the look before.
+          first: whether this scanner has not completed a rescan yet, so that the socket may be known to others.
+          refusal: why a symbolic link is refused, if the caller knows that.
         """
         if found is None or found.kind is Kind.OTHER:
             self._forget(path)
@@ -260,11 +270,11 @@ class Discovery:
         if reason is None:
             self._owners[_inode(identity)] = path
             self._sockets += 1
-            told: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
+            message: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
             self._others.setdefault(_inode(identity), set()).add(path)
-            told = EntryRefused(path, generation, self.root, reason, time, self._deprecated)
-        self._changes.messages.append(told)
+            message = EntryRefused(path, generation, self.root, reason, time, self._deprecated)
+        self._changes.messages.append(message)
 
     def _observe_directory(self, path: str, identity: Identity, marks: int) -> None:
         known = self._directories.get(path)
@@ -293,7 +303,7 @@ class Discovery:
             parent.children[path.rpartition("/")[2]] = inode
 
     def _release(self, path: str, entry: _Entry) -> None:
-        """The inode is no longer taken under this path; its other names get their turn."""
+        """The socket is no longer known under this path; look at its other paths again."""
         inode = _inode(entry.identity)
         self._sockets -= 1
         if self._owners.get(inode) == path:
@@ -301,7 +311,7 @@ class Discovery:
             self._changes.again.extend(sorted(self._others.get(inode, ())))
 
     def _retract(self, path: str, entry: _Entry) -> None:
-        """What was refused at this path is so no longer."""
+        """The entry at this path is no longer refused."""
         inode = _inode(entry.identity)
         self._changes.messages.append(SocketVanished(path, entry.generation))
         others = self._others[inode]
@@ -313,7 +323,7 @@ class Discovery:
             self._changes.again.append(owner)
 
     def _forget(self, path: str) -> None:
-        """Whatever is known at ``path``, and beneath it, is gone; what is not known cannot go (behaviour 8)."""
+        """Everything known at ``path`` and below is gone. If nothing is known there, nothing happens (behaviour 8)."""
         above = self._directories.get(_above(path))
         if above is not None:
             above.children.pop(path.rpartition("/")[2], None)

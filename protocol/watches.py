@@ -1,11 +1,11 @@
-"""Which directory is meant by which watch descriptor, and what the events said, as bookkeeping.
+"""Which watch descriptor means which directories, and what the events said, as pure bookkeeping.
 
-inotify watches inodes, not paths: one descriptor may stand for several paths (a bind mount, a directory that was
-renamed and not yet left), and a path may get another descriptor at any time. What an event tells is kept as marks on
-paths until somebody looks there.
+inotify watches inodes, not paths. One descriptor may stand for several paths: a bind mount, or a directory that was
+renamed and whose old path is still known. A path may get another descriptor at any time. What an event says is kept as
+marks on a path until the scanner looks there.
 
-A directory is *trusted* while it is watched without a break since its last complete scan: what no event told of
-did not happen there.
+A directory is *trusted* while it has been watched without a break since its last complete scan: if no event came,
+nothing happened there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Q_OVERFLOW = 0x4000
 IGNORED = 0x8000
 ISDIR = 0x40000000
 
-#: One event: watch descriptor, mask and name, the name empty where the event is about the watched directory itself.
+#: One event: watch descriptor, mask and name. The name is empty if the event is about the watched directory itself.
 Notice = tuple[int, int, str]
 
 
@@ -35,7 +35,7 @@ def _marks(mask: int) -> int:
 
 
 class Watches:
-    """The watches of one root, that of the root's parent included (behaviour 11)."""
+    """The watches below one root, and the watch on the parent of the root (behaviour 11)."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -56,7 +56,7 @@ class Watches:
         return path in self._descriptors
 
     def descriptor(self, path: str) -> int | None:
-        """The descriptor by which the directory ``path`` is watched; None if it is not."""
+        """The descriptor of the watch on the directory ``path``; None if there is none."""
         return self._descriptors.get(path)
 
     def trusts(self, path: str) -> bool:
@@ -69,16 +69,16 @@ class Watches:
         self._paths.setdefault(descriptor, set()).add(path)
 
     def add_parent(self, descriptor: int) -> None:
-        """The directory that holds the root is watched; of its events, only those with the root's name count."""
+        """The parent of the root is watched from now on. Only its events with the name of the root count."""
         self._parent = descriptor
 
     def trust(self, path: str) -> None:
-        """A scan of ``path`` is complete. Only a directory that was watched before the scan becomes trusted."""
+        """A scan of ``path`` is complete. The directory becomes trusted if it is watched and no events were dropped."""
         if path in self._descriptors and not self._overflowed:
             self._trusted.add(path)
 
     def drop(self, path: str) -> int | None:
-        """The directory ``path`` is not watched any more; the descriptor to remove, if it stands for no other path."""
+        """End the watch on ``path``; return its descriptor for removal, or None while another path needs it."""
         self._trusted.discard(path)
         descriptor = self._descriptors.pop(path, None)
         if descriptor is None:
@@ -98,7 +98,7 @@ class Watches:
         return self._overflowed
 
     def clear_overflow(self) -> None:
-        """A rescan begins, which recovers from the overflow."""
+        """Forget the overflow, because a rescan begins that recovers from it."""
         self._overflowed = False
 
     @property
@@ -112,7 +112,7 @@ class Watches:
         return self._overflowed or self.root in self._marks
 
     def note(self, notice: Notice) -> None:
-        """Keep what one event tells. Events of descriptors that were dropped tell nothing."""
+        """Keep what one event says. Events of unknown descriptors are ignored."""
         descriptor, mask, name = notice
         if mask & Q_OVERFLOW:
             self._overflowed = True
@@ -130,25 +130,25 @@ class Watches:
                 self._mark(path, mask)
 
     def take(self) -> dict[str, int]:
-        """The marks, which are the caller's from now on."""
+        """Remove and return all marks."""
         marks, self._marks = self._marks, {}
         return marks
 
     def take_path(self, path: str) -> int:
-        """The marks of ``path`` alone; 0 if there are none."""
+        """Remove and return the marks on ``path``; 0 if there are none."""
         return self._marks.pop(path, 0)
 
     def put_back(self, marks: dict[str, int]) -> None:
-        """Marks that were taken and turned out to belong to another look."""
+        """Add marks that were taken but belong to a later look."""
         for path, bits in marks.items():
             self._marks[path] = self._marks.get(path, 0) | bits
 
     def postpone(self, path: str, marks: int) -> None:
-        """Keep marks that were taken until the next rescan, since ``path`` could not be looked at (seed 982)."""
+        """Keep marks until the next rescan, because the look at ``path`` failed (seed 982)."""
         self._postponed[path] = self._postponed.get(path, 0) | marks
 
     def begin_rescan(self) -> None:
-        """A rescan begins, which looks at the paths that were postponed."""
+        """A rescan begins: put the postponed marks back."""
         postponed, self._postponed = self._postponed, {}
         self.put_back(postponed)
 
@@ -156,7 +156,7 @@ class Watches:
         self._marks[path] = self._marks.get(path, 0) | _marks(mask)
 
     def _lose(self, descriptor: int) -> None:
-        """The kernel ended this watch (fault 20): whether the directory is still there must be looked at."""
+        """The kernel ended this watch (fault 20). Mark its paths: the directories may be gone."""
         if descriptor == self._parent:
             self._parent = None
             self._mark(self.root, 0)

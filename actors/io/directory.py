@@ -1,7 +1,7 @@
-"""The directory as a port, and the real one: inotify and the few system calls that look at names.
+"""The file system as a port, and the real one: inotify, and the few system calls that look at names.
 
-Nothing here follows a symbolic link, opens a file or decides anything. Names that are not UTF-8 travel as
-``os.fsdecode`` makes them (fault 21).
+Except for :meth:`Directory.follow`, nothing here follows a symbolic link. Nothing opens a file, and nothing decides
+what a look means. Names that are not UTF-8 are decoded by ``os.fsdecode`` (fault 21).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ...protocol.discovery import Found, Kind
 from ...protocol.messages import Identity
 from ...protocol.watches import Notice
 
-#: So many names are read before others get their turn (fault 27).
+#: How many names are read before other tasks run (fault 27).
 CHUNK = 256
-#: Bytes of events read at once, and how often in a row: what comes faster than that waits in the kernel.
+#: How many bytes of events one system call reads, and how many calls one :meth:`Events.read` makes.
 _READ_BYTES = 65_536
 _READS = 16
 
@@ -32,9 +32,9 @@ class Chunk:
     """Some of the names in a directory."""
 
     found: list[tuple[str, Found]] = attrs.Factory(list)
-    #: Names whose inode is the one that was known, so that they were not looked at.
+    #: Names that were not looked at, because the listing has the inode number that is known.
     unchanged: list[str] = attrs.Factory(list)
-    #: Names that are there and could not be looked at.
+    #: Names that exist, but the look at them failed.
     unreadable: list[str] = attrs.Factory(list)
 
 
@@ -42,16 +42,16 @@ class Events(Protocol):
     """One instance of inotify."""
 
     def watch(self, path: str) -> int:
-        """Watch the directory ``path``; the descriptor. Raises OSError (ENOSPC: no watches left, fault 17)."""
+        """Watch a directory and return the descriptor. Raises OSError (ENOSPC: no watches left, fault 17)."""
 
     def watch_parent(self, path: str) -> int:
-        """Watch ``path`` for names that come and go only, links followed, since it lies outside the root."""
+        """Watch ``path`` only for names that come and go. Symbolic links are followed: it lies outside the root."""
 
     def unwatch(self, descriptor: int) -> None:
-        """End a watch, which may have ended already."""
+        """End a watch. It may have ended already."""
 
     def read(self) -> list[Notice]:
-        """The events that wait now, perhaps none; never waits."""
+        """Return the pending events, perhaps none; never wait."""
 
     async def wait(self) -> None:
         """Return when there are events to read."""
@@ -61,26 +61,26 @@ class Events(Protocol):
 
 
 class Directory(Protocol):
-    """What the watcher needs of a file system. All methods raise OSError, but for what they say."""
+    """What the scanner needs of a file system. All methods raise OSError, except where they say otherwise."""
 
     def make(self, path: str) -> None:
-        """Make the directory ``path`` and those above it, where they are missing (behaviour 1)."""
+        """Make the directory ``path`` and the missing ones above it (behaviour 1)."""
 
     def look(self, path: str) -> Found | None:
-        """What lies at ``path`` itself; None when there is nothing (fault 25)."""
+        """Return what lies at ``path`` itself; None if there is nothing (fault 25)."""
 
     def follow(self, path: str, root: str) -> Found | None:
-        """What the symbolic link ``path`` leads to, if that is inside ``root``, else None."""
+        """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
 
     def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
-        """The names in the directory ``path``, in chunks between which others may run.
+        """List the directory ``path`` in chunks, between which other tasks may run.
 
-        Plain files and dot names are left out by the listing, so a chunk may be empty. ``known`` are names with the
-        inode of the socket there: one that the listing still has with this inode is not looked at.
+        Regular files and dot names are left out, so a chunk may be empty. ``known`` has names with the inode number of
+        the socket there; a name that the listing has with this number is not looked at.
         """
 
     def events(self) -> Events:
-        """A new instance of inotify (EMFILE: no instances left, fault 18)."""
+        """Open an instance of inotify (EMFILE: no instances left, fault 18)."""
 
 
 _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
@@ -101,7 +101,7 @@ def _look_at(entry: os.DirEntry[str], chunk: Chunk) -> None:
 
 
 def describe(error: OSError) -> str:
-    """The error in words; for those of inotify with the limit that is reached (faults 17 and 18)."""
+    """Return the error as text. Errors of inotify name the limit that is reached (faults 17 and 18)."""
     if error.errno == errno.ENOSPC:
         return "no inotify watches are left (fs.inotify.max_user_watches)"
     if error.errno == errno.EMFILE:
@@ -110,7 +110,7 @@ def describe(error: OSError) -> str:
 
 
 class RealEvents:
-    """inotify, waited on by Trio: non-blocking, so that no read ever holds up the loop."""
+    """inotify, non-blocking: Trio waits for it, and no read blocks the event loop."""
 
     _MASK = (
         flags.CREATE
@@ -141,7 +141,7 @@ class RealEvents:
         return int(self._inotify.add_watch(path, self._PARENT_MASK))
 
     def unwatch(self, descriptor: int) -> None:
-        """See :class:`Events`. The kernel says EINVAL for a watch that ended by itself."""
+        """See :class:`Events`. For a watch that ended by itself, the kernel reports EINVAL."""
         try:
             self._inotify.rm_watch(descriptor)
         except OSError:
@@ -184,7 +184,7 @@ class RealDirectory:
             return None
 
     def follow(self, path: str, root: str) -> Found | None:
-        """See :class:`Directory`. A link that leads in a circle, or nowhere, leads to nothing."""
+        """See :class:`Directory`. A circular or dangling link leads to nothing."""
         try:
             target = os.path.realpath(path, strict=True)
             inside = target.startswith(os.path.realpath(root) + "/")
@@ -193,7 +193,7 @@ class RealDirectory:
             return None
 
     def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
-        """See :class:`Directory`. The directory is opened without following a link that took its place."""
+        """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with os.scandir(descriptor) as entries:

@@ -1,4 +1,4 @@
-"""The roots of a node, before a watcher looks at them: made, checked, and held against a second daemon."""
+"""Prepares the roots of a node before a watcher starts: makes them, checks them, and locks out a second daemon."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ...protocol.errors import ConfigError
 
 
 class RootBusyError(Exception):
-    """Another daemon has the root (fault 96); the text says which root."""
+    """Another daemon uses the root (fault 96). The text names the root."""
 
 
 @contextmanager
 def lock_roots(paths: Iterable[str], *, allow_insecure: bool = False) -> Iterator[None]:
-    """Make and check the roots at ``paths``, and hold a lock on each for as long as the context lasts.
+    """Make and check the roots at ``paths``, and lock each of them while the context is entered.
 
-    The lock is on the directory itself, so no file is left in it and a daemon that was killed leaves none behind.
+    The lock is on the directory itself: there is no lock file, and a killed daemon leaves no lock behind.
 
     Raises:
-      ConfigError: if a root is no directory, cannot be had, or others may write to it (faults 2 and 3).
-      RootBusyError: if another daemon holds one.
+      ConfigError: if a root is not a directory, cannot be used, or others may write to it (faults 2 and 3).
+      RootBusyError: if another daemon has locked a root.
     """
     with ExitStack() as stack:
         for path in paths:
@@ -55,7 +55,7 @@ def _open(path: str, *, allow_insecure: bool) -> int:
 
 
 def _insecure(path: str, found: os.stat_result) -> str | None:
-    """Whoever may write to a root may register plugins (fault 3)."""
+    """Return why the root is insecure: a user who may write to it may register plugins (fault 3)."""
     if found.st_mode & stat.S_IWOTH:
         return f"everybody may write to the root {path}: run 'chmod o-w {path}', or allow it with --insecure-root"
     if found.st_uid not in (0, os.geteuid()):
