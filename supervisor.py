@@ -1,9 +1,9 @@
-"""The supervisor: child specs, the wiring of channels, the order of start and stop, and what a program embeds.
+"""The supervisor: the wiring of channels, the order of start and stop, and what a program embeds.
 
-Started in this order, stopped in the reverse: the status actor, a handler actor per plugin type, and the *node*, which
-is the reconciler with its registration actors and one watcher per root. The supervisor alone starts actors: the
-reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost: the
-node as a whole lets go of its plugins and starts again from the file system (fault 85).
+It starts the status actor, a handler actor for each plugin type and the *node*, and stops them in reverse. The node is
+the reconciler with its registration actors and one watcher for each root. Only the supervisor starts actors: the
+reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost.
+Then the registrations deregister their plugins, and the node starts again from the file system (fault 85).
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from .protocol.status import PluginStatus, StateName
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "Supervisor"]
 
-#: Messages that may wait for the reconciler and for the status actor before their writers have to.
+#: How many messages the inboxes of the reconciler and of the status actor hold before their writers wait.
 INBOX_SIZE = 4096
-#: Changes that may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
+#: How many changes may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
-#: Seconds for the status actor to end: its watchers are told, its answers are sent.
+#: Seconds that the status actor has to end its streams and send its last answers.
 STATUS_GRACE = 2.0
 
 
 @attrs.frozen
 class Ports:
-    """The outside, handed in: the real one by default, a simulated one in tests."""
+    """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
 
     dial: Dialer = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
@@ -83,8 +83,8 @@ class Supervisor:
             plugin = await node.wait_for("red.example.com", type="Colour")
 
     Leaving the block stops the node: what is in flight finishes within ``config.timeouts.stop_grace``, or is rolled
-    back. ``handlers`` are added to the built-in ones, and replace those of the same type. With a ``status_config`` that
-    names a socket the node serves it; what it has to say goes to ``log``, by default nowhere.
+    back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
+    socket, the node serves its status there. Events are logged to ``log``; without it they are not logged.
 
     Raises, from the block:
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
@@ -182,7 +182,7 @@ class Supervisor:
                     raise
                 await self._stop()
         except BaseExceptionGroup as group:
-            # Whoever embeds a node is not to meet the nursery in it: one error comes out as it went in.
+            # The nursery is a detail of the node: an error of the block leaves it as it is, without a group around it.
             errors = list(leaves(group))
             if failure is not None and all(error in list(leaves(failure)) for error in errors):
                 raise failure from failure.__cause__
@@ -203,7 +203,7 @@ class Supervisor:
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
 
     async def _stop(self) -> None:
-        """Stop in reverse order; what is in flight has the grace, half of it before it is rolled back (fault 87)."""
+        """Stop in reverse order; what is in flight is rolled back after half of the grace (fault 87)."""
         grace = self.config.timeouts.stop_grace
         for message in (m.StopAsked(self.config.deregister_at_stop), m.StopForced()):
             with trio.move_on_after(grace / 2) as scope:
@@ -212,7 +212,7 @@ class Supervisor:
             if not scope.cancelled_caught:
                 break
         await self._children.stop_all(but="status")
-        # The status actor ends by itself when it has taken in what the others told last.
+        # The status actor ends by itself when it has read the last messages of the others.
         self._to_status.close()
         with trio.move_on_after(STATUS_GRACE):
             await self._children.wait("status")
@@ -228,7 +228,7 @@ class Supervisor:
         self._handlers.retire(effect.handler)
 
     async def _run_node(self) -> None:
-        """Run the reconciler and the watchers; what a reconciler that crashed left behind is let go of first."""
+        """Run the reconciler and the watchers; after a crash of the reconciler, deregister all plugins first."""
         await self._registrations.wait_started()
         async with trio.open_nursery() as nursery:
             watchers = Children(nursery, self._crashes)
@@ -293,7 +293,7 @@ class Supervisor:
         """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
 
         Raises:
-          ValueError: if the type has a handler; remove that one first.
+          ValueError: if the type has a handler.
           NodeEndedError: if the node ended before.
         """
         if plugin_type in self._handlers:
@@ -302,7 +302,7 @@ class Supervisor:
             await report(self._to_reconciler, self._handlers.add(plugin_type, handler))
 
     async def remove_handler(self, plugin_type: str) -> None:
-        """Deregister all plugins of ``plugin_type`` with their handler, park them, and return when it has none left.
+        """Deregister and park all plugins of ``plugin_type``, and return when the handler has none left.
 
         Raises:
           KeyError: if the type has no handler.
@@ -316,7 +316,7 @@ class Supervisor:
             await retired.wait()
 
     async def snapshot(self) -> m.Snapshot:
-        """Return all that is known at this moment.
+        """Return everything that is known at this moment.
 
         Raises:
           NodeEndedError: if the node ended before.
@@ -328,7 +328,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
-        """Open a stream: first one :class:`Snapshot` of what is, then a :class:`PluginChanged` for each change.
+        """Open a stream: one :class:`Snapshot` of the present, then a :class:`PluginChanged` for each change.
 
         ::
 
@@ -338,7 +338,7 @@ class Supervisor:
         It ends when the node does.
 
         Raises, from the iteration:
-          LaggedError: if the reader is so slow that thousands of changes wait for it.
+          LaggedError: if thousands of changes wait for the reader.
 
         Raises:
           NodeEndedError: if the node ended before.
@@ -352,14 +352,14 @@ class Supervisor:
                 yield Changes(stream)
         finally:
             self._callers.streams.discard(subscriber)
-            # The status actor may be gone before its readers: then nobody is to be told.
+            # The status actor may have ended before its readers.
             with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
                 await report(self._to_status, m.Unsubscribed(subscriber))
 
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.
 
-        It waits as long as it takes; put it under ``trio.fail_after`` for a deadline.
+        It has no deadline of its own; use ``trio.fail_after`` for one.
 
         Raises:
           NodeEndedError: if the node ends before that.
@@ -373,12 +373,12 @@ class Supervisor:
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
     async def retry(self, target: str) -> Sequence[str]:
-        """Try now, with a fresh backoff, and return the sockets that were told to; empty if ``target`` is not known.
+        """Try now, with a fresh backoff, and return the sockets that do; empty if ``target`` is not known.
 
         ``target`` is a socket path, or the name of a plugin.
 
         Raises:
-          NodeEndedError: if the node ends before it was told.
+          NodeEndedError: if the node ends before it answers.
         """
         sockets = [
             plugin.socket for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)

@@ -1,11 +1,12 @@
-"""The handler actor: one per plugin type, between registrations and a handler that a user may have written.
+"""The handler actor: one for each plugin type, between the registrations and a handler that a user may have written.
 
-Per plugin name it makes one call at a time, in the order asked (behaviour 21); different names run side by side. A
-call that raises, hangs or is slow is that plugin's failure alone (behaviour 22, faults 81 and 82).
+It makes one call at a time for each plugin name, in the order in which it was asked (behaviour 21). Calls for different
+names run side by side. A call that raises, hangs or is slow is a failure of its plugin alone (behaviour 22, faults 81
+and 82).
 
-Every ask that is not withdrawn is answered. The call has the deadline, at which it is cancelled, and what waits before
-it in the lane of its name is bounded too: one Validate or Register, since one plugin of a name is admitted at a time,
-and one Deregister for each instance that leaves.
+Every ask that is not withdrawn is answered. Each call is cancelled at its deadline, and few calls can wait before it in
+the lane of its name: one Validate or Register, since one plugin of a name is admitted at a time, and one Deregister for
+each instance that leaves.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from ...protocol.status import Outcome
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
-#: What is answered to who asked for a call that was under way when the actor crashed.
+#: The answer to an ask whose call was under way when the actor crashed.
 CRASHED = "the handler actor crashed during the call, and was started again"
 
 
 class Handler(Protocol):
-    """The consumer of one plugin type. Write a class with these three methods; that is all that is needed.
+    """The consumer of one plugin type: a class with these three methods.
 
     For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
-    deregister; deregister comes exactly once for each register that was called, even one that raised. Per name one
-    call runs at a time. Each has a deadline (``Timeouts.handler``), at which it is cancelled.
+    deregister. There is exactly one deregister for each register, even for one that raised. One call runs at a time for
+    each name. Each call has a deadline (``Timeouts.handler``), at which it is cancelled.
 
-    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`: what holds
-    when several sockets bring one name. Without it, all are registered and the newest is active.
+    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`, which says
+    what to do when several sockets bring one name. Without it, all are registered and the newest is active.
     """
 
     async def validate(self, plugin: Plugin) -> None:
-        """Raise if the plugin is not acceptable; the text of the error is told to the plugin."""
+        """Raise if the plugin is not acceptable; the plugin is sent the text of the error."""
 
     async def register(self, plugin: Plugin) -> None:
-        """Take the plugin into service; an error is told to the plugin, and deregister follows."""
+        """Take the plugin into service; if this raises, the plugin is sent the error, and deregister follows."""
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Let the plugin go; its socket is gone, or a newer one is in its place."""
+        """Take the plugin out of service: its socket is gone or replaced, or the registration failed."""
 
 
 def policy_of(handler: Handler) -> InstancePolicy:
@@ -59,30 +60,30 @@ def policy_of(handler: Handler) -> InstancePolicy:
 
 @attrs.define(eq=False)
 class Lane:
-    """What is asked of one name: the call under way, and what waits for its turn."""
+    """The asks for one plugin name: the one whose call is under way, and those that wait for it."""
 
-    #: None once it was withdrawn.
+    #: The ask whose turn it is; None once it was withdrawn.
     present: m.Ask | None
-    #: The scope of its call; None before that begins.
+    #: The scope of its call; None before the call begins.
     scope: trio.CancelScope | None = None
-    #: Made when there is something to keep: most lanes never hold more than the one ask.
+    #: Made when it is needed: most lanes never hold more than one ask.
     waiting: deque[m.Ask] | None = None
 
     def put(self, ask: m.Ask) -> None:
-        """Let an ask wait for its turn."""
+        """Add an ask that waits for its turn."""
         if self.waiting is None:
             self.waiting = deque((ask,))
         else:
             self.waiting.append(ask)
 
     def next(self) -> m.Ask | None:
-        """Go on to what waits, and return it; None if nothing does."""
+        """Go on to the next ask and return it, or None if there is none."""
         self.scope = None
         self.present = self.waiting.popleft() if self.waiting else None
         return self.present
 
     def withdraw(self, asked: m.Validate) -> None:
-        """Cut off the call of ``asked``, or let it never begin; nothing if it has ended."""
+        """Cancel the call of ``asked``, or remove the ask before its call; do nothing if the call has ended."""
         if self.present is asked:
             self.present = None
             if self.scope is not None:
@@ -91,23 +92,23 @@ class Lane:
             self.waiting = deque(ask for ask in self.waiting if ask is not asked)
 
 
-#: By plugin name: a lane for each that something is asked of. They outlive a crash of the actor.
+#: The lanes in use, by plugin name. They outlive a crash of the actor.
 Lanes = dict[str, Lane]
 
 
 class HandlerInbox:
-    """The inbox of a handler actor: a memory channel that several workers share, with a bell that wakes them.
+    """The inbox of a handler actor: a memory channel that several workers share.
 
-    A message stays in the channel until a worker runs and takes it. A worker that waited in the channel itself would be
-    given it to find when it runs, later, so that two messages of one name, say a Register and its Deregister, could be
-    taken in by two workers in either order. Its size is bounded by the protocol.
+    A message stays in the channel until a worker runs and takes it; workers wait in a parking lot. A worker that waited
+    in the channel would be handed its message before it runs. Then two workers could handle two messages of one name,
+    a Register and its Deregister for example, in either order. The protocol bounds the size of the inbox.
     """
 
-    __slots__ = ("_bell", "_closed", "_receive", "_send", "_waiting")
+    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_waiting")
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[m.HandlerMessage](math.inf)
-        self._bell = trio.lowlevel.ParkingLot()
+        self._sleepers = trio.lowlevel.ParkingLot()
         self._waiting = 0
         self._closed = False
 
@@ -119,14 +120,14 @@ class HandlerInbox:
         """
         self._send.send_nowait(message)
         self._waiting += 1
-        if self._bell:
-            self._bell.unpark()
+        if self._sleepers:
+            self._sleepers.unpark()
 
     def close(self) -> None:
-        """Let the actor end when it has done all that it was asked."""
+        """Let the actor end when it has answered everything that it was asked."""
         self._closed = True
         self._send.close()
-        self._bell.unpark_all()
+        self._sleepers.unpark_all()
 
     def receive_nowait(self) -> m.HandlerMessage | None:
         """Return the next message; None if there is none."""
@@ -142,16 +143,16 @@ class HandlerInbox:
         while not self._waiting:
             if self._closed:
                 return None
-            await self._bell.park()
+            await self._sleepers.park()
         return self.receive_nowait()
 
 
 async def run(handler: Handler, inbox: HandlerInbox, timeout: float, lanes: Lanes | None = None) -> None:
     """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds.
 
-    ``lanes`` is handed to a restarted actor again, since everybody who asked waits for an answer. It takes up what its
-    predecessor had not begun. A Validate or Register that was under way has failed; a Deregister is asked again, since
-    one that is lost would leave the plugin with its handler for ever.
+    ``lanes`` is handed to a restarted actor again, because the registrations wait for their answers. It goes on with
+    the asks that its predecessor had not begun. A Validate or Register that was under way has failed. A Deregister is
+    called again: if it were lost, the handler would keep the plugin for ever.
     """
     async with trio.open_nursery() as nursery:
         pool = _Pool(handler, inbox, timeout, nursery, {} if lanes is None else lanes)
@@ -159,17 +160,17 @@ async def run(handler: Handler, inbox: HandlerInbox, timeout: float, lanes: Lane
         await pool.work()
 
 
-#: Workers that may wait for asks; one more than that goes home.
+#: How many workers may wait for asks; any more end.
 MAX_IDLE = 4
-#: Asks that a worker takes before other actors have their turn.
+#: How many asks a worker takes before other actors have their turn.
 BATCH = 16
 
 
 class _Pool:
-    """Workers that share one inbox. One always waits for the next ask, so that a call that waits holds up nobody.
+    """Workers that share one inbox. One always waits for the next ask, so that a slow call delays no other.
 
-    Most calls end at once, and those of a storm come many at a time: then one worker takes them one after the other,
-    without a new task or a wake for each.
+    Most calls end at once, and in a storm many come together. Then one worker takes them in turn, without a new task or
+    a wake-up for each.
     """
 
     def __init__(
@@ -184,13 +185,13 @@ class _Pool:
         self._inbox = inbox
         self._timeout = timeout
         self._nursery = nursery
-        #: Workers that wait for an ask, or are about to.
+        #: The number of workers that wait for an ask, or are about to.
         self._idle = 1
-        #: One for each name that a worker is busy with.
+        #: One lane for each name that a worker is busy with.
         self._lanes = lanes
 
     async def work(self) -> None:
-        """Take asks until the inbox ends, or until enough others wait for them; whoever starts it counts it as idle."""
+        """Take asks until the inbox ends or enough other workers wait; the caller has counted this worker as idle."""
         while (ask := await self._inbox.receive()) is not None:
             self._idle -= 1
             await self._take(ask)
@@ -216,7 +217,7 @@ class _Pool:
             lane.put(ask)
             return
         if not self._idle:
-            # Counted before it runs, so that a batch of asks starts one and not many.
+            # Counted before it runs, so that a batch of asks starts one worker and not many.
             self._idle += 1
             self._nursery.start_soon(self.work)
         lane = self._lanes[name] = Lane(ask)
@@ -228,7 +229,7 @@ class _Pool:
             lane.withdraw(ask)
 
     def resume(self) -> None:
-        """Begin with what a crashed actor left."""
+        """Go on with the asks that a crashed actor left."""
         for name, lane in self._lanes.items():
             ask = lane.present
             if lane.scope is not None and not isinstance(ask, m.Deregister):
@@ -262,7 +263,7 @@ async def _call(handler: Handler, ask: m.Ask) -> None:
 
 
 async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> tuple[Outcome, str]:
-    """The one place where code that we did not write may fail as it likes."""
+    """Call the handler, which may fail in any way; return how the call ended, and the error."""
     try:
         # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
         with trio.move_on_after(timeout) as scope:
@@ -270,7 +271,7 @@ async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> 
             await _call(handler, ask)
     except PluginError as error:
         return Outcome.REFUSED, _words(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a handler's error is its plugin's failure alone
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
         return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}"
     except BaseExceptionGroup as group:
         if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
@@ -282,7 +283,7 @@ async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> 
 
 
 def _words(error: BaseException) -> str:
-    """Return the text of an error whose class we did not write, and which may fail to give it."""
+    """Return the text of an error, whose class may be a user's and may fail to give it."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - see above

@@ -10,8 +10,8 @@ from .instances import Instances
 class CSIHandler:
     """Accepts CSI drivers of version 0.x and 1.x and keeps them by name.
 
-    A second driver of one name must bring a strictly higher version, unless it has the same endpoint: then it is the
-    same driver behind a registrar that was restarted, and registrars all call themselves "1.0.0".
+    A second driver of one name must bring a strictly higher version, unless it has the same endpoint. Then it is the
+    same driver, whose registrar was restarted; all registrars give their version as "1.0.0".
     """
 
     instances = InstancePolicy.HIGHEST_VERSION

@@ -8,7 +8,7 @@ from .instances import Instances
 
 
 class DRAHandler:
-    """Accepts DRA drivers that serve a service this node knows; of several of one name the newest is active.
+    """Accepts DRA drivers that serve a service known to this node; of several of one name the newest is active.
 
     Rolling updates run two instances of one driver at a time, each on an endpoint of its own.
     """

@@ -1,4 +1,4 @@
-"""What a handler keeps of the plugins that it registered: per name, every instance, in the order of registration."""
+"""The plugins that a handler has registered: for each name all instances, in the order of registration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handlers that a node has without being given any: the built-in ones, and those that are installed beside it."""
+"""The handlers that a node has by itself: the built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .dra import DRAHandler
 
 
 def built_in_handlers() -> dict[str, Handler]:
-    """Return a new handler for each of the types that plugind knows by itself."""
+    """Return a new handler for each built-in type."""
     return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(), DRA: DRAHandler()}
 
 
@@ -29,6 +29,6 @@ def installed_handlers() -> dict[str, Handler]:
             found[entry.name] = entry.load()()
         except Exception as error:
             raise ConfigError(
-                f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; mend or uninstall it"
+                f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; repair or uninstall it"
             ) from error
     return found

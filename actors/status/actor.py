@@ -1,7 +1,7 @@
-"""The status actor: it gets every change of state, and owns the view that people and programs are shown.
+"""The status actor: it receives every change of state, and owns the view that people and programs are shown.
 
-Its loop waits for its inbox alone. Subscribers are told with ``send_nowait``, and dropped when they lag; connections to
-the status socket are tasks of their own in this actor's nursery, which read the view.
+Its loop waits only for its inbox. Changes are sent to subscribers with ``send_nowait``, and a subscriber that lags is
+dropped. Connections to the status socket are tasks of their own in the nursery of this actor; they read the view.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .listener import listen
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
-#: Messages that are taken in before other actors have their turn: less than a millisecond.
+#: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
 
@@ -70,7 +70,7 @@ async def run(
             nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed))
             task_status.started()
             await actor.run(inbox)
-            # Whoever asked gets the answer; watchers were told the end.
+            # Requests under way are answered within the grace; streams end now.
             nursery.cancel_scope.deadline = trio.current_time() + config.grace
             api.end_watches()
             listener.close()
@@ -103,7 +103,7 @@ class _Status:
             await trio.lowlevel.checkpoint()
 
     def _change(self, change: StateChanged) -> None:
-        """What comes most, some seven times for each registration: a few microseconds."""
+        """Apply a change of state, the most frequent message: some seven for each registration."""
         before, after = self.memory.view.apply(change)
         self.memory.metrics.count(change, after or before)
         if after is not None:
@@ -144,7 +144,7 @@ class _Status:
                 assert_never(message)
 
     async def _snapshot(self, *, history: bool) -> Snapshot:
-        """The whole view at one moment: nothing is taken in meanwhile, but others have their turn."""
+        """Return the whole view at one moment: the actor reads no message meanwhile, but others have their turn."""
         plugins = []
         for number, row in enumerate(self.memory.view.rows.values()):
             plugins.append(row.status_with_history if history else row.status)
@@ -172,7 +172,7 @@ class _Status:
         return True
 
     def _notify_lagging(self) -> None:
-        """Those who were dropped are told as soon as there is room, as the last that they are told."""
+        """Send the subscribers that were dropped their last message, as soon as there is room for it."""
         self.memory.lagging[:] = [address for address in self.memory.lagging if not _send(address, Lagged())]
 
     # --- what is logged: each change once -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class _Status:
         last = after.last
         level = _LEVELS.get(last.state, Level.DEBUG)
         if level is Level.INFO and before is not None and _says_the_same(after):
-            # One more try that failed as the last one did is no news (Kubernetes issue 94827).
+            # A try that failed for the same reason as the last one is not worth a line (Kubernetes issue 94827).
             level = Level.DEBUG
         if not self._log.enabled(level):
             return
@@ -217,7 +217,7 @@ class _Status:
         )
 
     def _note_restart(self, message: ActorRestarted) -> None:
-        # The error may be a whole traceback, whose last line says what it was.
+        # The error may be a whole traceback, whose last line names it.
         error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
         kind = self.memory.metrics.count_restart(message.name)
         count = self.memory.metrics.restarts[kind]
@@ -227,7 +227,7 @@ class _Status:
             "actor crashed and was restarted",
             actor=message.name,
             error=error,
-            # The end of it says where; the log cuts a value at its own limit.
+            # The end of it says where; the log limits the length of a value.
             traceback=message.error[-1000:] if "\n" in message.error else None,
         )
 
@@ -261,7 +261,7 @@ M = TypeVar("M")
 
 
 def _send(address: Address[M], message: M) -> bool:
-    """Whether the message was taken, or there is nobody left to take it."""
+    """Return False if the inbox is full; a message to a reader that is gone counts as sent."""
     try:
         address.send_nowait(message)
     except trio.WouldBlock:

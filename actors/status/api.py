@@ -30,33 +30,33 @@ from ...protocol.view import Row, View
 from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
 from . import exposition
 
-#: Plugins to a piece of a listing: about a millisecond of work, then others have their turn.
+#: How many plugins of a listing are written before other actors have their turn: about a millisecond of work.
 PIECE = 50
-#: Changes that a watcher of the status socket may lag behind.
+#: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
 JSON_LINES = "application/jsonl"
 
 
 @attrs.frozen
 class StatusConfig:
-    """What the status actor is told; times are seconds."""
+    """The configuration of the status actor; times are seconds."""
 
-    #: Where the status socket is made; None makes none.
+    #: The path of the status socket; None for no socket.
     socket: str | None = None
     #: The roots whose first scan readiness waits for.
     roots: tuple[str, ...] = ()
-    #: Names of plugins without which the node is not ready (behaviour 40).
+    #: The node is ready when plugins of these names are registered (behaviour 40).
     expected: tuple[str, ...] = ()
     #: Show ``plugin_manager_total_plugins``, a series for each path, up to ``max_path_metrics`` paths.
     path_metrics: bool = True
     max_path_metrics: int = 2000
-    #: A root that has not been scanned for as long is degraded: its watcher hangs.
+    #: A root that was not scanned for so long is degraded: its watcher hangs.
     heartbeat: float = 60.0
-    #: An actor that crashed is told of as degraded for as long.
+    #: An actor is shown as degraded for so long after a crash.
     remember_restart: float = 300.0
-    #: For the reconciler to answer a retry.
+    #: The deadline of the reconciler for the answer to a retry.
     retry: float = 5.0
-    #: For connections to end when the actor does.
+    #: How long requests may go on after the actor has ended.
     grace: float = 1.0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     #: Unix time, for ``watch``.
@@ -74,12 +74,12 @@ class LastCrash:
 
 @attrs.define
 class Memory:
-    """What the status actor knows. The supervisor hands the same one to a restarted actor, so that nothing is lost."""
+    """What the status actor knows. A restarted actor gets the same memory, so nothing is lost."""
 
     view: View = attrs.field(factory=View)
     metrics: Metrics = attrs.field(factory=Metrics)
     subscribers: list[Address[ViewMessage]] = attrs.field(factory=list)
-    #: Subscribers that were too slow and are still to be told so.
+    #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
 
@@ -94,7 +94,7 @@ class Api:
     _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
-        """Let those who watch know that nothing more will come."""
+        """End the streams of ``/watch``."""
         for watch in self._watches:
             watch.close()
 
@@ -125,7 +125,7 @@ class Api:
         return Response(200, "application/json", write=partial(_write_list, rows))
 
     def _describe(self, request: Request) -> Response:
-        # Bytes, since a socket's name need not be UTF-8 (fault 21).
+        # Bytes, because the name of a socket need not be UTF-8 (fault 21).
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
         if not rows:
@@ -166,7 +166,7 @@ class Api:
                 self.memory.subscribers.remove(writer)
 
     def _lines(self, statuses: Iterable[PluginStatus], then: float) -> bytes:
-        """JSON lines of how it was at ``then``; the wall clock is asked here, at the edge."""
+        """Return JSON lines for the statuses at ``then``, with the time of the wall clock."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         return b"".join(
             json.dumps({"time": unix, **plugin_to_json(status, then)}).encode() + b"\n" for status in statuses
@@ -176,7 +176,7 @@ class Api:
         target = _retry_target(request.body)
         if target is None:
             return problem(400, 'the body is to be {"target": NAME or SOCKET}')
-        # By path: the view knows names of sockets that wait and have no claim to them now, and paths as shown.
+        # By path: the view also knows the names of sockets that have no claim now, and paths as they are shown.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
         asked = [row.last.socket for row in rows] or [target]
         writer, reader = trio.open_memory_channel[RetryAnswered](len(asked))

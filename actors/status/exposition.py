@@ -1,7 +1,8 @@
 """What ``/metrics`` shows: the counted values as metric families, rendered by prometheus-client.
 
-A part of the status actor. Families with bounded labels are rendered at once; the compatible gauge with a series for
-each path (behaviour 39) in pieces between which other actors run, and not at all above a number of paths (fault 92).
+A part of the status actor. Families with bounded labels are rendered at once. The gauge that is compatible with the
+kubelet has a series for each path (behaviour 39): it is rendered in pieces, between which other actors run, and left
+out above a number of paths (fault 92).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...protocol.text import encodable
 from ...protocol.view import Row
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-#: Paths to a piece: about two milliseconds.
+#: How many paths a piece has: about two milliseconds of work.
 PIECE = 100
 
 
@@ -27,7 +28,7 @@ class _Families(Collector):
         self._families = families
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is told beforehand: the registry has one collector and lives for one rendering."""
+        """Describe nothing: the registry has one collector and is used for one rendering."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -41,7 +42,7 @@ def _render(families: Iterable[Metric]) -> bytes:
 
 
 def render(metrics: Metrics, rows: list[Row], *, path_metrics: bool, max_paths: int) -> Iterator[bytes]:
-    """Yield the exposition piece by piece, each the work of a few milliseconds."""
+    """Yield the exposition in pieces, each a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
     yield _render(_bounded(metrics, rows, suppressed=suppressed))
     if path_metrics and not suppressed:
