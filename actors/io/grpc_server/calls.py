@@ -123,7 +123,7 @@ class Calls:
     def take_reset(self, stream_id: int) -> None:
         """Cancel a call that the client has reset."""
         if (call := self._open.get(stream_id)) is not None:
-            call.request.reset = True
+            call.request.abort()
             call.scope.cancel()
 
     # The life of a call

@@ -70,6 +70,10 @@ class RequestBuffer:
         self.ended = True
         self._changed.set()
 
+    def abort(self) -> None:
+        """Take note that the client has reset the call."""
+        self.reset = True
+
     def release(self) -> None:
         """Acknowledge what will not be read, so that other calls of the connection do not starve."""
         while self._chunks:
