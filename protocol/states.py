@@ -1,4 +1,4 @@
-"""The values of the lifecycle of one socket: its states, the events that reach it and the commands that it gives.
+"""The values of one socket's lifecycle: its states, the events that it takes and the commands that it returns.
 
 What follows from what is decided in ``plugind.protocol.lifecycle``.
 """
@@ -20,9 +20,9 @@ class Retry(enum.Enum):
 
     #: Wait as the backoff says, and try again.
     BACKOFF = "backoff"
-    #: Nobody listens: stale, looked at again with backoff and on any event (behaviour 15).
+    #: Nobody listens: the socket is stale, and is dialed again by backoff and when it changes (behaviour 15).
     STALE = "stale"
-    #: The same would come of every further try: parked until the socket changes or someone asks.
+    #: Every further try would fail alike: the plugin is parked until the socket changes or a retry is asked.
     NEVER = "never"
 
 
@@ -47,7 +47,7 @@ class ThenWait:
 
 @value
 class ThenPark:
-    """Park for this reason, until a handler of ``until_type`` is added where that is given."""
+    """Park for this reason; if ``until_type`` is given, until a handler of that type is added."""
 
     reason: str
     attempt: int
@@ -56,7 +56,7 @@ class ThenPark:
 
 @value
 class ThenEnd:
-    """End the actor: the socket is gone, or plugind stops."""
+    """End the actor: the socket was removed, or plugind stops."""
 
     stopped: bool = False
 
@@ -79,7 +79,7 @@ class Dialing:
 
 @value
 class AskingInfo:
-    """GetInfo is on its way."""
+    """The plugin is asked for its info."""
 
     generation: int
     attempt: int
@@ -87,7 +87,7 @@ class AskingInfo:
 
 @value
 class Claiming:
-    """Waiting to be admitted under (type, name); shown as validating."""
+    """The reconciler is asked to admit the plugin to its (type, name); shown as validating."""
 
     generation: int
     attempt: int
@@ -115,7 +115,7 @@ class Registering:
 
 @value
 class Notifying:
-    """Telling the plugin that it is registered; ``stopping`` ends the actor afterwards."""
+    """The plugin is notified that it is registered; ``stopping`` ends the actor afterwards."""
 
     generation: int
     attempt: int
@@ -126,7 +126,9 @@ class Notifying:
 
 @value
 class Refusing:
-    """Telling the plugin that it is not registered, and why; whether that arrives is a fact of its own (behaviour 32).
+    """The plugin is notified that it is not registered, and why.
+
+    What follows does not depend on whether the notification arrives (behaviour 32).
 
     Shown as notifying.
     """
@@ -156,7 +158,7 @@ class Waiting:
 
 @value
 class Stale:
-    """A socket file that nobody listens on; its own state, cheap, looked at again (behaviour 15, fault 28)."""
+    """Nobody listens on the socket; it is dialed again by backoff (behaviour 15, fault 28)."""
 
     generation: int
     attempt: int
@@ -165,7 +167,7 @@ class Stale:
 
 @value
 class Parked:
-    """No more tries until the socket changes, someone asks, or a handler of ``until_type`` is added."""
+    """No more tries until the socket changes, a retry is asked, or a handler of ``until_type`` is added."""
 
     generation: int
     attempt: int
@@ -176,7 +178,7 @@ class Parked:
 
 @value
 class Registered:
-    """The plugin is registered, and knows it."""
+    """The plugin is registered, and was notified of it."""
 
     generation: int
     attempt: int
@@ -225,7 +227,7 @@ State = (
 
 @value
 class Dialed:
-    """The connection stands."""
+    """The connection is established."""
 
 
 @value
@@ -246,7 +248,7 @@ class InfoReceived:
 
 @value
 class InfoRejected:
-    """GetInfo answered what no handler may see; the plugin is told (faults 51, 72 and 73)."""
+    """GetInfo answered what no handler may see; the plugin is notified (faults 51, 72 and 73)."""
 
     reason: str
 
@@ -274,8 +276,11 @@ Event = CommandOutcome | LifecycleMessage
 
 @value
 class Dial:
-    """Connect. ``patient`` allows for a plugin between bind and listen (behaviour 12); a socket that was refused once
-    is looked at again quickly, by backoff."""
+    """Connect.
+
+    ``patient`` retries a refused connection for a moment, for a plugin between bind and listen (behaviour 12). A socket
+    that has refused before is not waited for: it is retried by backoff.
+    """
 
     patient: bool
 
@@ -316,7 +321,7 @@ class AskDeregister:
 
 @value
 class Notify:
-    """Call NotifyRegistrationStatus; registered when ``error`` is None."""
+    """Call NotifyRegistrationStatus, with success if ``error`` is None."""
 
     error: str | None
 
@@ -335,7 +340,7 @@ class HangUp:
 
 @value
 class Announce:
-    """Tell the reconciler that the handler took the plugin."""
+    """Report to the reconciler that the handler has registered the plugin."""
 
 
 @value

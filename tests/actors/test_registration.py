@@ -37,7 +37,7 @@ def colour(name: str = "red.example.com") -> FakePlugin:
 # --- the way ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_is_asked_to_validate_then_to_register_and_the_plugin_is_told(
+async def test_a_handler_validates_and_registers_before_the_plugin_is_notified(
     autojump_clock: MockClock,
 ) -> None:
     """plugin_manager_test TestPluginRegistration: sockets at depths 0 to 2 give exactly validate, then register."""
@@ -52,7 +52,7 @@ async def test_a_handler_is_asked_to_validate_then_to_register_and_the_plugin_is
             assert handler.asked(socket) == ["validate", "register"]
 
 
-async def test_what_the_plugin_says_reaches_its_handler_and_an_empty_endpoint_is_its_socket(
+async def test_the_handler_gets_the_info_of_the_plugin_with_its_socket_for_an_empty_endpoint(
     autojump_clock: MockClock,
 ) -> None:
     """Section Register: default an empty endpoint to the socket path."""
@@ -88,7 +88,7 @@ async def test_sockets_that_are_there_before_the_start_are_registered(autojump_c
         assert [node.timeline(f"{number}.sock") for number in range(10)] == [registered_at(0.0)] * 10
 
 
-async def test_each_conversation_of_many_goes_its_own_way_side_by_side(autojump_clock: MockClock) -> None:
+async def test_many_conversations_run_side_by_side_and_do_not_mix(autojump_clock: MockClock) -> None:
     """Executor TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin and
     TestOperationExecutor_UnregisterPlugin_ConcurrentUnregisterPlugin: different paths run in parallel."""
     handler = FakeHandler().always("register", Takes(3.0)).always("deregister", Takes(2.0))
@@ -113,7 +113,7 @@ async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registe
         assert [node.timeline(socket)[-1] for socket in ("a.sock", "b.sock")] == at(0.0, "registered", "registered")
 
 
-async def test_a_conversation_that_is_over_makes_room_for_the_next_at_once(autojump_clock: MockClock) -> None:
+async def test_a_conversation_that_ends_frees_its_dial_slot_at_once(autojump_clock: MockClock) -> None:
     """Behaviour 22: more than there are dial slots."""
     handlers = {"Colour": FakeHandler()}
     async with SimulatedNode(handlers=handlers) as node:
@@ -123,7 +123,7 @@ async def test_a_conversation_that_is_over_makes_room_for_the_next_at_once(autoj
         assert [node.timeline(f"{number}.sock")[-1] for number in range(80)] == [(0.0, "registered")] * 80
 
 
-async def test_no_more_conversations_than_have_a_place_begin_at_once(autojump_clock: MockClock) -> None:
+async def test_no_more_conversations_begin_at_once_than_there_are_dial_slots(autojump_clock: MockClock) -> None:
     """Fault 47."""
     async with SimulatedNode() as node:
         for number in range(80):
@@ -154,7 +154,7 @@ async def test_a_plugin_between_bind_and_listen_is_awaited_without_a_counted_fai
         assert len(node.network.dials) < 20
 
 
-async def test_a_socket_that_nobody_listens_on_is_stale_after_the_grace_and_looked_at_ever_more_rarely(
+async def test_a_socket_without_a_listener_is_stale_after_the_grace_and_retried_with_growing_delays(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 15, fault 28: stale is its own state, with backoff; the socket is never unlinked by us."""
@@ -179,7 +179,7 @@ async def test_a_socket_that_nobody_listens_on_is_stale_after_the_grace_and_look
         assert node.timeline("a.sock")[10:] == registered_at(16.5)
 
 
-async def test_a_stale_socket_that_is_touched_is_looked_at_at_once(autojump_clock: MockClock) -> None:
+async def test_a_stale_socket_that_is_touched_is_dialed_at_once(autojump_clock: MockClock) -> None:
     """Behaviours 3 and 15: looked at again on any event."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(), listening=False)
@@ -296,7 +296,7 @@ async def test_a_plugin_without_the_method_is_parked_for_its_generation(autojump
         (FakePlugin("Colour", "a", ["1"] * 129), "more than 128 supported versions"),
     ],
 )
-async def test_a_plugin_that_says_what_nobody_may_see_is_told_so(
+async def test_a_plugin_with_unacceptable_info_is_notified_of_the_reason(
     autojump_clock: MockClock, plugin: FakePlugin, reason: str
 ) -> None:
     """Faults 42, 51 and 73: refused before any handler sees it, told, and retried."""
@@ -314,7 +314,7 @@ async def test_a_plugin_that_says_what_nobody_may_see_is_told_so(
 # --- the handler says no ----------------------------------------------------------------------------------------------
 
 
-async def test_a_plugin_of_an_unknown_type_is_told_and_parked_and_tried_when_a_handler_comes(
+async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handler_is_added(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 29, fault 74: the reference's words; parked until such a handler is added, then tried at once."""
@@ -337,7 +337,7 @@ async def test_a_plugin_of_an_unknown_type_is_told_and_parked_and_tried_when_a_h
         assert other.calls[2:] == []
 
 
-async def test_a_plugin_that_does_not_pass_validation_is_told_in_the_words_of_the_reference(
+async def test_a_plugin_that_fails_validation_is_notified_in_the_words_of_the_reference(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 30, fault 75; generator TestNotifyPlugin: the failure is surfaced to the plugin."""
@@ -355,7 +355,7 @@ async def test_a_plugin_that_does_not_pass_validation_is_told_in_the_words_of_th
         assert node.timeline("a.sock")[5:] == registered_at(0.5)
 
 
-async def test_a_register_that_fails_is_told_undone_and_retried(autojump_clock: MockClock) -> None:
+async def test_a_failed_register_is_notified_undone_and_retried(autojump_clock: MockClock) -> None:
     """Behaviours 31, 34 and 36, fault 81: deregistered exactly once for an attempted register, then tried again."""
     handler = FakeHandler().script("register", Fails("no room"))
     error = "RegisterPlugin error -- plugin registration failed with err: ValueError: no room"
@@ -376,7 +376,7 @@ async def test_a_register_that_fails_is_told_undone_and_retried(autojump_clock: 
         ]
 
 
-async def test_a_plugin_that_exits_when_it_is_refused_is_logged_no_more(autojump_clock: MockClock) -> None:
+async def test_a_plugin_that_exits_when_it_is_refused_is_not_reported_again(autojump_clock: MockClock) -> None:
     """Fault 77, behaviour 32: node-driver-registrar exits when told no; the first cause is what is shown."""
     handler = FakeHandler().script("validate", Fails("not now"))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -394,7 +394,7 @@ async def test_a_plugin_that_exits_when_it_is_refused_is_logged_no_more(autojump
 # --- notify -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_notify_that_fails_is_retried_alone_on_new_connections(autojump_clock: MockClock) -> None:
+async def test_a_failed_notification_is_retried_alone_on_new_connections(autojump_clock: MockClock) -> None:
     """Behaviour 33, fault 36; DRA end-to-end: a failed notify is retried. The handler's register runs once."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -411,7 +411,7 @@ async def test_a_notify_that_fails_is_retried_alone_on_new_connections(autojump_
         assert plugin.accepted == 4
 
 
-async def test_a_notify_that_never_succeeds_is_given_up_and_the_register_undone(autojump_clock: MockClock) -> None:
+async def test_after_the_last_failed_notification_the_plugin_is_deregistered(autojump_clock: MockClock) -> None:
     """Behaviour 33, fault 35, generator TestNotifyPlugin: the failure with its cause, rolled back, then all anew."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -456,7 +456,7 @@ async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(aut
         assert handler.asked() == ["validate", "register", "deregister"]
 
 
-async def test_a_connection_lost_while_register_is_slow_is_dialed_again_for_the_notify(
+async def test_a_connection_lost_during_a_slow_register_is_dialed_again_to_notify(
     autojump_clock: MockClock,
 ) -> None:
     """Fault 36: dialed again at once; nothing is asked or registered twice."""
@@ -474,7 +474,7 @@ async def test_a_connection_lost_while_register_is_slow_is_dialed_again_for_the_
         assert handler.asked() == ["validate", "register"]
 
 
-async def test_a_plugin_that_never_answers_the_notify_costs_five_seconds_a_try(autojump_clock: MockClock) -> None:
+async def test_each_unanswered_notification_ends_after_five_seconds(autojump_clock: MockClock) -> None:
     """Behaviour 26: notify 5 s."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "a", hang="notify"))

@@ -139,7 +139,9 @@ async def test_a_socket_that_vanishes_is_deregistered_if_register_was_asked(
 
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
-async def test_a_socket_that_is_replaced_is_left_and_begun_anew(autojump_clock: MockClock, scene: Scene) -> None:
+async def test_a_socket_that_is_replaced_is_abandoned_and_the_new_one_registered(
+    autojump_clock: MockClock, scene: Scene
+) -> None:
     """Behaviours 19, 20 and 24, fault 10; reconciler Test_Run_Positive_ReRegister: unregister before register.
 
     Actual state Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID, desired state
@@ -236,7 +238,7 @@ async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_en
         assert handler.asked() == ["validate", "register", "deregister"]
 
 
-async def test_a_deregister_that_fails_or_hangs_leaves_the_state_clean(autojump_clock: MockClock) -> None:
+async def test_a_registration_whose_deregister_fails_or_hangs_still_ends(autojump_clock: MockClock) -> None:
     """Fault 84, goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics: it was asked, that is all."""
     handler = FakeHandler().script("deregister", Fails("broken"), Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:

@@ -81,7 +81,7 @@ async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
 REFUSED = f"RegisterPlugin error -- dial failed at socket {SOCKET}, err: too slow"
 
 
-async def test_an_operation_that_ends_is_told_once_with_its_outcome_and_its_time(autojump_clock: MockClock) -> None:
+async def test_an_operation_that_ends_is_reported_once_with_its_outcome_and_duration(autojump_clock: MockClock) -> None:
     async with running() as rig:
         await trio.sleep(3)
         assert rig.said() == [
@@ -91,7 +91,7 @@ async def test_an_operation_that_ends_is_told_once_with_its_outcome_and_its_time
         ]
 
 
-async def test_an_operation_that_became_pointless_is_told_as_superseded(autojump_clock: MockClock) -> None:
+async def test_an_operation_that_was_abandoned_is_reported_as_superseded(autojump_clock: MockClock) -> None:
     async with running() as rig:
         await trio.sleep(0.5)
         rig.inbox.send_nowait(vanished())
@@ -103,7 +103,7 @@ async def test_an_operation_that_became_pointless_is_told_as_superseded(autojump
         ]
 
 
-async def test_a_deregister_is_waited_for_until_it_is_answered(autojump_clock: MockClock) -> None:
+async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
     """Fault 84, seed 448: many calls may come before it under the same name, each with its deadline."""
     handler = Asked()
     async with running(handler) as rig:
@@ -117,7 +117,7 @@ async def test_a_deregister_is_waited_for_until_it_is_answered(autojump_clock: M
         assert rig.said() == [(StateName.DIALING, None, Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0))]
 
 
-async def test_a_plugin_that_is_let_go_by_a_stop_is_shown_as_gone(autojump_clock: MockClock) -> None:
+async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock: MockClock) -> None:
     """Behaviour 42."""
     handler = Asked()
     async with running(handler) as rig:

@@ -145,7 +145,9 @@ async def test_an_answer_that_comes_byte_by_byte_in_time_is_an_answer(
         assert 0.05 < node.now < 1.0
 
 
-async def test_a_node_without_descriptors_tries_again(autojump_clock: MockClock, handler: FakeHandler) -> None:
+async def test_a_dial_that_fails_for_want_of_descriptors_is_retried(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
     """Fault 46."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.network.exhausted = 2

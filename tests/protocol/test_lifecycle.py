@@ -34,7 +34,7 @@ from plugind.tests.protocol.playbook import (
 # --- the way of a plugin that does all well ---------------------------------------------------------------------------
 
 
-def test_a_good_plugin_is_dialed_asked_validated_registered_and_notified() -> None:
+def test_a_plugin_without_faults_is_dialed_validated_registered_and_notified() -> None:
     """The order of the reference: dial, GetInfo, handler by type, validate, register, notify."""
     assert play(*TO_REGISTERED) == script(
         """
@@ -49,7 +49,7 @@ def test_a_good_plugin_is_dialed_asked_validated_registered_and_notified() -> No
     )
 
 
-def test_a_registered_plugin_whose_socket_goes_is_deregistered() -> None:
+def test_a_registered_plugin_whose_socket_is_removed_is_deregistered() -> None:
     """Behaviour 36; fault 38: though its process may live on."""
     assert then(after(*TO_REGISTERED), vanished(), HandlerAccepted()) == script(
         """
@@ -59,7 +59,7 @@ def test_a_registered_plugin_whose_socket_goes_is_deregistered() -> None:
     )
 
 
-def test_a_deregistration_that_fails_leaves_a_clean_state_all_the_same() -> None:
+def test_after_a_deregistration_that_fails_none_is_pending() -> None:
     """Fault 84."""
     assert then(after(*TO_REGISTERED, vanished()), Failed("boom")) == "Failed('boom') → Gone(g1) | Release(g1)"
 
@@ -67,7 +67,7 @@ def test_a_deregistration_that_fails_leaves_a_clean_state_all_the_same() -> None
 # --- the ways off it --------------------------------------------------------------------------------------------------
 
 
-def test_a_dial_that_fails_is_waited_out_and_tried_again() -> None:
+def test_a_dial_that_fails_is_retried_by_backoff() -> None:
     """Behaviours 23 and 27: the plugin is not told, since nobody is there to be."""
     assert play(Failed("no answer"), Elapsed(), Failed("no answer"), Elapsed(), *TO_INFO) == script(
         """
@@ -81,7 +81,7 @@ def test_a_dial_that_fails_is_waited_out_and_tried_again() -> None:
     )
 
 
-def test_a_socket_that_nobody_listens_on_is_stale_and_looked_at_again() -> None:
+def test_a_socket_without_a_listener_is_stale_and_dialed_again() -> None:
     """Behaviour 15, fault 28."""
     assert then(after(), Failed("refused", Retry.STALE), Elapsed(), Failed("refused", Retry.STALE), TOUCHED) == script(
         """
@@ -107,7 +107,7 @@ def test_a_socket_that_can_never_be_dialed_is_parked_until_it_changes() -> None:
     )
 
 
-def test_a_plugin_that_does_not_implement_get_info_is_parked_until_somebody_asks() -> None:
+def test_a_plugin_that_does_not_implement_get_info_is_parked_until_a_retry_is_asked() -> None:
     """Behaviour 28, fault 71: terminal for that generation."""
     assert then(after(*TO_INFO), Failed("UNIMPLEMENTED", Retry.NEVER), m.NameFreed(), m.TryNow()) == script(
         """
@@ -118,7 +118,7 @@ def test_a_plugin_that_does_not_implement_get_info_is_parked_until_somebody_asks
     )
 
 
-def test_a_get_info_that_fails_is_waited_out() -> None:
+def test_a_get_info_that_fails_is_retried_by_backoff() -> None:
     """Behaviour 28, fault 34: nothing is registered, and nobody is told."""
     assert then(after(*TO_INFO), Failed("died"), Elapsed()) == script(
         """
@@ -128,7 +128,7 @@ def test_a_get_info_that_fails_is_waited_out() -> None:
     )
 
 
-def test_a_plugin_whose_info_is_rejected_is_told_and_tried_again() -> None:
+def test_a_plugin_whose_info_is_rejected_is_notified_and_retried() -> None:
     """Faults 51, 72 and 73."""
     assert then(after(*TO_INFO), InfoRejected("no name"), Notified(), Elapsed()) == script(
         """
@@ -140,7 +140,7 @@ def test_a_plugin_whose_info_is_rejected_is_told_and_tried_again() -> None:
     )
 
 
-def test_an_orphan_is_told_parked_and_dialed_at_once_when_its_handler_is_added() -> None:
+def test_an_orphan_is_notified_parked_and_dialed_at_once_when_its_handler_is_added() -> None:
     """Behaviour 29, fault 74. What is not meant for it does not wake it."""
     assert then(
         after(*TO_CLAIM), NO_HANDLER, Notified(), m.HandlerAvailable("U"), m.NameFreed(), m.HandlerAvailable("T")
@@ -156,7 +156,7 @@ def test_an_orphan_is_told_parked_and_dialed_at_once_when_its_handler_is_added()
     )
 
 
-def test_a_handler_that_is_added_while_the_orphan_is_told_is_not_missed() -> None:
+def test_a_handler_that_is_added_while_the_orphan_is_notified_is_not_missed() -> None:
     """Behaviour 29."""
     assert then(after(*TO_CLAIM, NO_HANDLER), m.HandlerAvailable("T"), Notified()) == script(
         """
@@ -166,7 +166,7 @@ def test_a_handler_that_is_added_while_the_orphan_is_told_is_not_missed() -> Non
     )
 
 
-def test_a_plugin_that_fails_validation_is_told_releases_its_claim_and_is_tried_again() -> None:
+def test_a_plugin_that_fails_validation_releases_its_claim_is_notified_and_retried() -> None:
     """Behaviour 30; nothing was registered, so nothing is undone."""
     assert then(after(*TO_VALIDATE), Failed("too old"), Notified(), Elapsed()) == script(
         """
@@ -178,7 +178,7 @@ def test_a_plugin_that_fails_validation_is_told_releases_its_claim_and_is_tried_
     )
 
 
-def test_a_plugin_whose_name_is_taken_is_told_and_tried_when_the_name_is_free() -> None:
+def test_a_plugin_whose_name_is_taken_is_notified_and_retried_when_the_name_is_free() -> None:
     """Behaviour 37, the policy that rejects."""
     assert then(after(*TO_CLAIM), CLAIM_REFUSED, Notified(), m.NameFreed()) == script(
         """
@@ -190,7 +190,7 @@ def test_a_plugin_whose_name_is_taken_is_told_and_tried_when_the_name_is_free() 
     )
 
 
-def test_a_claim_that_is_never_answered_is_given_back() -> None:
+def test_a_claim_that_is_never_answered_is_released() -> None:
     assert then(after(*TO_CLAIM), Failed("no answer in 240 s"), Elapsed()) == script(
         """
         Failed('no answer in 240 s') → Waiting(g1 #1 'no answer in 240 s' a) | HangUp, Release(g1), StartTimer(1)
@@ -199,7 +199,7 @@ def test_a_claim_that_is_never_answered_is_given_back() -> None:
     )
 
 
-def test_a_plugin_that_fails_to_register_is_told_deregistered_and_tried_again() -> None:
+def test_a_plugin_that_fails_to_register_is_notified_deregistered_and_retried() -> None:
     """Behaviours 31, 34 and 36, fault 81: a Register that was attempted is undone, and never the end."""
     assert then(after(*TO_REGISTER), Failed("boom"), Notified(), HandlerAccepted(), Elapsed()) == script(
         """
@@ -225,7 +225,7 @@ def test_a_plugin_that_fails_to_register_is_told_deregistered_and_tried_again() 
     ids=["info rejected", "no handler", "name taken", "validation failed", "registration failed"],
 )
 @pytest.mark.parametrize("delivery", [Notified(), Failed("the plugin hung up")], ids=["told", "not told"])
-def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_told(
+def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_notified(
     events: tuple[s.Event, ...], error: str, delivery: s.Event
 ) -> None:
     """Behaviours 29 to 32 and fault 77, in the reference's own words."""
@@ -242,7 +242,7 @@ def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_told(
 # --- telling a plugin of its success ----------------------------------------------------------------------------------
 
 
-def test_a_notify_that_fails_is_repeated_alone_on_a_new_connection() -> None:
+def test_a_notification_that_fails_is_repeated_alone_on_a_new_connection() -> None:
     """Behaviour 33, faults 35 and 36; the reference's "a failed notify is retried". Register is not asked again."""
     assert then(after(*TO_NOTIFY), Failed("EOF"), Dialed(), Notified()) == script(
         """
@@ -253,7 +253,7 @@ def test_a_notify_that_fails_is_repeated_alone_on_a_new_connection() -> None:
     )
 
 
-def test_a_notify_that_goes_on_failing_is_given_up_and_rolled_back() -> None:
+def test_a_registration_whose_notifications_all_fail_is_rolled_back() -> None:
     """Behaviour 33, fault 35: at once, then by backoff, five tries in all."""
     no = Failed("EOF")
     dial_no = Failed("refused", Retry.STALE)
@@ -322,14 +322,14 @@ OWING: dict[str, tuple[s.Event, ...]] = {
 }
 
 
-def test_the_ways_lead_to_every_state() -> None:
+def test_the_event_sequences_lead_to_every_state() -> None:
     reached = {type(after(*way)) for way, _ in OWING_NOTHING.values()} | {type(after(*way)) for way in OWING.values()}
 
     assert reached == STATE_TYPES - {s.Leaving, s.Gone}
 
 
 @pytest.mark.parametrize("name", OWING_NOTHING)
-def test_a_newer_socket_starts_afresh_from_every_state_that_owes_nothing(name: str) -> None:
+def test_a_newer_socket_is_dialed_at_once_if_no_deregistration_is_pending(name: str) -> None:
     """Behaviour 24: a re-created socket inherits no backoff. The reference's Test_Run_Positive_ReRegister."""
     way, settled = OWING_NOTHING[name]
 
@@ -337,7 +337,7 @@ def test_a_newer_socket_starts_afresh_from_every_state_that_owes_nothing(name: s
 
 
 @pytest.mark.parametrize("name", OWING_NOTHING)
-def test_a_socket_that_goes_ends_every_state_that_owes_nothing(name: str) -> None:
+def test_a_removed_socket_ends_the_actor_if_no_deregistration_is_pending(name: str) -> None:
     way, settled = OWING_NOTHING[name]
 
     assert lifecycle.step(after(*way), vanished()) == (s.Gone(1), settled)
@@ -356,7 +356,7 @@ def test_a_newer_socket_is_dialed_once_the_older_plugin_is_deregistered(name: st
 
 
 @pytest.mark.parametrize("name", OWING)
-def test_a_socket_that_goes_is_deregistered_from_every_state_that_owes_it(name: str) -> None:
+def test_a_removed_socket_is_deregistered_from_every_state_with_a_pending_deregistration(name: str) -> None:
     """Behaviours 34 and 36: exactly once for each Register that was attempted."""
     assert then(after(*OWING[name]), vanished(), HandlerAccepted()) == script(
         """
@@ -366,7 +366,7 @@ def test_a_socket_that_goes_is_deregistered_from_every_state_that_owes_it(name: 
     )
 
 
-def test_what_comes_while_a_plugin_leaves_is_done_afterwards_and_only_the_last_of_it() -> None:
+def test_of_the_messages_that_arrive_during_leaving_the_last_decides_what_follows() -> None:
     assert then(
         after(*TO_REGISTERED), vanished(), appeared(2), vanished(2), appeared(3), HandlerAccepted(), *TO_INFO
     ) == script(
@@ -381,7 +381,7 @@ def test_what_comes_while_a_plugin_leaves_is_done_afterwards_and_only_the_last_o
     )
 
 
-def test_a_successor_of_a_crashed_actor_deregisters_first_what_that_may_have_registered() -> None:
+def test_the_successor_of_a_crashed_actor_deregisters_first() -> None:
     """Fault 85."""
     assert play(HandlerAccepted(), start=lifecycle.resume(appeared(2), INFO, 1)) == script(
         """
@@ -395,7 +395,7 @@ def test_a_successor_of_a_crashed_actor_deregisters_first_what_that_may_have_reg
 
 
 @pytest.mark.parametrize("name", [name for name in OWING if name != "refusing after register"])
-def test_a_handler_that_is_withdrawn_gives_up_what_it_has_and_its_plugin_becomes_an_orphan(name: str) -> None:
+def test_a_plugin_of_a_withdrawn_handler_is_deregistered_and_becomes_an_orphan(name: str) -> None:
     assert then(
         after(*OWING[name]), m.HandlerWithdrawn("T"), HandlerAccepted(), *TO_CLAIM, NO_HANDLER, Notified()
     ) == script(
@@ -412,7 +412,7 @@ def test_a_handler_that_is_withdrawn_gives_up_what_it_has_and_its_plugin_becomes
     )
 
 
-def test_a_plugin_that_is_refused_after_register_hears_why_before_it_leaves_a_withdrawn_handler() -> None:
+def test_a_withdrawn_handler_does_not_cut_off_the_notification_of_a_failed_register() -> None:
     """It is on its way to be deregistered already."""
     assert then(after(*TO_REFUSE_AFTER_REGISTER), m.HandlerWithdrawn("T"), Notified()) == script(
         """
@@ -459,7 +459,7 @@ def test_a_registration_in_flight_is_finished_before_a_stop() -> None:
     )
 
 
-def test_a_registration_that_fails_before_a_stop_is_told_and_undone_and_not_tried_again() -> None:
+def test_a_registration_that_fails_before_a_stop_is_notified_undone_and_not_retried() -> None:
     """Fault 87."""
     assert then(after(*TO_REGISTER, m.StopAsked()), Failed("boom"), Notified(), HandlerAccepted()) == script(
         """
@@ -484,7 +484,7 @@ def test_a_notify_that_fails_before_a_stop_is_rolled_back() -> None:
 
 @pytest.mark.parametrize("name", OWING_NOTHING)
 @pytest.mark.parametrize("stop", [m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()], ids=repr)
-def test_a_stop_ends_every_state_that_owes_nothing(name: str, stop: s.Event) -> None:
+def test_a_stop_ends_the_actor_if_no_deregistration_is_pending(name: str, stop: s.Event) -> None:
     """Behaviour 42."""
     way, settled = OWING_NOTHING[name]
 
@@ -515,7 +515,7 @@ def test_nothing_begins_anew_once_a_stop_was_asked(way: tuple[s.Event, ...], eve
 # --- nudges -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_that_is_asked_for_starts_the_backoff_afresh() -> None:
+def test_a_retry_on_request_starts_the_backoff_afresh() -> None:
     """`plugind retry`; what else wakes a waiting socket goes on counting."""
     waiting = after(Failed("no"), Elapsed(), Failed("no"))
 
@@ -534,20 +534,20 @@ def test_a_retry_that_is_asked_for_starts_the_backoff_afresh() -> None:
     ids=["refusing", "refusing after register", "leaving"],
 )
 @pytest.mark.parametrize(("nudge", "attempt"), [(m.TryNow(), 1), (m.NameFreed(), 2)], ids=["asked", "name freed"])
-def test_a_nudge_before_the_backoff_begins_is_not_lost(
+def test_a_trigger_before_the_backoff_begins_is_not_lost(
     way: tuple[s.Event, ...], ending: tuple[s.Event, ...], nudge: s.Event, attempt: int
 ) -> None:
     assert after(*way, nudge, *ending) == s.Dialing(1, attempt)
 
 
-def test_nothing_follows_the_end() -> None:
+def test_no_event_is_legal_after_the_end() -> None:
     gone = after(vanished())
 
     with pytest.raises(IllegalStepError, match=r"^nothing follows Gone\(generation=1, stopped=False\)$"):
         lifecycle.step(gone, appeared(2))
 
 
-def test_an_outcome_of_what_was_not_asked_is_a_bug_of_ours() -> None:
+def test_the_outcome_of_a_command_that_was_not_given_is_illegal() -> None:
     with pytest.raises(IllegalStepError, match=r"^Notified\(\) cannot happen in Dialing"):
         lifecycle.step(after(), Notified())
 
@@ -555,7 +555,7 @@ def test_an_outcome_of_what_was_not_asked_is_a_bug_of_ours() -> None:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_every_state_is_shown_under_a_name_of_the_published_ones() -> None:
+def test_every_state_is_shown_under_a_published_name() -> None:
     states = [after(*way) for way, _ in OWING_NOTHING.values()] + [after(*way) for way in OWING.values()]
     states += [after(*TO_REGISTERED, vanished()), after(vanished())]
 

@@ -59,7 +59,7 @@ GOOD: dict[type[s.Command], s.Event] = {
 }
 
 
-def test_the_model_knows_every_command_that_is_waited_for() -> None:
+def test_the_model_knows_every_waiting_command() -> None:
     assert set(OUTCOMES) == set(GOOD) == set(WAITING_COMMANDS)
 
 
@@ -192,13 +192,13 @@ def live(data: st.DataObject) -> Life:
 
 
 @given(st.data())
-def test_whatever_comes_the_rules_hold_at_every_step(data: st.DataObject) -> None:
+def test_the_invariants_hold_at_every_step_of_any_sequence_of_events(data: st.DataObject) -> None:
     """Behaviours 19, 20, 24, 33, 34, 36 and 42, as :class:`Life` writes them down."""
     live(data)
 
 
 @given(st.data())
-def test_a_socket_that_goes_ends_in_finitely_many_steps_and_owes_nothing(data: st.DataObject) -> None:
+def test_after_its_socket_is_removed_a_registration_ends_in_finitely_many_steps(data: st.DataObject) -> None:
     """Behaviour 36, faults 36, 38 and 84."""
     life = live(data)
     if isinstance(life.state, s.Gone):
@@ -214,7 +214,7 @@ def test_a_socket_that_goes_ends_in_finitely_many_steps_and_owes_nothing(data: s
 
 
 @given(st.data(), st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
-def test_a_stop_ends_every_life(data: st.DataObject, stop: s.Event) -> None:
+def test_a_stop_ends_every_registration(data: st.DataObject, stop: s.Event) -> None:
     """Behaviour 42, fault 87: only what StopAsked leaves registered is not deregistered."""
     life = live(data)
     if isinstance(life.state, s.Gone):
@@ -235,7 +235,7 @@ def test_a_stop_ends_every_life(data: st.DataObject, stop: s.Event) -> None:
 
 
 @given(st.data())
-def test_a_good_plugin_is_registered_in_the_end_whatever_came_before(data: st.DataObject) -> None:
+def test_a_plugin_without_faults_is_registered_in_the_end_whatever_came_before(data: st.DataObject) -> None:
     """The level decides, not the history."""
     life = live(data)
     if isinstance(life.state, s.Gone) or life.asked_to_stop:
@@ -252,7 +252,7 @@ def test_a_good_plugin_is_registered_in_the_end_whatever_came_before(data: st.Da
 
 
 @given(st.data())
-def test_only_what_the_actor_can_be_doing_is_interrupted(data: st.DataObject) -> None:
+def test_a_message_that_interrupts_a_call_leads_away_from_it(data: st.DataObject) -> None:
     """A message that ends a call leads away from it: else the same call would be made twice."""
     life = live(data)
     message = data.draw(MESSAGES)

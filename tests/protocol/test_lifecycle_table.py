@@ -500,7 +500,7 @@ IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
 
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if isinstance(state, IN_LINE)])
-def test_a_message_that_ends_a_call_leads_away_from_it(name: str) -> None:
+def test_a_message_interrupts_a_call_exactly_if_it_leads_to_another_state(name: str) -> None:
     """Else the actor would make the same call twice; and what leads away from it does not wait until it is over."""
     state = STATES[name]
     for message in EVENTS[:12]:
