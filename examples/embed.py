@@ -2,6 +2,7 @@
 
 ::
 
+    mkdir -p /tmp/plugins
     python examples/embed.py /tmp/plugins &
     plugind fake --socket /tmp/plugins/red.sock --type ColourPlugin --name red.example.com
 """

@@ -3,6 +3,7 @@
 A plugin of that type serves one or both versions of the example service on its endpoint. The handler accepts it if
 the two have a version in common, and calls the newest common one at registration. Run it with the example plugin::
 
+    mkdir -p /tmp/plugins
     python examples/example_handler.py /tmp/plugins &
     python examples/example_plugin.py --socket /tmp/plugins/example.sock --name first.example.com
 

@@ -1,6 +1,6 @@
 """Run the daemon and sample its stack a thousand times per second: where the CPU time of a registration goes.
 
-    python -m plugind.benchmarks.report.sampler OUT.json run --root DIR --status PATH
+    python -m benchmarks.report.sampler OUT.json run --root DIR --status PATH
 
 cProfile makes calls expensive and so distorts the shares; a signal after each millisecond does not. Timers of CPU time
 follow the kernel's tick, which is too coarse, so the timer counts real time, and samples of a waiting daemon are

@@ -1,0 +1,160 @@
+"""What README.md says is tried: its commands, as they are pasted, and the names that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugind.tests.end_to_end.packages import PACKAGES
+from plugind.tests.end_to_end.processes import DEADLINE
+
+CHECKOUT = Path(__file__).parents[2]
+README = (CHECKOUT / "README.md").read_text()
+
+
+def block(name: str) -> str:
+    """The commands between ``<!-- name -->`` and ``<!-- -->``, as a reader pastes them."""
+    text = README.split(f"<!-- {name} -->\n")[1].split("<!-- -->")[0]
+    lines = text.splitlines()
+    assert all(line.startswith("    ") for line in lines)
+    return "\n".join(line[4:] for line in lines)
+
+
+def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(tmp_path: Path) -> None:
+    """They run where the command before them left ``.venv``; here that is the one that runs the tests."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    # A pipe ends when the last process that may write to it ends, so the daemon and the plugin must have ended too.
+    done = subprocess.run(
+        ["bash", "-euc", block("try")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (directory,) = temporary.iterdir()
+    path = f"{directory}/plugins/red.sock"
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(rf"red\.example\.com is registered in \S+: {path}", next(x for x in lines if " is " in x))
+    header = next(number for number, line in enumerate(lines) if line.startswith("NAME "))
+    assert lines[header + 1].split()[:3] == ["red.example.com", "CSIPlugin", "registered"]
+    assert "Versions:   1.0.0" in lines
+    assert sorted(os.listdir(directory)) == ["plugins"]
+    assert os.listdir(directory / "plugins") == []
+
+
+@pytest.fixture
+def fresh_copy(tmp_path: Path) -> Path:
+    """The files of the checkout as a clone has them, uncommitted changes included."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (CHECKOUT / name).is_file():
+            (tmp_path / "plugind" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(CHECKOUT / name, tmp_path / "plugind" / name)
+    return tmp_path / "plugind"
+
+
+def offline(python: Path, directory: Path) -> dict[str, str]:
+    """An environment in which pip finds what plugind requires among the packages of ``python``, not in an index.
+
+    So everything of the command is as it is for a reader, but for the download: the environment, the build, the
+    installation, and what of plugind runs.
+    """
+    here = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": here.stdout.strip(),
+        "PIP_NO_INDEX": "1",
+        # pip stores this value as whether builds are isolated, whatever the name says.
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "TMPDIR": str(directory),
+    }
+
+
+def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_c(
+    fresh_copy: Path, tmp_path: Path
+) -> None:
+    environment = offline(Path(sys.executable), tmp_path)
+    with subprocess.Popen(
+        ["bash", "-euc", block("demo")],
+        cwd=fresh_copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A terminal sends Ctrl-C to the whole group.
+        start_new_session=True,
+    ) as shell:
+        try:
+            assert shell.stdout is not None
+            shown: list[str] = []
+            for line in shell.stdout:
+                shown.append(line)
+                if " registered   faulty.example.com" in line:
+                    break
+            os.killpg(shell.pid, signal.SIGINT)
+            _, complaint = shell.communicate(timeout=DEADLINE)
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert shown, complaint
+    assert "Ctrl-C ends it" in shown[0]
+    # What ran is what the command installed.
+    assert f"  alias plugind={fresh_copy}/.venv/bin/plugind\n" in shown
+    installed = [sys.executable, "-c", "import plugind; print(plugind.__file__)"]
+    installed[0] = str(fresh_copy / ".venv/bin/python")
+    found = subprocess.run(installed, env=environment, cwd="/", capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(f"{fresh_copy}/.venv/lib/")
+
+
+def test_every_debian_package_that_ends_a_skip_is_named() -> None:
+    assert [package for package in set(PACKAGES.values()) if f"`{package}`" not in README] == []
+
+
+def test_every_file_that_is_named_exists() -> None:
+    named = set(re.findall(r"`((?:actors|protocol|docs|examples|tests|benchmarks|\.ci)[\w/.-]*)`", README))
+    assert len(named) > 10
+    assert [name for name in named if not (CHECKOUT / name).exists()] == []
+
+
+def test_benchmarks_are_started_in_one_way_everywhere() -> None:
+    pages = [CHECKOUT / "README.md", *CHECKOUT.glob("docs/*.md"), *CHECKOUT.glob("benchmarks/**/*.py")]
+    commands = [
+        (page.name, command)
+        for page in pages
+        for command in re.findall(r"python3? -m (\S*benchmarks\S*)", page.read_text())
+    ]
+    assert len(commands) > 5
+    assert [(page, command) for page, command in commands if not command.startswith("benchmarks.")] == []
+
+
+def test_a_folder_named_plugind_shadows_the_installed_one_unless_python_is_told_not_to_look(tmp_path: Path) -> None:
+    (tmp_path / "plugind").mkdir()
+    (tmp_path / "plugind" / "__init__.py").touch()
+
+    def found(*options: str) -> Path:
+        command = [sys.executable, *options, "-c", "import plugind; print(plugind.__file__)"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return Path(done.stdout.strip()).parent
+
+    assert found() == tmp_path / "plugind"
+    assert found("-P") == CHECKOUT
