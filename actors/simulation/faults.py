@@ -12,8 +12,8 @@ import attrs
 
 from ..supervision import leaves
 
-#: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
 Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
+#: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
 ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler")
 
 

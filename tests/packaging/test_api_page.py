@@ -1,0 +1,47 @@
+"""docs/api.md: the page, the lists of public names and the docstrings agree."""
+
+from __future__ import annotations
+
+import re
+
+import plugind
+import plugind.testing
+from plugind.tests.tools import api_page
+
+HEADING = re.compile(r"^### (plugind(?:\.testing)?)\.(\w+)$", re.MULTILINE)
+
+
+def test_the_page_is_what_the_docstrings_give() -> None:
+    assert api_page.PAGE.read_text() == api_page.page(), "run `python -m tests.tools.api_page --write`"
+
+
+def test_the_page_lists_every_public_name_once() -> None:
+    listed = HEADING.findall(api_page.PAGE.read_text())
+    of_testing = [name for name in plugind.testing.__all__ if name not in plugind.__all__]
+    assert listed == [("plugind", name) for name in plugind.__all__] + [
+        ("plugind.testing", name) for name in of_testing
+    ]
+
+
+def test_no_public_name_lacks_a_description() -> None:
+    """A heading is followed by text, at least after the signature."""
+    sections = re.split(r"^#{3,4} (.*)$", api_page.PAGE.read_text(), flags=re.MULTILINE)[1:]
+    for heading, body in zip(sections[::2], sections[1::2], strict=True):
+        text = re.sub(r"^```python\n[^`]*```", "", body.strip())
+        assert text.strip(), f"{heading} has no description"
+
+
+def test_markdown_is_made_of_roles_literals_code_and_raises() -> None:
+    text = """Open ``it``, see :meth:`~plugind.Supervisor.changes`.
+
+    ::
+
+        async with it: ...
+
+    Raises:
+      LaggedError: if slow.
+    """
+    text = "\n".join(line.removeprefix("    ") for line in text.splitlines())
+    assert api_page.markdown(text) == (
+        "Open `it`, see `changes`.\n\n```python\nasync with it: ...\n```\n\nRaises:\n\n- `LaggedError`: if slow."
+    )
