@@ -1,0 +1,23 @@
+"""docs/contributing.md names what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "contributing.md").read_text()
+
+
+def test_each_tool_is_named() -> None:
+    tools = [path for path in (REPOSITORY / "tests" / "tools").glob("*.py") if "__main__" in path.read_text()]
+    assert len(tools) > 5
+    missing = [path.stem for path in tools if f"`python -m tests.tools.{path.stem}" not in PAGE]
+    assert missing == []
+
+
+def test_each_path_and_tool_that_is_named_exists() -> None:
+    names = re.findall(r"`((?:actors|protocol|docs|tests|examples|requirements|\.ci)/[\w./-]*)`", PAGE)
+    names += [name.replace(".", "/") + ".py" for name in re.findall(r"python -m (tests\.tools\.\w+)", PAGE)]
+    assert len(names) > 20
+    assert [name for name in names if not (REPOSITORY / name).exists()] == []
