@@ -1,22 +1,21 @@
 """gRPC over HTTP/2, the client half of one call: frames in, messages and one outcome out.
 
-Every rule that turns what a plugin sent into a gRPC status is here: messages, trailers, trailers-only responses, HTTP
-statuses, RST_STREAM codes and broken limits. A call has exactly one ``outcome``, the first that was decided.
+A ``ClientCall`` assembles messages and decides the outcome of the call; the module ``outcomes`` has the mappings that
+it uses. A call has exactly one ``outcome``, the first that was decided.
 """
 
 import struct
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import unquote
 
-import attrs
 from grpclib.const import Status
 from grpclib.metadata import encode_metadata
 
-from .errors import ErrorCode, WireError, WireProblem, code_name, over_limit, shown
+from .errors import WireError, WireProblem, over_limit
 from .frames import literal_field, literal_string
 from .hpack_cache import ResponseBlock
+from .outcomes import SUCCESS, CallOutcome, failure_outcome, head_problem, reset_outcome, trailers_outcome
 from .responses import PREFIX_BYTES
 from .sending import Sender, Stream
 
@@ -26,41 +25,6 @@ _PREFIX: Final = struct.Struct(">BI")
 
 _MAX_HEADS: Final = 256
 _MAX_TIMEOUT: Final = 99_999_999
-
-#: gRPC's mapping of HTTP statuses; any other is UNKNOWN.
-_HTTP_STATUS: Final = {
-    400: Status.INTERNAL,
-    401: Status.UNAUTHENTICATED,
-    403: Status.PERMISSION_DENIED,
-    404: Status.UNIMPLEMENTED,
-    429: Status.UNAVAILABLE,
-    502: Status.UNAVAILABLE,
-    503: Status.UNAVAILABLE,
-    504: Status.UNAVAILABLE,
-}
-
-#: gRPC's mapping of RST_STREAM codes; any other that RFC 9113 knows is INTERNAL, and the rest UNKNOWN.
-_RESET_STATUS: Final = {
-    ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
-    ErrorCode.CANCEL: Status.CANCELLED,
-    ErrorCode.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
-    ErrorCode.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
-    ErrorCode.HTTP_1_1_REQUIRED: Status.UNKNOWN,
-}
-
-_STATUSES: Final = {str(status.value): status for status in Status}
-
-
-@attrs.frozen
-class CallOutcome:
-    """How a call ended. It has a ``cause`` where the status is ours and not the plugin's."""
-
-    status: Status
-    message: str = ""
-    cause: WireError | None = None
-
-
-SUCCESS: Final = CallOutcome(Status.OK)
 
 #: The header blocks made so far, by path and authority.
 _heads: dict[tuple[str, str], bytes] = {}
@@ -191,15 +155,17 @@ class ClientCall(Stream):
                 return
             if end:
                 self.trailers = block
-                self._decide(_head_problem(block, trailers_only=True) or self._end_problem(block) or _status(block))
-            elif problem := _head_problem(block, trailers_only=False):
+                self._decide(
+                    head_problem(block, trailers_only=True) or self._end_problem(block) or trailers_outcome(block)
+                )
+            elif problem := head_problem(block, trailers_only=False):
                 self._decide(problem)
             return
         self.trailers = block
         if block.grpc_status == "0" and self._partial is None and (self.messages is not None or not self.unary):
             self._decide(SUCCESS)
         else:
-            self._decide(self._end_problem(block) or _status(block))
+            self._decide(self._end_problem(block) or trailers_outcome(block))
 
     def on_data(self, data: bytes, *, end: bool) -> None:
         """A piece of the messages has come; HTTP/2 may cut them anywhere."""
@@ -229,14 +195,11 @@ class ClientCall(Stream):
         self.messages = deque((data[PREFIX_BYTES:],))
         self._queued = len(data)
         self.trailers = trailers
-        self._decide(SUCCESS if trailers.grpc_status == "0" else _status(trailers))
+        self._decide(SUCCESS if trailers.grpc_status == "0" else trailers_outcome(trailers))
 
     def on_reset(self, code: int) -> None:
         """The peer reset the call."""
-        error = WireError(WireProblem.PROTOCOL, f"the peer reset the call ({code_name(code)})")
-        fallback = Status.INTERNAL if code <= ErrorCode.HTTP_1_1_REQUIRED else Status.UNKNOWN
-        status = _RESET_STATUS.get(ErrorCode(code), fallback) if code <= 0xD else fallback
-        self._decide(CallOutcome(status, error.message, error))
+        self._decide(reset_outcome(code))
 
     def on_failed(self, error: WireError) -> None:
         """The call or its connection broke."""
@@ -311,66 +274,9 @@ class ClientCall(Stream):
                 self._sender.reset(self)
 
 
-def failure_outcome(error: WireError) -> CallOutcome:
-    """Return the outcome for a broken connection, rule or limit."""
-    if error.problem in (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.NOT_HTTP2):
-        return CallOutcome(Status.UNAVAILABLE, error.message, error)
-    return CallOutcome(Status.RESOURCE_EXHAUSTED if error.problem.is_limit else Status.INTERNAL, error.message, error)
-
-
-def _head_problem(block: ResponseBlock, *, trailers_only: bool) -> CallOutcome | None:
-    """Return what is wrong with response headers, before any message (fault 67)."""
-    if block.http_status != 200:
-        if trailers_only and block.grpc_status is not None:
-            return None
-        error = WireError(WireProblem.PROTOCOL, f"the peer answered with HTTP status {block.http_status}")
-        return CallOutcome(_HTTP_STATUS.get(block.http_status or 0, Status.UNKNOWN), error.message, error)
-    kind = block.content_type
-    # Of the variants of "application/grpc", the generated code reads only protobuf.
-    if kind in ("application/grpc", "application/grpc+proto") or (kind and kind.startswith("application/grpc;")):
-        return None
-    if trailers_only and block.grpc_status is not None:
-        return None
-    said = "no content-type" if kind is None else f"content-type {shown(kind.encode())}"
-    error = WireError(WireProblem.PROTOCOL, f"the peer answered with {said}, not application/grpc")
-    return CallOutcome(Status.UNKNOWN, error.message, error)
-
-
-def _status(block: ResponseBlock) -> CallOutcome:
-    """Return the outcome that trailers announce (fault 67)."""
-    sent = block.grpc_status
-    if sent == "0":
-        return SUCCESS
-    if sent is None:
-        error = WireError(WireProblem.PROTOCOL, "the trailers have no grpc-status")
-        return CallOutcome(Status.UNKNOWN, error.message, error)
-    message = decode_message(block.grpc_message) if block.grpc_message else ""
-    status = _STATUSES.get(sent)
-    if status is None:
-        error = WireError(
-            WireProblem.PROTOCOL, f"grpc-status is {shown(sent.encode())}{': ' if message else ''}{message}"
-        )
-        return CallOutcome(Status.UNKNOWN, error.message, error)
-    return CallOutcome(status, message)
-
-
-def decode_message(sent: str) -> str:
-    """Return a ``grpc-message``, percent-decoded and cut at 4 KiB (fault 94).
-
-    Invalid percent-encoding stays as it is.
-    """
-    text = unquote(sent, encoding="utf-8", errors="replace")
-    cut = 4096 if len(text) > 4096 else len(text)
-    return text if cut == len(text) else text[:cut] + "…"
-
-
 __all__ = [
-    "SUCCESS",
-    "CallOutcome",
     "ClientCall",
     "MetadataLike",
-    "decode_message",
-    "failure_outcome",
     "frame_message",
     "metadata_fields",
     "request_head",

@@ -27,9 +27,10 @@ from plugind.protocol.wire.frames import (
     read_settings,
     unpadded,
 )
-from plugind.protocol.wire.grpc import decode_message, metadata_fields, timeout_field
+from plugind.protocol.wire.grpc import metadata_fields, timeout_field
 from plugind.protocol.wire.limits import DEFAULT_WINDOW, MAX_WINDOW, Limits
 from plugind.protocol.wire.metadata import decode_metadata
+from plugind.protocol.wire.outcomes import decode_message
 from plugind.tests.protocol.hypothesis_settings import examples
 
 #: What a name of a file may become, surrogates for its odd bytes too.

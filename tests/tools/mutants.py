@@ -65,6 +65,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/status_json.py": (_PROTOCOL + "status*.py", _PROTOCOL + "view*.py"),
     "protocol/wire/hpack_cache.py": _WIRE_TESTS,
     "protocol/wire/grpc.py": _WIRE_TESTS,
+    "protocol/wire/outcomes.py": _WIRE_TESTS,
     "protocol/wire/http2.py": _WIRE_TESTS,
     "protocol/wire/control.py": _WIRE_TESTS,
     "protocol/wire/sending.py": _WIRE_TESTS,

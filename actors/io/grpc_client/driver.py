@@ -15,9 +15,10 @@ import trio
 from grpclib.const import Status
 
 from ....protocol.wire.errors import WireError, WireProblem
-from ....protocol.wire.grpc import CallOutcome, ClientCall, failure_outcome
+from ....protocol.wire.grpc import ClientCall
 from ....protocol.wire.http2 import ClientConnection
 from ....protocol.wire.limits import Limits
+from ....protocol.wire.outcomes import CallOutcome, failure_outcome
 from ..unix_socket import Credentials
 from .transport import Transport
 

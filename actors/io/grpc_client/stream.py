@@ -11,8 +11,6 @@ from grpclib.exceptions import GRPCError, ProtocolError
 from multidict import MultiDict
 
 from ....protocol.wire.grpc import (
-    SUCCESS,
-    CallOutcome,
     ClientCall,
     MetadataLike,
     frame_message,
@@ -21,6 +19,7 @@ from ....protocol.wire.grpc import (
     timeout_field,
 )
 from ....protocol.wire.metadata import decode_metadata
+from ....protocol.wire.outcomes import SUCCESS, CallOutcome
 from ..unix_socket import Credentials
 from .driver import TIMED_OUT, Driver
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import literal_field
-from plugind.protocol.wire.grpc import ClientCall, decode_message, frame_message, request_head, timeout_field
+from plugind.protocol.wire.grpc import ClientCall, frame_message, request_head, timeout_field
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.metadata import decode_binary, decode_metadata
+from plugind.protocol.wire.outcomes import decode_message
 from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
 
 HEAD = request_head("/a.B/C", "localhost")

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import DATA, PADDED, RST_STREAM, frame
 from plugind.protocol.wire.grpc import (
-    SUCCESS,
-    CallOutcome,
     ClientCall,
-    decode_message,
-    failure_outcome,
     frame_message,
     metadata_fields,
     request_head,
@@ -22,6 +18,7 @@ from plugind.protocol.wire.grpc import (
 from plugind.protocol.wire.hpack_cache import HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.outcomes import SUCCESS, CallOutcome, decode_message, failure_outcome
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.wire.hostile import HELLO, answer, data, fields, headers, message, trailers
 
