@@ -15,9 +15,9 @@ from plugind.tests.actors.watching import ROOT, staged
 async def test_a_missing_root_is_made_and_watched(autojump_clock: MockClock) -> None:
     """Behaviour 1, fault 1."""
     async with staged(prepare=lambda directory: None) as stage:
-        assert await stage.told() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []"]
         stage.directory.bind(f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock appeared #1"]
+        assert await stage.sent() == ["a.sock appeared #1"]
         assert [report.watching for report in stage.reports] == ["events"]
         assert stage.reports[0].ready
 
@@ -33,55 +33,55 @@ async def test_what_is_there_at_the_start_is_found_by_the_first_scan(autojump_cl
     async with staged(prepare=prepare) as stage:
         names = [f"{number}.sock" for number in range(10)]
         expected = [f"{name} appeared #{number} (first scan)" for number, name in enumerate(names, 1)]
-        assert await stage.told() == [*expected, f"first scan completed of {names}"]
+        assert await stage.sent() == [*expected, f"first scan completed of {names}"]
         assert stage.reports[-1].sockets == 10
 
 
-async def test_sockets_that_come_and_go_are_tracked(autojump_clock: MockClock) -> None:
+async def test_sockets_are_reported_as_they_appear_and_vanish(autojump_clock: MockClock) -> None:
     """Reference: plugin_watcher_test TestPluginRegistration."""
     async with staged() as stage:
-        await stage.told()
+        await stage.sent()
         for number in range(1, 11):
             stage.directory.bind(f"{ROOT}/{number}.sock")
-            assert await stage.told() == [f"{number}.sock appeared #{number}"]
+            assert await stage.sent() == [f"{number}.sock appeared #{number}"]
             stage.directory.unlink(f"{ROOT}/{number}.sock")
-            assert await stage.told() == [f"{number}.sock vanished #{number}"]
+            assert await stage.sent() == [f"{number}.sock vanished #{number}"]
 
 
-async def test_ten_paths_are_ten_sockets_whatever_they_will_call_themselves(autojump_clock: MockClock) -> None:
+async def test_ten_paths_are_ten_sockets(autojump_clock: MockClock) -> None:
     """Reference: plugin_watcher_test TestPluginRegistrationSameName."""
     async with staged() as stage:
         for number in range(1, 11):
             stage.directory.bind(f"{ROOT}/{number}.sock")
-        await stage.told()
+        await stage.sent()
         assert stage.known == {f"{ROOT}/{number}.sock": number for number in range(1, 11)}
 
 
-async def test_a_path_that_is_made_again_gets_a_newer_generation_each_time(autojump_clock: MockClock) -> None:
+async def test_a_path_that_is_recreated_gets_a_newer_generation_each_time(autojump_clock: MockClock) -> None:
     """Reference: plugin_watcher_test TestPluginReRegistration. Behaviour 13, fault 11: inode and time are the same."""
     async with staged() as stage:
-        await stage.told()
+        await stage.sent()
         first = stage.directory.bind(f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock appeared #1"]
+        assert await stage.sent() == ["a.sock appeared #1"]
         for generation in range(2, 12):
             assert stage.directory.replace(f"{ROOT}/a.sock") == first
-            assert await stage.told() == [f"a.sock appeared #{generation}"]
+            assert await stage.sent() == [f"a.sock appeared #{generation}"]
 
 
 async def test_several_replacements_in_one_batch_are_one_new_generation(autojump_clock: MockClock) -> None:
     """Fault 11."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.delay_events()
         for _ in range(3):
             stage.directory.replace(f"{ROOT}/a.sock")
         stage.directory.release_events()
-        assert await stage.told() == ["a.sock appeared #2"]
+        assert await stage.sent() == ["a.sock appeared #2"]
 
 
-async def test_rescans_keep_their_period_and_say_nothing_new(autojump_clock: MockClock) -> None:
-    """Behaviour 14: the rescan comes always."""
+async def test_rescans_keep_their_period_and_repeat_no_message(autojump_clock: MockClock) -> None:
+    """Behaviour 14: a periodic rescan always runs."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
         await trio.sleep(30.5)
@@ -109,19 +109,19 @@ async def test_a_rename_moves_the_socket(autojump_clock: MockClock) -> None:
     """Behaviour 4, fault 9."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.rename(f"{ROOT}/a.sock", f"{ROOT}/b.sock")
-        assert await stage.told() == ["a.sock vanished #1", "b.sock appeared #2"]
+        assert await stage.sent() == ["a.sock vanished #1", "b.sock appeared #2"]
 
 
-async def test_a_rename_over_a_socket_makes_a_new_generation_of_it(autojump_clock: MockClock) -> None:
+async def test_a_rename_over_a_socket_is_a_new_generation(autojump_clock: MockClock) -> None:
     """Fault 10."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.bind(f"{ROOT}/.new")
         stage.directory.rename(f"{ROOT}/.new", f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock appeared #2"]
+        assert await stage.sent() == ["a.sock appeared #2"]
 
 
 async def test_sockets_are_found_in_nested_directories_that_are_filled_before_they_are_watched(
@@ -129,31 +129,31 @@ async def test_sockets_are_found_in_nested_directories_that_are_filled_before_th
 ) -> None:
     """Fault 12, behaviour 9: the scan and the event of one socket make one generation."""
     async with staged() as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.mkdir(f"{ROOT}/x/y")
         stage.directory.bind(f"{ROOT}/x/a.sock")
         stage.directory.bind(f"{ROOT}/x/y/b.sock")
-        assert await stage.told() == ["x/a.sock appeared #1", "x/y/b.sock appeared #2"]
+        assert await stage.sent() == ["x/a.sock appeared #1", "x/y/b.sock appeared #2"]
         stage.directory.bind(f"{ROOT}/x/y/c.sock")
-        assert await stage.told() == ["x/y/c.sock appeared #3"]
+        assert await stage.sent() == ["x/y/c.sock appeared #3"]
         stage.directory.remove_tree(f"{ROOT}/x")
-        assert sorted(await stage.told()) == [
+        assert sorted(await stage.sent()) == [
             "x/a.sock vanished #1",
             "x/y/b.sock vanished #2",
             "x/y/c.sock vanished #3",
         ]
 
 
-async def test_a_directory_that_is_moved_takes_its_sockets_along(autojump_clock: MockClock) -> None:
-    """Behaviour 4, for directories; events of the moved directory come under its new name."""
+async def test_a_directory_that_is_moved_moves_its_sockets(autojump_clock: MockClock) -> None:
+    """Behaviour 4, for directories. Later events of the moved directory are about its new path."""
     async with staged() as stage:
         stage.directory.mkdir(f"{ROOT}/x/y")
         stage.directory.bind(f"{ROOT}/x/y/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.rename(f"{ROOT}/x", f"{ROOT}/w")
-        assert await stage.told() == ["x/y/a.sock vanished #1", "w/y/a.sock appeared #2"]
+        assert await stage.sent() == ["x/y/a.sock vanished #1", "w/y/a.sock appeared #2"]
         stage.directory.bind(f"{ROOT}/w/y/b.sock")
-        assert await stage.told() == ["w/y/b.sock appeared #3"]
+        assert await stage.sent() == ["w/y/b.sock appeared #3"]
 
 
 async def test_dot_names_are_ignored_at_the_start_and_later(autojump_clock: MockClock) -> None:
@@ -169,7 +169,7 @@ async def test_dot_names_are_ignored_at_the_start_and_later(autojump_clock: Mock
         stage.directory.mkdir(f"{ROOT}/.y")
         stage.directory.bind(f"{ROOT}/.y/c.sock")
         await trio.sleep(15)
-        assert await stage.told() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []"]
 
 
 async def test_plain_files_are_ignored_and_their_removal_drops_nothing(autojump_clock: MockClock) -> None:
@@ -179,28 +179,28 @@ async def test_plain_files_are_ignored_and_their_removal_drops_nothing(autojump_
         stage.directory.unlink(f"{ROOT}/a.sock")
         stage.directory.write(f"{ROOT}/b.sock")
         await trio.sleep(15)
-        assert await stage.told() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []"]
 
 
-async def test_a_file_that_becomes_a_socket_is_looked_at_again(autojump_clock: MockClock) -> None:
-    """Behaviour 5: the re-look."""
+async def test_a_file_that_is_replaced_by_a_socket_is_found(autojump_clock: MockClock) -> None:
+    """Behaviour 5: the second look."""
     async with staged() as stage:
         stage.directory.write(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.replace(f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock appeared #1"]
+        assert await stage.sent() == ["a.sock appeared #1"]
 
 
 async def test_a_chmod_after_bind_touches_the_same_generation(autojump_clock: MockClock) -> None:
-    """Behaviour 3: ATTRIB makes us look again."""
+    """Behaviour 3: IN_ATTRIB causes another look."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         await trio.sleep(1)
         stage.directory.chmod(f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock touched #1"]
+        assert await stage.sent() == ["a.sock touched #1"]
         await trio.sleep(30)
-        assert await stage.told() == []
+        assert await stage.sent() == []
 
 
 async def test_symbolic_links_are_refused_with_a_reason(autojump_clock: MockClock) -> None:
@@ -210,18 +210,18 @@ async def test_symbolic_links_are_refused_with_a_reason(autojump_clock: MockCloc
         stage.directory.symlink("a.sock", f"{ROOT}/b.sock")
         stage.directory.symlink("..", f"{ROOT}/loop")
         refusal = "a symbolic link, and links are not followed"
-        assert (await stage.told())[1:] == [
+        assert (await stage.sent())[1:] == [
             "a.sock appeared #1",
             f"b.sock refused #2: {refusal}",
             f"loop refused #3: {refusal}",
         ]
         stage.directory.unlink(f"{ROOT}/loop")
-        assert await stage.told() == ["loop vanished #3"]
+        assert await stage.sent() == ["loop vanished #3"]
         await trio.sleep(30)
-        assert await stage.told() == []
+        assert await stage.sent() == []
 
 
-async def test_links_inside_the_root_are_taken_where_that_is_asked_for(autojump_clock: MockClock) -> None:
+async def test_links_inside_the_root_are_accepted_with_the_option(autojump_clock: MockClock) -> None:
     """Behaviour 7: the option."""
     config = WatcherConfig(ROOT, jitter=0.0, follow_symlinks_inside_root=True)
     async with staged(config=config) as stage:
@@ -229,34 +229,34 @@ async def test_links_inside_the_root_are_taken_where_that_is_asked_for(autojump_
         stage.directory.bind(f"{ROOT}/.hidden/a.sock")
         stage.directory.mkdir("/elsewhere")
         stage.directory.bind("/elsewhere/c.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.symlink(".hidden/a.sock", f"{ROOT}/a.sock")
         stage.directory.symlink("/elsewhere/c.sock", f"{ROOT}/c.sock")
-        assert await stage.told() == [
+        assert await stage.sent() == [
             "a.sock appeared #1",
             "c.sock refused #2: a symbolic link that leads to no socket inside the root",
         ]
         stage.directory.unlink(f"{ROOT}/.hidden/a.sock")
         await trio.sleep(10)
-        assert await stage.told() == [
+        assert await stage.sent() == [
             "a.sock vanished #1",
             "a.sock refused #3: a symbolic link that leads to no socket inside the root",
         ]
 
 
-async def test_the_second_name_of_a_socket_is_refused_until_the_first_goes(autojump_clock: MockClock) -> None:
+async def test_a_hard_link_is_refused_until_the_first_name_is_removed(autojump_clock: MockClock) -> None:
     """Fault 8."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")
-        await stage.told()
+        await stage.sent()
         stage.directory.link(f"{ROOT}/a.sock", f"{ROOT}/b.sock")
         stage.directory.link(f"{ROOT}/a.sock", f"{ROOT}/c.sock")
-        assert await stage.told() == [
+        assert await stage.sent() == [
             "b.sock refused #2: a hard link of a.sock",
             "c.sock refused #3: a hard link of a.sock",
         ]
         stage.directory.unlink(f"{ROOT}/a.sock")
-        assert await stage.told() == [
+        assert await stage.sent() == [
             "a.sock vanished #1",
             "b.sock vanished #2",
             "b.sock appeared #4",
@@ -265,32 +265,32 @@ async def test_the_second_name_of_a_socket_is_refused_until_the_first_goes(autoj
         ]
 
 
-async def test_directories_too_deep_are_refused_with_a_reason(autojump_clock: MockClock) -> None:
+async def test_directories_that_are_too_deep_are_refused_with_a_reason(autojump_clock: MockClock) -> None:
     """Fault 13."""
     async with staged(config=WatcherConfig(ROOT, jitter=0.0, max_depth=2)) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.mkdir(f"{ROOT}/1/2/3/4")
         stage.directory.bind(f"{ROOT}/1/2/a.sock")
         stage.directory.bind(f"{ROOT}/1/2/3/b.sock")
-        assert sorted(await stage.told()) == [
+        assert sorted(await stage.sent()) == [
             "1/2/3 refused #1: a directory more than 2 levels below the root",
             "1/2/a.sock appeared #2",
         ]
         stage.directory.remove_tree(f"{ROOT}/1/2/3")
-        assert await stage.told() == ["1/2/3 vanished #1"]
+        assert await stage.sent() == ["1/2/3 vanished #1"]
 
 
-async def test_a_deprecated_root_marks_what_is_found_there(autojump_clock: MockClock) -> None:
+async def test_sockets_in_a_deprecated_root_are_marked(autojump_clock: MockClock) -> None:
     """Behaviour 16."""
     async with staged(config=WatcherConfig(ROOT, deprecated=True, jitter=0.0)) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.bind(f"{ROOT}/a.sock")
-        assert await stage.told() == ["a.sock appeared #1 (deprecated)"]
+        assert await stage.sent() == ["a.sock appeared #1 (deprecated)"]
         assert stage.reports[0].deprecated
 
 
-async def test_a_full_inbox_slows_the_watcher_and_loses_nothing(autojump_clock: MockClock) -> None:
-    """Reports flow up by waiting sends."""
+async def test_a_full_inbox_slows_the_watcher_and_loses_no_message(autojump_clock: MockClock) -> None:
+    """The watcher waits until the reconciler takes its messages."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(ROOT)
@@ -298,6 +298,6 @@ async def test_a_full_inbox_slows_the_watcher_and_loses_nothing(autojump_clock: 
             directory.bind(f"{ROOT}/{number:03}.sock")
 
     async with staged(prepare=prepare, inbox=0) as stage:
-        told = await stage.told()
-        assert told[:-1] == [f"{number:03}.sock appeared #{number + 1} (first scan)" for number in range(600)]
+        lines = await stage.sent()
+        assert lines[:-1] == [f"{number:03}.sock appeared #{number + 1} (first scan)" for number in range(600)]
         assert stage.reports[-1].sockets == 600

@@ -21,7 +21,7 @@ def with_socket(directory: MemoryDirectory) -> None:
 
 
 def states(stage: Stage) -> list[tuple[float, str, str | None]]:
-    """How the root fared, each state once."""
+    """The times, states and reasons in the reports, without repetitions."""
     seen: list[tuple[float, str, str | None]] = []
     for report in stage.reports:
         if not seen or seen[-1][1:] != (report.watching, report.reason):
@@ -43,17 +43,17 @@ async def test_a_root_that_cannot_be_made_is_tried_again_with_doubling_delays(au
         assert [report.time for report in stage.reports] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5, 91.5]
         assert states(stage) == [(0, "unavailable", f"cannot have {ROOT}: Permission denied")]
         assert not stage.reports[-1].ready
-        assert await stage.told() == []
+        assert await stage.sent() == []
         stage.directory.look_errors.clear()
         await trio.sleep(22)
         assert await stage.timeline() == [(121.5, "first scan completed of []")]
         assert stage.reports[-1].ready
 
 
-async def test_a_removed_root_is_made_again_and_watched_again(autojump_clock: MockClock) -> None:
+async def test_a_removed_root_is_recreated_and_watched_again(autojump_clock: MockClock) -> None:
     """Behaviour 10, fault 14."""
     async with staged(prepare=with_socket) as stage:
-        await stage.told()
+        await stage.sent()
         await trio.sleep(1)
         stage.directory.remove_tree(ROOT)
         await trio.sleep(1)
@@ -64,10 +64,10 @@ async def test_a_removed_root_is_made_again_and_watched_again(autojump_clock: Mo
             (1.5, "events", None),
         ]
         stage.directory.bind(f"{ROOT}/b.sock")
-        assert await stage.told() == ["b.sock appeared #2"]
+        assert await stage.sent() == ["b.sock appeared #2"]
 
 
-async def test_a_root_that_somebody_else_makes_again_is_found_at_once(autojump_clock: MockClock) -> None:
+async def test_a_root_that_another_program_recreates_is_found_at_once(autojump_clock: MockClock) -> None:
     """Behaviour 11: the watch on the parent."""
     async with staged(prepare=with_socket) as stage:
         stage.directory.remove_tree(ROOT)
@@ -82,7 +82,9 @@ async def test_a_root_that_somebody_else_makes_again_is_found_at_once(autojump_c
         ]
 
 
-async def test_the_parent_tells_of_a_removed_root_where_the_kernel_withholds_it(autojump_clock: MockClock) -> None:
+async def test_the_watch_on_the_parent_reports_a_removed_root_if_the_kernel_withholds_its_event(
+    autojump_clock: MockClock,
+) -> None:
     """Behaviour 11, fault 14: somebody still listens in the removed directory."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(1)
@@ -90,14 +92,14 @@ async def test_the_parent_tells_of_a_removed_root_where_the_kernel_withholds_it(
         stage.directory.remove_tree(ROOT)
         stage.directory.mkdir(ROOT)
         stage.directory.bind(f"{ROOT}/b.sock")
-        assert (await stage.told())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
+        assert (await stage.sent())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
 
 
 @pytest.mark.parametrize("events_lost", [False, True])
-async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(
+async def test_a_root_that_is_moved_away_and_recreated_is_watched_again(
     autojump_clock: MockClock, events_lost: bool
 ) -> None:
-    """Fault 15; where no event tells of it, the next rescan compares the root's identity."""
+    """Fault 15. If no event arrives, the next rescan compares the root's identity."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(1)
         if events_lost:
@@ -111,20 +113,20 @@ async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(
         assert (await stage.timeline())[2:4] == [(time, "a.sock vanished #1"), (time, "b.sock appeared #2")]
         stage.directory.bind(f"{ROOT}/c.sock")
         stage.directory.bind(f"{ROOT}.old/d.sock")
-        assert await stage.told() == ["c.sock appeared #3"]
+        assert await stage.sent() == ["c.sock appeared #3"]
 
 
-async def test_a_mount_over_the_root_is_seen_by_the_next_rescan(autojump_clock: MockClock) -> None:
-    """Fault 16: no event tells of it."""
+async def test_the_next_rescan_notices_a_mount_over_the_root(autojump_clock: MockClock) -> None:
+    """Fault 16: a mount causes no event."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(1)
         stage.directory.mount(ROOT)
         await trio.sleep(10)
         stage.directory.bind(f"{ROOT}/b.sock")
-        assert (await stage.told())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
+        assert (await stage.sent())[2:] == ["a.sock vanished #1", "b.sock appeared #2"]
         stage.directory.unmount(ROOT)
         await trio.sleep(10)
-        assert await stage.told() == ["b.sock vanished #2", "a.sock appeared #3"]
+        assert await stage.sent() == ["b.sock vanished #2", "a.sock appeared #3"]
 
 
 async def test_a_root_that_cannot_be_read_keeps_its_sockets(autojump_clock: MockClock) -> None:
@@ -135,13 +137,13 @@ async def test_a_root_that_cannot_be_read_keeps_its_sockets(autojump_clock: Mock
         stage.directory.unlink(f"{ROOT}/a.sock")
         stage.directory.bind(f"{ROOT}/a.sock")
         await trio.sleep(10)
-        assert (await stage.told())[2:] == ["a.sock appeared #2"]
+        assert (await stage.sent())[2:] == ["a.sock appeared #2"]
         assert states(stage)[1:] == [(10.0, "unavailable", f"cannot read {ROOT}: Permission denied")]
         del stage.directory.scan_errors[ROOT]
         stage.directory.chmod(ROOT)
         await wait_all_tasks_blocked()
         assert states(stage)[2:] == [(11.0, "events", None)]
-        assert await stage.told() == []
+        assert await stage.sent() == []
 
 
 async def test_a_root_that_is_a_file_is_unavailable_and_never_touched(autojump_clock: MockClock) -> None:
@@ -168,19 +170,19 @@ async def test_a_directory_that_cannot_be_read_keeps_its_sockets(autojump_clock:
         directory.bind(f"{ROOT}/b.sock")
 
     async with staged(prepare=prepare) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.scan_errors[f"{ROOT}/x"] = error
         stage.directory.overflow()
         await trio.sleep(35)
-        assert await stage.told() == []
+        assert await stage.sent() == []
         assert stage.reports[-1].scan_failures == 4
         assert stage.reports[-1].watching == "events"
         assert stage.reports[-1].reason is not None
         assert stage.reports[-1].reason.startswith(f"cannot read {ROOT}/x: ")
 
 
-async def test_an_incomplete_first_scan_claims_nothing_of_what_it_did_not_see(autojump_clock: MockClock) -> None:
-    """Fault 26, after a restart of the watcher: the whole set of paths is told once all could be read."""
+async def test_an_incomplete_first_rescan_reports_no_set_of_paths(autojump_clock: MockClock) -> None:
+    """Fault 26, after a restart of the watcher: the set of paths is sent once everything could be read."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(f"{ROOT}/x")
@@ -188,48 +190,48 @@ async def test_an_incomplete_first_scan_claims_nothing_of_what_it_did_not_see(au
         directory.scan_errors[f"{ROOT}/x"] = errno.EIO
 
     async with staged(prepare=prepare) as stage:
-        assert await stage.told() == ["first scan completed"]
+        assert await stage.sent() == ["first scan completed"]
         assert stage.reports[-1].ready
         stage.directory.scan_errors.clear()
         await trio.sleep(10)
-        assert await stage.told() == ["x/a.sock appeared #1 (first scan)", "scan completed of ['x/a.sock']"]
+        assert await stage.sent() == ["x/a.sock appeared #1 (first scan)", "scan completed of ['x/a.sock']"]
 
 
-async def test_a_name_that_cannot_be_looked_at_is_kept_and_told_of(autojump_clock: MockClock) -> None:
+async def test_a_name_that_cannot_be_looked_at_is_kept_and_reported(autojump_clock: MockClock) -> None:
     """Faults 4 and 26, for one name."""
     async with staged(prepare=with_socket) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.look_errors[f"{ROOT}/a.sock"] = errno.EACCES
         stage.directory.chmod(f"{ROOT}/a.sock")
         stage.directory.overflow()
         await trio.sleep(1)
-        assert await stage.told() == []
+        assert await stage.sent() == []
         assert stage.reports[-1].reason == f"cannot look at {ROOT}/a.sock: Permission denied"
 
 
-async def test_what_was_said_of_a_name_that_cannot_be_looked_at_is_not_forgotten(autojump_clock: MockClock) -> None:
-    """Faults 10 and 26, seed 982: a new socket with the inode of the old one, which nobody could look at in time."""
+async def test_an_event_about_a_name_that_cannot_be_looked_at_is_not_forgotten(autojump_clock: MockClock) -> None:
+    """Faults 10 and 26, seed 982: the new socket has the inode of the old one, and the look at it failed."""
     async with staged(prepare=with_socket) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.look_errors[f"{ROOT}/a.sock"] = errno.EIO
         stage.directory.unlink(f"{ROOT}/a.sock")
         stage.directory.bind(f"{ROOT}/a.sock")
         await trio.sleep(15)
-        assert await stage.told() == []
+        assert await stage.sent() == []
         stage.directory.look_errors.clear()
         await trio.sleep(10)
-        assert await stage.told() == ["a.sock appeared #2"]
+        assert await stage.sent() == ["a.sock appeared #2"]
 
 
-async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_is_not_shown_for_ever(
+async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_does_not_stay_for_ever(
     autojump_clock: MockClock,
 ) -> None:
-    """Faults 4 and 14, seed 3195: the old directory's last events led to a socket that no directory was known for."""
+    """Faults 4 and 14, seed 3195: late events of the old directory led to a socket in an unknown directory."""
     sub = f"{ROOT}/sub"
     async with staged() as stage:
         stage.directory.mkdir(sub)
         stage.directory.bind(f"{sub}/a.sock")
-        assert await stage.told() == ["first scan completed of []", "sub/a.sock appeared #1"]
+        assert await stage.sent() == ["first scan completed of []", "sub/a.sock appeared #1"]
         stage.directory.delay_events()
         stage.directory.remove_tree(ROOT)
         stage.directory.mkdir(sub)
@@ -237,17 +239,17 @@ async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_is_not_shown
         stage.directory.look_errors[sub] = errno.EACCES
         stage.directory.release_events()
         await trio.sleep(15)
-        assert await stage.told() == ["sub/a.sock vanished #1"]
+        assert await stage.sent() == ["sub/a.sock vanished #1"]
         stage.directory.look_errors.clear()
         await trio.sleep(15)
-        assert await stage.told() == ["sub/a.sock appeared #2"]
+        assert await stage.sent() == ["sub/a.sock appeared #2"]
         stage.directory.drop_events()
         stage.directory.unlink(f"{sub}/a.sock")
         await trio.sleep(15)
-        assert await stage.told() == ["sub/a.sock vanished #2"]
+        assert await stage.sent() == ["sub/a.sock vanished #2"]
 
 
-async def test_a_name_that_is_gone_before_it_is_looked_at_is_no_news(autojump_clock: MockClock) -> None:
+async def test_a_name_that_is_gone_before_the_look_causes_no_message(autojump_clock: MockClock) -> None:
     """Fault 25."""
     async with staged() as stage:
         stage.directory.delay_events()
@@ -256,10 +258,10 @@ async def test_a_name_that_is_gone_before_it_is_looked_at_is_no_news(autojump_cl
         stage.directory.unlink(f"{ROOT}/a.sock")
         stage.directory.remove_tree(f"{ROOT}/x")
         stage.directory.release_events()
-        assert await stage.told() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []"]
 
 
-async def test_a_scan_of_a_hundred_thousand_files_lets_others_run(autojump_clock: MockClock) -> None:
+async def test_a_scan_of_a_hundred_thousand_files_lets_other_tasks_run(autojump_clock: MockClock) -> None:
     """Fault 27."""
 
     def prepare(directory: MemoryDirectory) -> None:
@@ -280,11 +282,11 @@ async def test_a_scan_of_a_hundred_thousand_files_lets_others_run(autojump_clock
         stage.directory.overflow()
         await count_turns()
         assert turns > 100_000 / 256
-        assert await stage.told() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []"]
 
 
-async def test_entries_beyond_the_limit_are_not_taken_and_that_is_said(autojump_clock: MockClock) -> None:
-    """Fault 48: what goes makes room for what waits."""
+async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: MockClock) -> None:
+    """Fault 48: a removed entry makes room for another."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(ROOT)
@@ -304,10 +306,10 @@ async def test_entries_beyond_the_limit_are_not_taken_and_that_is_said(autojump_
 # --- inotify ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_overflow_scans_everything_at_once(autojump_clock: MockClock) -> None:
+async def test_an_overflow_causes_a_rescan_at_once(autojump_clock: MockClock) -> None:
     """Fault 19, behaviour 14: three thousand sockets through a queue that holds sixteen events."""
     async with staged() as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.inotify.queue_size = 16
         await trio.sleep(1)
         for number in range(3000):
@@ -322,13 +324,13 @@ async def test_an_overflow_scans_everything_at_once(autojump_clock: MockClock) -
 async def test_after_an_overflow_another_change_time_is_a_new_generation(autojump_clock: MockClock) -> None:
     """Behaviour 13: the event of the removal was lost, the inode is the same, and only the change time tells."""
     async with staged(prepare=with_socket) as stage:
-        await stage.told()
+        await stage.sent()
         await trio.sleep(1)
         stage.directory.drop_events()
         stage.directory.replace(f"{ROOT}/a.sock")
         stage.directory.resume_events()
         stage.directory.overflow()
-        assert await stage.told() == ["a.sock appeared #2"]
+        assert await stage.sent() == ["a.sock appeared #2"]
 
 
 async def test_a_flood_of_overflows_does_not_starve_the_node(autojump_clock: MockClock) -> None:
@@ -341,10 +343,10 @@ async def test_a_flood_of_overflows_does_not_starve_the_node(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("exhausted", ["watches_left", "instances_left"])
-async def test_without_inotify_polling_works_alone_until_there_is_some_again(
+async def test_without_inotify_the_rescans_work_alone_until_it_is_available_again(
     autojump_clock: MockClock, exhausted: str
 ) -> None:
-    """Behaviour 2, faults 17, 18 and 24: degraded, and said so."""
+    """Behaviour 2, faults 17, 18 and 24: the reports say so."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(ROOT)
@@ -366,11 +368,11 @@ async def test_without_inotify_polling_works_alone_until_there_is_some_again(
         await trio.sleep(10)
         assert stage.reports[-1].watching == "events"
         stage.directory.bind(f"{ROOT}/b.sock")
-        assert await stage.told() == ["b.sock appeared #2"]
+        assert await stage.sent() == ["b.sock appeared #2"]
 
 
-async def test_polling_alone_tells_a_socket_that_was_made_again(autojump_clock: MockClock) -> None:
-    """Faults 24 and 11: the change time tells, where inotify does not."""
+async def test_polling_alone_recognizes_a_socket_that_was_recreated(autojump_clock: MockClock) -> None:
+    """Faults 24 and 11: the change time differs."""
 
     def prepare(directory: MemoryDirectory) -> None:
         with_socket(directory)
@@ -380,10 +382,10 @@ async def test_polling_alone_tells_a_socket_that_was_made_again(autojump_clock: 
         await trio.sleep(1)
         stage.directory.replace(f"{ROOT}/a.sock")
         await trio.sleep(10)
-        assert (await stage.told())[2:] == ["a.sock appeared #2"]
+        assert (await stage.sent())[2:] == ["a.sock appeared #2"]
         stage.directory.rename(f"{ROOT}/a.sock", f"{ROOT}/b.sock")
         await trio.sleep(10)
-        assert await stage.told() == ["a.sock vanished #2", "b.sock appeared #3"]
+        assert await stage.sent() == ["a.sock vanished #2", "b.sock appeared #3"]
 
 
 async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockClock) -> None:
@@ -394,41 +396,41 @@ async def test_a_watch_that_the_kernel_ends_is_added_again(autojump_clock: MockC
         directory.bind(f"{ROOT}/x/a.sock")
 
     async with staged(prepare=prepare) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.lose_watch(ROOT)
         stage.directory.lose_watch(f"{ROOT}/x")
-        assert await stage.told() == []
+        assert await stage.sent() == []
         stage.directory.bind(f"{ROOT}/b.sock")
         stage.directory.bind(f"{ROOT}/x/c.sock")
-        assert sorted(await stage.told()) == ["b.sock appeared #2", "x/c.sock appeared #3"]
+        assert sorted(await stage.sent()) == ["b.sock appeared #2", "x/c.sock appeared #3"]
 
 
-async def test_a_watch_whose_end_nobody_told_is_had_again_by_the_rescan(autojump_clock: MockClock) -> None:
-    """Fault 20: what happens after the rescan is told by events again, and not by the rescans alone."""
+async def test_a_rescan_restores_a_watch_that_ended_without_an_event(autojump_clock: MockClock) -> None:
+    """Fault 20: after the rescan, events report changes again."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(f"{ROOT}/x")
         with_socket(directory)
 
     async with staged(prepare=prepare) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.drop_events()
         stage.directory.lose_watch(ROOT)
         stage.directory.lose_watch(f"{ROOT}/x")
         stage.directory.resume_events()
         stage.directory.bind(f"{ROOT}/x/b.sock")
-        assert await stage.told() == []
+        assert await stage.sent() == []
         await trio.sleep(12)
-        assert await stage.told() == ["x/b.sock appeared #2"]
+        assert await stage.sent() == ["x/b.sock appeared #2"]
         stage.directory.bind(f"{ROOT}/c.sock")
         stage.directory.bind(f"{ROOT}/x/d.sock")
-        assert sorted(await stage.told()) == ["c.sock appeared #3", "x/d.sock appeared #4"]
+        assert sorted(await stage.sent()) == ["c.sock appeared #3", "x/d.sock appeared #4"]
 
 
-async def test_what_events_never_told_of_is_found_by_the_rescan(autojump_clock: MockClock) -> None:
-    """Behaviour 14: the watcher that idles for ever before a valid socket."""
+async def test_the_rescan_finds_what_no_event_reported(autojump_clock: MockClock) -> None:
+    """Behaviour 14: a watcher must not ignore a valid socket for ever."""
     async with staged(prepare=with_socket) as stage:
-        await stage.told()
+        await stage.sent()
         stage.directory.drop_events()
         stage.directory.mkdir(f"{ROOT}/x")
         stage.directory.bind(f"{ROOT}/x/b.sock")
@@ -445,17 +447,17 @@ async def test_what_events_never_told_of_is_found_by_the_rescan(autojump_clock: 
 
 
 @pytest.mark.parametrize("name", ["\udcff\udcfe.sock", "a\n\x1b[31m\u202e.sock", "x" * 200])
-async def test_odd_names_are_told_as_they_are(autojump_clock: MockClock, name: str) -> None:
-    """Faults 21 to 23: the watcher passes names on; whoever shows or dials them escapes or refuses them."""
+async def test_odd_names_are_passed_on_unchanged(autojump_clock: MockClock, name: str) -> None:
+    """Faults 21 to 23: the modules that show or dial a name escape or refuse it."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/{name}")
-        assert (await stage.told())[1:] == [f"{name} appeared #1"]
+        assert (await stage.sent())[1:] == [f"{name} appeared #1"]
 
 
 # --- itself -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_idle_watcher_does_nothing_but_its_rescans(autojump_clock: MockClock) -> None:
+async def test_an_idle_watcher_only_rescans(autojump_clock: MockClock) -> None:
     """Idle cost: one scan of each directory a period, and known sockets are not looked at."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(10.5)
@@ -465,8 +467,8 @@ async def test_an_idle_watcher_does_nothing_but_its_rescans(autojump_clock: Mock
         assert [b - a for a, b in zip(before, after, strict=True)] == [3, 3, 6]
 
 
-async def test_errors_of_ours_end_the_watcher(autojump_clock: MockClock) -> None:
-    """Fault 85: the supervisor restarts it; nothing is swallowed, and nothing is left open."""
+async def test_a_bug_ends_the_watcher(autojump_clock: MockClock) -> None:
+    """Fault 85: the error propagates to the supervisor, and no instance of inotify stays open."""
 
     class Broken(MemoryDirectory):
         def follow(self, path: str, root: str) -> Found | None:

@@ -1,4 +1,4 @@
-"""Whatever happens on the node, and however its events arrive, the watcher ends up knowing what is there."""
+"""In every random story, and however the events arrive, the watcher reports in the end exactly what is there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trio.testing import MockClock
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
-# Few names, so that they meet; directories and sockets share them.
+# Few names, so that stories use each several times, for directories and for sockets.
 NAMES = st.sampled_from(["a", "b", "c", "d/a", "d/e", "d"])
-# What plugins do comes more often than what befalls them, or every story would end before it begins.
+# Plugins act more often than faults happen; otherwise most stories would be about faults alone.
 OFTEN = ["bind", "unlink", "replace", "rename", "link", "mkdir", "settle"] * 4 + ["bind"] * 4
 SELDOM = ["chmod", "remove", "write", "symlink", "tick", "delay", "release"] * 2
-# Each of these leads to a scan of everything, which would hide what events alone miss.
+# Each of these causes a rescan, which would hide what events alone miss.
 RUIN = ["overflow", "lose_watch", "remove_root", "move_root"]
 OPERATION = st.tuples(st.sampled_from(OFTEN + SELDOM), NAMES, NAMES)
 STORY = st.lists(OPERATION, min_size=12, max_size=40)
@@ -27,7 +27,7 @@ Operation = tuple[str, str, str]
 
 
 def do(directory: MemoryDirectory, operation: Operation) -> None:
-    """One operation, which fails as it would on a real node where it makes no sense."""
+    """Do one operation. If it makes no sense, it fails as on a real node."""
     verb, first, second = operation
     one, two = f"{ROOT}/{first}", f"{ROOT}/{second}"
     there = sorted(directory.sockets(ROOT))
@@ -79,7 +79,7 @@ async def play(stage: Stage, operations: list[Operation]) -> None:
     for operation in operations:
         match operation[0]:
             case "settle":
-                await stage.told()
+                await stage.sent()
             case "tick":
                 await trio.sleep(0.004)
             case _:
@@ -88,7 +88,7 @@ async def play(stage: Stage, operations: list[Operation]) -> None:
 
 
 def agrees(stage: Stage) -> None:
-    """What is known is what is there, each socket once, with a name of its own if it has several."""
+    """Check that each socket that is there is known under exactly one of its paths, and no other."""
     there = stage.directory.sockets(ROOT)
     known = {path: there.get(path) for path in stage.sockets}
     assert None not in known.values(), f"known and not there: {known}"
@@ -111,8 +111,10 @@ def run(operations: list[Operation], reuse_inodes: bool, patience: float) -> Non
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(STORY, RUINED), st.booleans())
-def test_events_alone_are_enough_where_none_is_lost_without_a_word(operations: list[Operation], reuse: bool) -> None:
-    """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: before any rescan is due; no generation is told twice."""
+def test_events_alone_are_enough_unless_some_are_lost_without_an_overflow(
+    operations: list[Operation], reuse: bool
+) -> None:
+    """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: no rescan is due yet; each generation is used once."""
     run(operations, reuse, patience=1.0)
 
 
@@ -132,13 +134,13 @@ def test_a_rescan_recovers_from_events_that_are_lost_without_an_overflow(
         max_size=20,
     )
 )
-def test_a_socket_made_again_is_a_new_generation_exactly_once_a_batch(operations: list[Operation]) -> None:
-    """Behaviours 9 and 13, fault 11: inode and change time are the same, and each batch that removed is told once."""
+def test_a_recreated_socket_is_one_new_generation_for_each_batch_of_events(operations: list[Operation]) -> None:
+    """Behaviours 9 and 13, fault 11: inode and change time stay the same; a batch with a removal is one generation."""
 
     async def main() -> None:
         async with staged() as stage:
             stage.directory.bind(f"{ROOT}/a")
-            await stage.told()
+            await stage.sent()
             expected = 1
             removed = False
             for operation in [*operations, ("release", "a", "a"), ("settle", "a", "a")]:

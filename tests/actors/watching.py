@@ -1,4 +1,4 @@
-"""A watcher on a directory in memory, and what it told, as a transcript with times."""
+"""Runs a watcher on a directory in memory and keeps its messages as a transcript with times."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def words(message: ReconcilerMessage | StatusMessage) -> str:
 
 @attrs.define
 class Stage:
-    """The directory to change, and the lines that were told since they were last taken."""
+    """The directory to change, and the messages of the watcher as lines."""
 
     directory: MemoryDirectory
     lines: list[Line] = attrs.Factory(list)
     reports: list[RootReported] = attrs.Factory(list)
-    #: The generation that each path was last told with, and every generation that was told.
+    #: The latest generation of each path, and every generation so far.
     known: dict[str, int] = attrs.Factory(dict)
     generations: list[int] = attrs.Factory(list)
-    #: The paths whose last word was that a socket is there.
+    #: The paths with a socket, by the latest message about each.
     sockets: set[str] = attrs.Factory(set)
 
-    async def told(self) -> list[str]:
-        """What was told since the last call, once all is quiet, without scans that told nothing new."""
+    async def sent(self) -> list[str]:
+        """Wait until all tasks wait; return the new lines, without rescans that found nothing new."""
         await trio.testing.wait_all_tasks_blocked()
         lines, self.lines = self.lines, []
         return [line for _, line in lines if line != "scan completed"]
@@ -102,12 +102,12 @@ async def staged(
     config: watcher.WatcherConfig | None = None,
     inbox: float = 10_000,
 ) -> AsyncIterator[Stage]:
-    """A running watcher, without jitter unless the config asks for it."""
+    """Run a watcher, without jitter unless ``config`` has some."""
     directory = directory or MemoryDirectory()
     config = config or watcher.WatcherConfig(ROOT, jitter=0.0)
     prepare(directory)
     stage = Stage(directory)
-    reconciler, told = trio.open_memory_channel[ReconcilerMessage](inbox)
+    reconciler, sent = trio.open_memory_channel[ReconcilerMessage](inbox)
     status, reported = trio.open_memory_channel[StatusMessage](inbox)
 
     async def collect(channel: trio.MemoryReceiveChannel[ReconcilerMessage]) -> None:
@@ -129,7 +129,7 @@ async def staged(
         )
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(collect, told)
+        nursery.start_soon(collect, sent)
         nursery.start_soon(collect_reports, reported)
         nursery.start_soon(watch)
         await trio.testing.wait_all_tasks_blocked()

@@ -31,7 +31,7 @@ from plugind.protocol.messages import (
 
 @attrs.define
 class Seen:
-    """What the watcher told so far: the sockets that are there, what was refused, and how the root fares."""
+    """What the watcher has reported: the sockets, the refused entries and the state of the root."""
 
     sockets: dict[str, int] = attrs.Factory(dict)
     refused: dict[str, str] = attrs.Factory(dict)
@@ -64,9 +64,9 @@ class Seen:
 
 @asynccontextmanager
 async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
-    """A watcher whose rescans are too rare to help the events."""
+    """Run a watcher. The default period is too long for a rescan to stand in for an event."""
     seen = Seen()
-    reconciler, told = trio.open_memory_channel[ReconcilerMessage](1000)
+    reconciler, sent = trio.open_memory_channel[ReconcilerMessage](1000)
     status, reported = trio.open_memory_channel[StatusMessage](1000)
 
     async def collect(channel: trio.MemoryReceiveChannel[ReconcilerMessage]) -> None:
@@ -88,7 +88,7 @@ async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
         )
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(collect, told)
+        nursery.start_soon(collect, sent)
         nursery.start_soon(collect_reports, reported)
         nursery.start_soon(watch)
         await seen.until(lambda: seen.report is not None)
@@ -98,7 +98,7 @@ async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
 
 @pytest.fixture
 def bind() -> Iterator[Callable[[Path], str]]:
-    """Binds listeners, which live until the test ends."""
+    """Return a function that binds a listener, which lives until the test ends."""
     alive: list[socket.socket] = []
 
     def listen(path: Path) -> str:
@@ -116,7 +116,7 @@ def bind() -> Iterator[Callable[[Path], str]]:
 Bind = Callable[[Path], str]
 
 
-async def test_a_socket_that_is_made_again_is_a_new_generation(tmp_path: Path, bind: Bind) -> None:
+async def test_a_recreated_socket_is_a_new_generation(tmp_path: Path, bind: Bind) -> None:
     """Faults 10 and 11, behaviour 13."""
     async with watching(tmp_path / "a/b/root") as seen:
         path = bind(tmp_path / "a/b/root/a.sock")
@@ -158,7 +158,7 @@ async def test_a_root_that_is_removed_under_a_listener_is_watched_again(tmp_path
         await seen.until(lambda: seen.sockets.keys() == {path})
 
 
-async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(tmp_path: Path, bind: Bind) -> None:
+async def test_a_root_that_is_moved_away_and_recreated_is_watched_again(tmp_path: Path, bind: Bind) -> None:
     """Fault 15."""
     root = tmp_path / "root"
     async with watching(root) as seen:
@@ -173,8 +173,8 @@ async def test_a_root_that_is_moved_away_and_made_anew_is_watched_anew(tmp_path:
         await seen.until(lambda: seen.sockets.keys() == {path, path_again})
 
 
-async def test_odd_files_and_names_do_no_harm(tmp_path: Path, bind: Bind) -> None:
-    """Faults 5, 6 and 21: a FIFO would block whoever opened it."""
+async def test_other_files_are_ignored_and_odd_names_work(tmp_path: Path, bind: Bind) -> None:
+    """Faults 5, 6 and 21: opening a FIFO would block."""
     os.mkfifo(tmp_path / "fifo.sock")
     (tmp_path / "plain.sock").write_text("")
     bind(tmp_path / ".dot.sock")
@@ -187,7 +187,7 @@ async def test_odd_files_and_names_do_no_harm(tmp_path: Path, bind: Bind) -> Non
         await seen.until(lambda: seen.sockets.keys() == {odd, plain})
 
 
-async def test_polling_alone_finds_what_comes_and_goes(
+async def test_polling_alone_finds_sockets_that_appear_and_vanish(
     tmp_path: Path, bind: Bind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faults 18 and 24."""

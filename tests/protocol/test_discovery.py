@@ -1,4 +1,4 @@
-"""The rules of what is new, each as a table of looks and what follows from them."""
+"""The rules for new generations: looks at paths, and the messages that follow."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -
     assert known.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
 
 
-def test_only_what_is_known_can_vanish() -> None:
+def test_only_a_known_entry_can_vanish() -> None:
     """Behaviour 8."""
     known = discovery()
     known.observe(A, None, LOOK | REMOVED, time=0.0)
@@ -99,8 +99,8 @@ def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
     assert known.take().messages == [SocketVanished(A, 1)]
 
 
-def test_the_first_scan_marks_what_it_finds_but_not_what_was_seen_to_be_made_again() -> None:
-    """A restarted watcher: an identity that is known is no news, unless a removal was seen."""
+def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
+    """After a restart of the watcher, a known identity is not new, unless a removal was seen."""
     known = discovery()
     known.observe(A, found(7), time=0.0, first=True)
     known.observe(B, found(8), REMOVED, time=0.0, first=True)
@@ -108,7 +108,7 @@ def test_the_first_scan_marks_what_it_finds_but_not_what_was_seen_to_be_made_aga
 
 
 @pytest.mark.parametrize("other", [directory(9), found(9, kind=Kind.SYMLINK)])
-def test_a_socket_that_is_replaced_by_something_else_vanishes_first(other: Found) -> None:
+def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other: Found) -> None:
     known = discovery()
     known.observe(A, found(7), time=0.0)
     known.take()
@@ -131,7 +131,7 @@ def test_a_socket_that_is_replaced_by_something_else_vanishes_first(other: Found
     assert known.sockets == 1
 
 
-def test_a_hard_link_is_refused_and_takes_over_when_the_first_name_goes() -> None:
+def test_a_hard_link_is_refused_until_the_first_name_is_removed() -> None:
     """Fault 8."""
     known = discovery()
     known.observe(A, found(7), time=0.0)
@@ -148,7 +148,7 @@ def test_a_hard_link_is_refused_and_takes_over_when_the_first_name_goes() -> Non
     assert known.take().messages == [SocketVanished(B, 2), appeared(B, 3, found(7))]
 
 
-def test_the_first_name_of_a_socket_that_is_bound_anew_frees_its_other_name() -> None:
+def test_the_other_name_of_a_socket_is_accepted_when_the_first_name_is_bound_again() -> None:
     """Faults 8 and 10."""
     known = discovery()
     known.observe(A, found(7), time=0.0)
@@ -161,7 +161,7 @@ def test_the_first_name_of_a_socket_that_is_bound_anew_frees_its_other_name() ->
     assert known.sockets == 2
 
 
-def test_of_several_other_names_those_that_are_left_get_their_turn() -> None:
+def test_the_remaining_hard_links_are_looked_at_when_the_first_name_is_removed() -> None:
     """Fault 8."""
     known = discovery()
     for path in (A, B, C):
@@ -172,7 +172,7 @@ def test_of_several_other_names_those_that_are_left_get_their_turn() -> None:
     assert known.take().again == [C]
 
 
-def test_nothing_is_kept_of_what_is_gone() -> None:
+def test_the_discovery_keeps_nothing_of_removed_entries() -> None:
     """A node that runs for a year sees millions of names."""
     known = discovery()
     for path in (A, B, B, A):
@@ -182,7 +182,7 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
     assert not known._owners
 
 
-def test_a_directory_that_goes_takes_all_beneath_it_along() -> None:
+def test_a_removed_directory_removes_everything_below_it() -> None:
     """Behaviour 10, for any directory."""
     known = discovery()
     for path, seen in {
@@ -203,8 +203,8 @@ def test_a_directory_that_goes_takes_all_beneath_it_along() -> None:
 
 
 @pytest.mark.parametrize(("inode", "marks"), [(2, LOOK | REMOVED), (5, 0)])
-def test_a_directory_that_is_another_one_is_entered_anew(inode: int, marks: int) -> None:
-    """Faults 14 to 16, for any directory: what is in it now is new, whatever its identity."""
+def test_a_replaced_directory_is_entered_again(inode: int, marks: int) -> None:
+    """Faults 14 to 16, for any directory: its entries are new, whatever their identity."""
     known = discovery()
     known.observe("/r/x", directory(2), time=0.0)
     known.observe("/r/x/a.sock", found(7), time=0.0)
@@ -216,8 +216,8 @@ def test_a_directory_that_is_another_one_is_entered_anew(inode: int, marks: int)
     assert known.take().messages == [appeared("/r/x/a.sock", 2, found(7))]
 
 
-def test_what_lies_in_a_directory_that_is_not_known_is_not_taken() -> None:
-    """Seed 3195: a late event of a directory that went led to a socket in the next one of its name, not yet entered."""
+def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
+    """Seed 3195: a late event of a removed directory led to a socket in its successor, which was not entered yet."""
     known = discovery()
     known.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
     known.observe("/r/x/y", directory(3), LOOK, time=0.0)
@@ -240,7 +240,7 @@ def test_a_directory_that_is_looked_at_again_stays() -> None:
     assert (changes.messages, changes.enter, changes.leave) == ([], [], [])
 
 
-def test_missing_are_the_known_names_that_a_listing_does_not_have() -> None:
+def test_missing_names_are_known_and_not_in_the_listing() -> None:
     """Behaviour 14."""
     known = discovery()
     known.observe(A, found(7), time=0.0)
@@ -251,7 +251,7 @@ def test_missing_are_the_known_names_that_a_listing_does_not_have() -> None:
     assert known.missing("/r/unknown", {"a"}) == []
 
 
-def test_what_is_beyond_the_depth_or_the_limit_is_not_taken() -> None:
+def test_entries_beyond_the_depth_or_over_the_limit_are_ignored() -> None:
     """Faults 13 and 48."""
     known = discovery(max_depth=1, max_entries=2)
     known.observe("/r/x", directory(2), time=0.0)

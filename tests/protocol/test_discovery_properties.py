@@ -1,4 +1,4 @@
-"""What is discovered against a model that looks at the whole tree each time, and watches against a list of pairs."""
+"""Compares the discovery with a model that reads the whole tree, and the watches with a list of pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parent(path: str) -> str:
 
 @attrs.define(eq=False)
 class Tree:
-    """A file system whose inodes are used again at once, and the marks that its events would leave."""
+    """A file system that reuses inode numbers at once, and the marks that its events would leave."""
 
     there: dict[str, Found] = attrs.Factory(lambda: {ROOT: ROOT_FOUND})
     marks: dict[str, int] = attrs.Factory(dict)
@@ -86,8 +86,8 @@ class Tree:
 
 
 @attrs.define(eq=False)
-class Told:
-    """What follows from the messages alone, and that each of them makes sense."""
+class Sent:
+    """The state that follows from the messages alone; checks that each message makes sense."""
 
     sockets: dict[str, SocketAppeared] = attrs.Factory(dict)
     refused: dict[str, EntryRefused] = attrs.Factory(dict)
@@ -116,10 +116,10 @@ class Told:
 
 @attrs.define(eq=False)
 class Watcher:
-    """Looks where it is told to, as the watcher does, with nothing of its waiting."""
+    """Looks at paths as the scanner does, without events and without waiting."""
 
     tree: Tree = attrs.Factory(Tree)
-    told: Told = attrs.Factory(Told)
+    sent: Sent = attrs.Factory(Sent)
     discovery: Discovery = attrs.Factory(lambda: Discovery(ROOT, itertools.count(1)))
 
     def look(self, path: str) -> None:
@@ -130,7 +130,7 @@ class Watcher:
         self.discovery.observe(path, found, marks, time=0.0)
         changes = self.discovery.take()
         for message in changes.messages:
-            self.told.take(message)
+            self.sent.take(message)
         for again in changes.again:
             self.look(again)
         for directory in changes.enter:
@@ -154,11 +154,11 @@ class Watcher:
 
 @examples(100)
 @given(STORIES)
-def test_what_is_told_is_what_a_look_at_everything_finds(story: list[tuple[str, str, str]]) -> None:
-    """Behaviours 7, 9 and 13, faults 6 to 15: inodes are used again at once, names are linked and renamed."""
+def test_the_messages_agree_with_a_look_at_the_whole_tree(story: list[tuple[str, str, str]]) -> None:
+    """Behaviours 7, 9 and 13, faults 6 to 15: inode numbers are reused at once, names are linked and renamed."""
     watcher = Watcher()
     watcher.scan()
-    tree, told = watcher.tree, watcher.told
+    tree, sent = watcher.tree, watcher.sent
     for verb, path, other in story:
         if verb == "look":
             watcher.look(path) if tree.there.get(parent(path), ROOT_FOUND).kind is Kind.DIRECTORY else None
@@ -171,27 +171,27 @@ def test_what_is_told_is_what_a_look_at_everything_finds(story: list[tuple[str, 
         if path != ROOT:
             del tree.there[path]
     watcher.scan()
-    assert (told.sockets, told.refused, watcher.discovery.paths()) == ({}, {}, frozenset())
+    assert (sent.sockets, sent.refused, watcher.discovery.paths()) == ({}, {}, frozenset())
     assert (watcher.discovery.sockets, dict(watcher.discovery.children(ROOT))) == (0, {})
 
 
 def check_scan(watcher: Watcher) -> None:
-    tree, told = watcher.tree, watcher.told
-    before, touched = dict(told.sockets), len(told.touches)
+    tree, sent = watcher.tree, watcher.sent
+    before, touched = dict(sent.sockets), len(sent.touches)
     marks = dict(tree.marks)
     watcher.scan()
     sockets = {path: found for path, found in tree.there.items() if found.kind is Kind.SOCKET}
     links = {path for path, found in tree.there.items() if found.kind is Kind.SYMLINK}
     # Of the names of one inode one is taken, and the others are refused.
     assert {found.identity.inode for found in sockets.values()} == {
-        tree.there[path].identity.inode for path in told.sockets
+        tree.there[path].identity.inode for path in sent.sockets
     }
-    assert len({tree.there[path].identity.inode for path in told.sockets}) == len(told.sockets)
-    assert told.sockets.keys() | told.refused.keys() == sockets.keys() | links
-    assert not told.sockets.keys() & told.refused.keys()
+    assert len({tree.there[path].identity.inode for path in sent.sockets}) == len(sent.sockets)
+    assert sent.sockets.keys() | sent.refused.keys() == sockets.keys() | links
+    assert not sent.sockets.keys() & sent.refused.keys()
     assert watcher.discovery.paths() == sockets.keys() | links
-    assert watcher.discovery.sockets == len(told.sockets)
-    for path, appeared in told.sockets.items():
+    assert watcher.discovery.sockets == len(sent.sockets)
+    for path, appeared in sent.sockets.items():
         was = before.get(path)
         if was is None:
             continue
@@ -199,12 +199,12 @@ def check_scan(watcher: Watcher) -> None:
             assert appeared.generation > was.generation, "made again, with the inode and the time of the old one"
         elif appeared.identity.inode == was.identity.inode and not marks:
             assert appeared.generation == was.generation, "nothing happened"
-            assert path not in told.touches[touched:]
+            assert path not in sent.touches[touched:]
         if appeared.generation == was.generation and marks.get(path, 0) & ATTRIBUTES:
-            assert path in told.touches[touched:], "its attributes changed"
-    counted = told.newest
+            assert path in sent.touches[touched:], "its attributes changed"
+    counted = sent.newest
     watcher.scan()
-    assert told.newest == counted, "a second look finds nothing new"
+    assert sent.newest == counted, "a second look finds nothing new"
 
 
 # --- watches ----------------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ NOTICES = st.tuples(NUMBERS, BITS, st.sampled_from(["", "a", "r", "x", ".a"]))
 
 @attrs.define
 class Pairs:
-    """All that is watched, as a list, and what events said of it."""
+    """All watches as a list of pairs, and what the events said about their paths."""
 
     pairs: list[tuple[str, int]] = attrs.Factory(list)
     parent: int | None = None
@@ -265,7 +265,7 @@ class Pairs:
 
 @examples(100)
 @given(st.lists(STEPS | NOTICES, max_size=25))
-def test_watches_are_what_a_list_of_pairs_says(steps: list[tuple[str, str, int] | tuple[int, int, str]]) -> None:
+def test_watches_agree_with_a_list_of_pairs(steps: list[tuple[str, str, int] | tuple[int, int, str]]) -> None:
     """Faults 15, 19, 20 and 24."""
     watches, model = Watches("/p/r"), Pairs()
     for step in steps:

@@ -1,4 +1,4 @@
-"""Which path an event is about, and what is remembered of it."""
+"""Which path an event is about, and which marks it leaves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def watched() -> Watches:
         "ISDIR",
     ],
 )
-def test_the_constants_are_those_of_the_kernel(name: str) -> None:
+def test_the_constants_agree_with_the_kernel(name: str) -> None:
     assert getattr(mask, name) == int(inotify_simple.flags[name])
 
 
@@ -75,7 +75,7 @@ def test_marks_add_up_until_they_are_taken() -> None:
     assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES, "/p/r/b.sock": LOOK}
 
 
-def test_an_overflow_ends_all_trust() -> None:
+def test_after_an_overflow_no_directory_is_trusted() -> None:
     """Fault 19."""
     watches = watched()
     watches.note((-1, mask.Q_OVERFLOW, ""))
@@ -89,7 +89,7 @@ def test_an_overflow_ends_all_trust() -> None:
     assert watches.trusts("/p/r")
 
 
-def test_a_watch_that_the_kernel_ended_asks_for_a_look() -> None:
+def test_a_watch_that_the_kernel_ended_marks_its_path() -> None:
     """Fault 20."""
     watches = watched()
     watches.note((3, mask.IGNORED, ""))
@@ -128,14 +128,14 @@ def test_the_watch_of_the_parent_is_not_removed_with_a_path_that_shares_it() -> 
 
 
 def test_a_directory_that_was_left_and_is_watched_again_is_not_trusted_before_a_scan() -> None:
-    """Fault 24: what happened there in between no event told."""
+    """Fault 24: no event reported what happened there in between."""
     watches = watched()
     assert watches.drop("/p/r/x") == 3
     watches.add("/p/r/x", 4)
     assert not watches.trusts("/p/r/x")
 
 
-def test_marks_that_are_put_back_add_to_what_came_since() -> None:
+def test_marks_that_are_put_back_add_to_newer_ones() -> None:
     watches = watched()
     watches.note((2, mask.DELETE, "a.sock"))
     taken = watches.take()
@@ -144,7 +144,7 @@ def test_marks_that_are_put_back_add_to_what_came_since() -> None:
     assert watches.take() == {"/p/r/a.sock": LOOK | REMOVED | ATTRIBUTES}
 
 
-def test_a_root_whose_parent_cannot_be_watched_is_watched_all_the_same() -> None:
+def test_a_root_is_watched_even_if_its_parent_cannot_be() -> None:
     """Behaviour 11."""
     watches = Watches("/p/r")
     watches.add("/p/r", 2)
@@ -153,7 +153,7 @@ def test_a_root_whose_parent_cannot_be_watched_is_watched_all_the_same() -> None
     assert watches.drop("/p/r") == 2
 
 
-def test_a_parent_whose_watch_ended_tells_nothing_any_more() -> None:
+def test_events_of_a_parent_whose_watch_ended_are_ignored() -> None:
     """Fault 20."""
     watches = watched()
     watches.note((1, mask.IGNORED, ""))
@@ -162,7 +162,7 @@ def test_a_parent_whose_watch_ended_tells_nothing_any_more() -> None:
     assert watches.take() == {}
 
 
-def test_nothing_is_kept_of_a_descriptor_that_stands_for_no_path() -> None:
+def test_a_descriptor_without_a_path_is_forgotten() -> None:
     watches = watched()
     watches.drop("/p/r/x")
     assert set(watches._paths) == {2}

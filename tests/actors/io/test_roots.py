@@ -1,4 +1,4 @@
-"""Roots are made, checked, and held by one daemon at a time."""
+"""Roots are made, checked and locked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plugind.actors.io.roots import RootBusyError, lock_roots
 from plugind.protocol.errors import ConfigError
 
 
-def test_a_missing_root_is_made_with_those_above_it(tmp_path: Path) -> None:
+def test_a_missing_root_is_made_with_its_parents(tmp_path: Path) -> None:
     """Behaviour 1, fault 1."""
     root = tmp_path / "a" / "b"
     with lock_roots([str(root)]):
@@ -20,7 +20,7 @@ def test_a_missing_root_is_made_with_those_above_it(tmp_path: Path) -> None:
         assert list(root.iterdir()) == []
 
 
-def test_a_root_that_is_made_is_written_to_by_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_only_the_owner_can_write_to_a_new_root_whatever_the_umask(tmp_path: Path) -> None:
     """Fault 3."""
     before = os.umask(0)
     try:
@@ -30,14 +30,14 @@ def test_a_root_that_is_made_is_written_to_by_its_owner_alone_whatever_the_umask
         os.umask(before)
 
 
-def test_a_root_that_cannot_be_had_is_bad_configuration_and_says_why(tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_made_is_a_configuration_error_with_a_reason(tmp_path: Path) -> None:
     """Fault 2."""
     root = tmp_path / ("x" * 256)
     with pytest.raises(ConfigError, match="cannot be used: File name too long; name another"), lock_roots([str(root)]):
         pass
 
 
-def test_a_root_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:
+def test_a_second_daemon_cannot_lock_the_same_root(tmp_path: Path) -> None:
     """Fault 96."""
     busy = pytest.raises(RootBusyError, match=f"another plugind runs on {tmp_path}")
     with lock_roots([str(tmp_path)]), busy, lock_roots([str(tmp_path)]):
@@ -46,7 +46,7 @@ def test_a_root_is_held_by_one_daemon_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_one_root_that_is_taken_frees_the_others_again(tmp_path: Path) -> None:
+def test_a_busy_root_unlocks_the_others_again(tmp_path: Path) -> None:
     free, taken = tmp_path / "free", tmp_path / "taken"
     with lock_roots([str(taken)]):
         with pytest.raises(RootBusyError), lock_roots([str(free), str(taken)]):
@@ -56,7 +56,7 @@ def test_one_root_that_is_taken_frees_the_others_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "below a file"])
-def test_what_is_no_directory_is_bad_configuration(tmp_path: Path, kind: str) -> None:
+def test_a_root_that_is_not_a_directory_is_a_configuration_error(tmp_path: Path, kind: str) -> None:
     """Fault 2."""
     root = tmp_path / "root"
     match kind:
@@ -74,7 +74,7 @@ def test_what_is_no_directory_is_bad_configuration(tmp_path: Path, kind: str) ->
         pass
 
 
-def test_a_root_that_everybody_may_write_to_is_refused_unless_allowed(tmp_path: Path) -> None:
+def test_a_world_writable_root_is_refused_unless_allowed(tmp_path: Path) -> None:
     """Fault 3."""
     root = tmp_path / "root"
     root.mkdir()
@@ -86,7 +86,7 @@ def test_a_root_that_everybody_may_write_to_is_refused_unless_allowed(tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_root_of_another_user_is_refused(tmp_path: Path) -> None:
     """Fault 3."""
     root = tmp_path / "root"
     root.mkdir()
@@ -96,14 +96,14 @@ def test_a_root_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of the superuser's")
-def test_a_root_of_the_superusers_is_as_good_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_of_the_superuser_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 3."""
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with lock_roots([str(tmp_path)]):
         pass
 
 
-def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
