@@ -85,8 +85,7 @@ def test_the_graph_of_files_has_no_circle() -> None:
 
 
 def test_imports_inside_the_package_are_relative() -> None:
-    written_by_grpclib = [where for where in absolute_imports(PACKAGE, "plugind") if "_grpc.py:" in where]
-    assert sorted(absolute_imports(PACKAGE, "plugind")) == sorted(written_by_grpclib)
+    assert list(absolute_imports(PACKAGE, "plugind")) == []
 
 
 # --- the test's own tools ---------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Asker:
         return asked
 
     def crash(self) -> None:
-        """Crash the actor by a message that nobody sends."""
+        """Crash the actor by a message that no actor sends."""
         self.address.send_nowait(cast("m.HandlerMessage", Bomb()))
 
 
@@ -285,7 +285,7 @@ async def test_an_error_that_is_hard_to_hold_is_contained_too(
     assert [(answer.ticket, answer.outcome) for _, answer in asker.answers] == [(1, outcome), (2, Outcome.OK)]
 
 
-async def test_an_error_that_cannot_say_what_it_is_about_is_contained_too(
+async def test_an_error_whose_text_cannot_be_read_is_contained_too(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Fault 81."""
@@ -340,7 +340,7 @@ async def test_calls_that_come_one_by_one_need_two_workers(autojump_clock: trio.
         assert trio.lowlevel.current_statistics().tasks_living == before + 2
 
 
-async def test_a_handler_whose_method_is_not_async_fails_and_hurts_nobody(
+async def test_a_handler_whose_method_is_not_async_fails_only_its_plugin(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Fault 81."""
@@ -405,7 +405,7 @@ async def test_asks_of_one_name_are_called_in_their_order_whichever_worker_takes
 async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Seed 448: one that hangs would hold its name for the deadline though nobody waits for it."""
+    """Seed 448: one that hangs would keep its name busy until the deadline though no answer is needed."""
     handler = Recording(validated=sleeping(1e9))
     async with running(handler) as asker:
         validate = asker.ask(m.Validate, 1)
@@ -434,7 +434,7 @@ async def test_a_validate_that_is_withdrawn_before_it_begins_never_does(
     assert (asker.answers, other.answers) == ([(2.0, ok(1))], [(2.0, ok(2))])
 
 
-async def test_a_validate_that_is_withdrawn_too_late_harms_nobody(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_validate_that_is_withdrawn_too_late_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
     """Neither when nothing is asked of its name, nor during another call."""
     handler = Recording(registered=sleeping(2))
     async with running(handler) as asker:
@@ -453,7 +453,7 @@ async def test_a_validate_that_is_withdrawn_too_late_harms_nobody(autojump_clock
 
 @attrs.define
 class Bomb:
-    """A message that nobody sends."""
+    """A message that no actor sends."""
 
 
 async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
@@ -485,7 +485,7 @@ CRASHED = "the handler actor crashed during the call, and was started again"
 
 
 @pytest.mark.parametrize("ask", [m.Validate, m.Register])
-async def test_a_call_that_was_under_way_in_a_crash_has_failed_and_what_waited_is_taken_up(
+async def test_a_crash_fails_the_call_under_way_and_the_successor_takes_up_the_asks_that_waited(
     autojump_clock: trio.testing.MockClock, ask: type[m.Validate] | type[m.Register]
 ) -> None:
     """Fault 85, seed 448: whoever asked waits for an answer, and gets one."""
@@ -522,7 +522,9 @@ async def test_a_deregister_that_was_under_way_in_a_crash_is_asked_again(
     assert asker.answers == [(3.0, ok(1)), (3.0, ok(2))]
 
 
-async def test_what_had_not_begun_before_a_second_crash_has_not_failed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_ask_that_had_not_begun_before_a_second_crash_has_not_failed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Fault 85: a Register that was never called is called."""
     handler = Recording(validated=sleeping(3))
     async with crashing(handler) as asker:
@@ -536,7 +538,7 @@ async def test_what_had_not_begun_before_a_second_crash_has_not_failed(autojump_
     assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (1.0, ok(2))]
 
 
-async def test_what_was_withdrawn_before_a_crash_stays_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_ask_that_was_withdrawn_before_a_crash_stays_withdrawn(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 85."""
     handler = Recording(validated=sleeping(1e9))
     async with crashing(handler) as asker:

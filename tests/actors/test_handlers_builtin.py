@@ -67,7 +67,7 @@ def test_an_instance_that_comes_again_is_the_newest_and_is_there_once() -> None:
     assert instances.of("d.example.com") == (dra(socket="/reg/b.sock", generation=2), again)
 
 
-def test_removing_one_instance_keeps_the_other_and_what_is_not_there_is_no_error() -> None:
+def test_removing_one_instance_keeps_the_other_and_a_missing_one_is_no_error() -> None:
     """Behaviour 37, fault 78; TestDelete: a removed driver is not found."""
     instances = Instances()
     instances.add(dra())

@@ -96,7 +96,7 @@ async def test_events_under_the_level_are_left_out(pipe: tuple[int, int]) -> Non
     assert drained(reader) == b'{"time": "1970-01-01T00:00:00.000Z", "level": "error", "msg": "yes"}\n'
 
 
-async def test_a_reader_that_stops_blocks_nobody_and_is_told_what_it_missed(pipe: tuple[int, int]) -> None:
+async def test_a_reader_that_stops_blocks_no_actor_and_lost_lines_are_counted(pipe: tuple[int, int]) -> None:
     """Fault 95."""
     reader, writer = pipe
     log = Log(descriptor=writer, wall=at_zero, max_queued=10_000)
@@ -117,7 +117,7 @@ async def test_a_reader_that_stops_blocks_nobody_and_is_told_what_it_missed(pipe
     assert [line.startswith("time=") for line in lines] == [True] * len(lines)
 
 
-async def test_a_closed_pipe_ends_nothing(pipe: tuple[int, int]) -> None:
+async def test_a_closed_pipe_does_not_end_the_log(pipe: tuple[int, int]) -> None:
     """Fault 95: EPIPE."""
     reader, writer = pipe
     log = Log(descriptor=writer, wall=at_zero)
@@ -134,7 +134,7 @@ async def test_a_closed_pipe_ends_nothing(pipe: tuple[int, int]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_full_disk_ends_nothing_and_is_told_of_when_there_is_room() -> None:
+async def test_a_full_disk_does_not_end_the_log_and_lost_lines_are_counted_when_there_is_room() -> None:
     """Fault 95: ENOSPC, here by a device that is always full."""
     full = os.open("/dev/full", os.O_WRONLY)
     with tempfile.TemporaryFile() as file:

@@ -34,7 +34,7 @@ async def active(node: SimulatedNode) -> dict[str, bool | None]:
 # --- one path ---------------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_there_is_nothing_done(autojump_clock: MockClock) -> None:
+async def test_an_empty_directory_causes_no_action(autojump_clock: MockClock) -> None:
     """Reconciler Test_Run_Positive_DoNothing."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -242,7 +242,7 @@ async def test_two_that_come_at_once_are_validated_one_after_the_other(autojump_
         assert node.timeline("c.sock") == [*at(0.0, *STEPS[:4]), *at(2.0, *STEPS[4:])]
 
 
-async def test_nobody_takes_a_name_while_its_bearer_is_being_deregistered(autojump_clock: MockClock) -> None:
+async def test_no_plugin_takes_a_name_while_another_of_that_name_is_deregistered(autojump_clock: MockClock) -> None:
     """Behaviour 19: unregister before register, for one name as for one path."""
     handler = FakeHandler().always("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -291,7 +291,9 @@ async def test_a_slow_handler_holds_up_its_own_name_alone(autojump_clock: MockCl
         assert node.timeline("slow.sock") == [*at(0.0, *STEPS[:3]), *at(5.0, *STEPS[3:])]
 
 
-async def test_a_handler_that_hangs_meets_its_deadline_and_hurts_nobody_else(autojump_clock: MockClock) -> None:
+async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_other_plugin(
+    autojump_clock: MockClock,
+) -> None:
     """Behaviours 22 and 26, fault 82: two minutes a call; told; retried."""
     handler = FakeHandler().script("register", Hangs(), name="stuck")
     error = "RegisterPlugin error -- plugin registration failed with err: the handler did not finish in 120 s"

@@ -53,7 +53,7 @@ async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock:
     assert stage.told == []
 
 
-async def test_a_child_that_crashes_is_started_again_and_told_of(autojump_clock: MockClock) -> None:
+async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock: MockClock) -> None:
     """Fault 85."""
     stage = Stage()
     runs = 0
@@ -99,7 +99,9 @@ async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_do
     assert stage.told == [(6.0, "permanent", "it ended, and should not have")]
 
 
-async def test_crashes_that_come_too_often_end_the_whole_with_the_last_as_the_cause(autojump_clock: MockClock) -> None:
+async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_the_cause(
+    autojump_clock: MockClock,
+) -> None:
     """Fault 85: restarted within the intensity, else escalated."""
     stage = Stage()
 
@@ -135,7 +137,7 @@ async def test_crashes_that_are_rare_enough_are_mended_for_ever(autojump_clock: 
 
 @pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_what_no_restart_mends_ends_the_whole_at_once(
+async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
     autojump_clock: MockClock, error: Exception, wrapped: bool
 ) -> None:
     """Fault 85: escalated as it is, out of a child's own nursery too, and not counted as one more crash."""
@@ -151,7 +153,7 @@ async def test_what_no_restart_mends_ends_the_whole_at_once(
     assert stage.told == []
 
 
-async def test_a_child_that_crashes_while_it_is_stopped_ends_and_takes_nobody_with_it(
+async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
     autojump_clock: MockClock,
 ) -> None:
     """Fault 85, simulation's seed 14: the crash is told, and what else runs goes on to its own end."""

@@ -32,7 +32,9 @@ def crashing_as_it_is_cancelled(error: Exception) -> Callable[[], Awaitable[None
     return run
 
 
-async def test_a_crash_besides_an_end_is_told_and_the_child_stays_ended(autojump_clock: MockClock) -> None:
+async def test_a_crash_during_a_cancellation_is_reported_and_the_child_is_not_restarted(
+    autojump_clock: MockClock,
+) -> None:
     """Fault 85."""
     told: list[tuple[str, str]] = []
     async with trio.open_nursery() as nursery:
@@ -46,7 +48,9 @@ async def test_a_crash_besides_an_end_is_told_and_the_child_stays_ended(autojump
 
 
 @pytest.mark.parametrize("error", [ConfigError("name another"), GaveUpError("too many")])
-async def test_what_no_restart_mends_comes_out_besides_an_end_too(error: Exception, autojump_clock: MockClock) -> None:
+async def test_an_error_that_no_restart_repairs_comes_out_during_a_cancellation_too(
+    error: Exception, autojump_clock: MockClock
+) -> None:
     async def supervise() -> None:
         async with trio.open_nursery() as nursery:
             children = Children(nursery, Crashes(INTENSITY, lambda *_: None))

@@ -42,7 +42,7 @@ def red(**faults: object) -> FakePlugin:
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_leaves_what_is_registered_and_tells_nobody(autojump_clock: MockClock) -> None:
+async def test_a_stop_leaves_registered_plugins_registered_and_notifies_none(autojump_clock: MockClock) -> None:
     """Behaviour 42: plugind stops, the plugins do not; goroutinemap Test_NewGoRoutineMap_Positive_WaitEmpty."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -59,7 +59,7 @@ async def test_a_stop_leaves_what_is_registered_and_tells_nobody(autojump_clock:
         assert plugin.calls == [asked(0.0), told_yes(0.0)]
 
 
-async def test_a_stop_can_deregister_what_is_registered(autojump_clock: MockClock) -> None:
+async def test_a_stop_can_deregister_registered_plugins(autojump_clock: MockClock) -> None:
     """Behaviour 42: an option, off."""
     handler = FakeHandler().always("deregister", Takes(1.0))
     config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
@@ -111,7 +111,7 @@ async def test_a_register_that_hangs_holds_a_stop_no_longer_than_the_grace(autoj
         assert node.timeline("a.sock") == [*at(0.0, *STEPS[:4]), (6.0, "leaving")]
 
 
-async def test_what_asks_is_dropped_at_once_by_a_stop(autojump_clock: MockClock) -> None:
+async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockClock) -> None:
     """Fault 87: nothing is owed before Register."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red(hang="get-info"))
@@ -160,7 +160,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, where: object, name: str, *, aft
     return crashed
 
 
-async def test_a_registration_that_crashes_is_begun_anew(
+async def test_a_registration_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: before Register nothing is owed."""
@@ -203,7 +203,7 @@ async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregi
         assert node.timeline("a.sock")[6:] == at(0.0, "leaving", "gone")
 
 
-async def test_a_watcher_that_crashes_looks_again_and_loses_nothing(
+async def test_a_watcher_that_crashes_scans_again_and_loses_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: what vanished and what appeared meanwhile is found; what stayed is left alone."""
@@ -225,7 +225,7 @@ async def test_a_watcher_that_crashes_looks_again_and_loses_nothing(
         assert node.timeline("comes.sock") == registered_at(round(when, 6))
 
 
-async def test_a_reconciler_that_crashes_lets_go_of_all_and_starts_from_the_file_system(
+async def test_a_reconciler_that_crashes_deregisters_all_and_starts_from_the_file_system(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: both worlds are lost, so every plugin is deregistered, and found again."""
@@ -244,7 +244,7 @@ async def test_a_reconciler_that_crashes_lets_go_of_all_and_starts_from_the_file
         assert handler.asked("red") == ["validate", "register", "deregister", "validate", "register"]
 
 
-async def test_who_asks_a_reconciler_that_crashes_is_answered_by_the_next(
+async def test_calls_that_wait_for_a_reconciler_that_crashes_are_answered_by_the_next(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: a retry and the removal of a handler do not wait for ever."""
@@ -262,10 +262,10 @@ async def test_who_asks_a_reconciler_that_crashes_is_answered_by_the_next(
         assert node.state("a.sock") == "parked"
 
 
-async def test_who_is_not_let_go_when_the_reconciler_crashes_keeps_its_path_and_nobody_else_waits(
+async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_keeps_only_its_own_path(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85, behaviour 20: unregister before register, though nobody remembers; seeds 1610 and 2420."""
+    """Fault 85, behaviour 20: unregister before register, though the worlds are lost; seeds 1610 and 2420."""
     handler = FakeHandler().script("deregister", Hangs(), name="red")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -289,10 +289,10 @@ async def test_who_is_not_let_go_when_the_reconciler_crashes_keeps_its_path_and_
         assert handler.asked("blue") == ["validate", "register"]
 
 
-async def test_who_waits_for_its_path_when_the_next_reconciler_crashes_holds_up_nobody_and_leaves_nothing(
+async def test_a_registration_that_waits_for_its_path_in_a_second_crash_delays_no_other_and_leaves_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: it has not begun, and owes nothing; seed 3664."""
+    """Fault 85: it has not begun, and has nothing to deregister; seed 3664."""
     handler = FakeHandler().script("deregister", Hangs(), name="red")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -311,7 +311,7 @@ async def test_who_waits_for_its_path_when_the_next_reconciler_crashes_holds_up_
         assert handler.asked("red") == ["validate", "register", "deregister"]
 
 
-async def test_a_handler_is_not_removed_before_it_was_asked_for_the_last_though_the_reconciler_crashed(
+async def test_a_removed_handler_retires_after_its_last_deregister_though_the_reconciler_crashed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: the removal outlives the node that it was asked of."""
@@ -343,7 +343,7 @@ async def test_a_handler_actor_that_crashes_is_started_again(
         assert node.timeline("a.sock")[-6:] == registered_at(0.0)
 
 
-async def test_a_status_actor_that_crashes_knows_all_again_and_cuts_nobody_off(
+async def test_a_status_actor_that_crashes_repairs_its_view_and_ends_no_stream(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: the view is repaired; streams of changes go on."""
@@ -412,7 +412,7 @@ def embedded(node: SimulatedNode, **named: object) -> Supervisor:
 
 
 async def test_an_error_in_the_block_comes_out_plain(autojump_clock: MockClock) -> None:
-    """Whoever embeds a node does not meet its nursery."""
+    """An error of the block leaves it without a group of the nursery around it."""
     error = OwnError("mine")
     with pytest.raises(OwnError) as caught:
         await run(embedded(SimulatedNode()), error)
@@ -474,8 +474,8 @@ async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_register
         assert await node.wait_for("red", type="Colour") == colour
 
 
-async def test_who_waits_when_the_node_ends_is_told_so(autojump_clock: MockClock) -> None:
-    """Nobody waits for ever on a node that is no more."""
+async def test_wait_for_raises_node_ended_when_the_node_ends(autojump_clock: MockClock) -> None:
+    """No call waits for ever for a node that has ended."""
     node = embedded(SimulatedNode())
     ended: list[float] = []
 
@@ -500,7 +500,7 @@ async def test_who_waits_when_the_node_ends_is_told_so(autojump_clock: MockClock
     ids=["retry", "remove", "wait"],
 )
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_who_asks_when_the_node_ends_is_told_so(
+async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     ask: Callable[[Supervisor], Awaitable[object]],
@@ -538,7 +538,7 @@ async def test_who_asks_when_the_node_ends_is_told_so(
 
 
 async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> None:
-    """Nobody waits for ever on a node that is no more."""
+    """No call waits for ever for a node that has ended."""
     node = embedded(SimulatedNode())
     async with node:
         await node.snapshot()
@@ -546,7 +546,7 @@ async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> N
         await node.snapshot()
 
 
-async def test_changes_begin_with_what_is_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
+async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
     """Behaviour 38: events are real."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
@@ -568,7 +568,7 @@ async def test_changes_begin_with_what_is_and_go_on_with_each_change(autojump_cl
             assert seen == [*STEPS, "leaving", "gone"]
 
 
-async def test_a_reader_that_lags_is_dropped_and_told_so_and_holds_up_nobody(
+async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 86: back-pressure or a clear word, never a silent loss."""
@@ -589,7 +589,7 @@ async def test_a_reader_that_lags_is_dropped_and_told_so_and_holds_up_nobody(
             assert isinstance(await other.__anext__(), Snapshot)
 
 
-async def test_a_handlers_error_at_the_deregistration_of_a_stop_is_no_crash(autojump_clock: MockClock) -> None:
+async def test_an_error_of_a_handler_in_the_deregistration_of_a_stop_is_no_crash(autojump_clock: MockClock) -> None:
     """Fault 84."""
     handler = FakeHandler().always("deregister", Fails("broken"))
     config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)

@@ -40,7 +40,7 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     assert metrics.durations[Operation.GET_INFO, "CSIPlugin"].total == 0.3
 
 
-def test_types_are_told_apart_in_bounds() -> None:
+def test_a_bounded_number_of_types_have_a_label() -> None:
     """Fault 92."""
     metrics = Metrics()
     assert [metrics.label(label) for label in (None, "CSIPlugin", "Odd")] == ["unknown", "CSIPlugin", "other"]

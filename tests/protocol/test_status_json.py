@@ -49,7 +49,7 @@ def test_a_name_that_is_no_utf_8_is_valid_json_in_ascii() -> None:
     assert json.loads(text)["socket"] == "/r/\\xff\n.sock"
 
 
-def test_history_is_told_by_how_long_ago_it_was() -> None:
+def test_history_entries_say_how_long_ago_they_were() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(2.5, StateName.WAITING, "refused", 1))
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 2.5, history=history)
     assert described_to_json(status, 3.0)["history"] == [

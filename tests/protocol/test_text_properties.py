@@ -135,7 +135,7 @@ def test_to_escape_again_changes_nothing(text: str) -> None:
 
 @examples(40)
 @given(st.binary(max_size=20).map(lambda name: name.replace(b"\0", b"")))
-def test_the_bytes_of_a_file_name_are_all_told(name: bytes) -> None:
+def test_all_bytes_of_a_file_name_are_shown(name: bytes) -> None:
     """Fault 21: from what is shown, the name can be had again."""
     text = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
     told = re.sub(r"\\(\\|x[89a-f][0-9a-f])", lambda m: "\\" if m[1] == "\\" else f"\0{m[1][1:]}", encodable(text))

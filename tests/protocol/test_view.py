@@ -20,7 +20,7 @@ def only(view: View) -> PluginStatus:
     return row.status
 
 
-def test_a_socket_is_told_of_as_it_was_last() -> None:
+def test_a_socket_that_is_gone_is_described_in_its_last_state() -> None:
     """Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed."""
     view = View()
     view.apply(change(StateName.DIALING, 1.0))
@@ -52,7 +52,7 @@ def test_another_reason_for_the_same_state_does_not_make_it_younger() -> None:
     assert (status.since, status.reason) == (1.0, "second")
 
 
-def test_a_new_generation_is_another_plugin_until_it_says_who_it_is() -> None:
+def test_a_new_generation_is_an_unknown_plugin_until_its_info_is_known() -> None:
     """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: one entry, new identity."""
     view = View()
     view.apply(attrs.evolve(change(StateName.REGISTERED, 1.0), info=INFO, registered_in=0.5, pid=3))
@@ -61,7 +61,7 @@ def test_a_new_generation_is_another_plugin_until_it_says_who_it_is() -> None:
     assert only(view) == PluginStatus("/r/a.sock", "/r", 2, StateName.DIALING, 2.0)
 
 
-def test_what_arrives_late_of_an_older_generation_is_no_news() -> None:
+def test_a_late_change_of_an_older_generation_is_ignored() -> None:
     """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is not it."""
     view = View()
     view.apply(attrs.evolve(change(StateName.PARKED, 2.0, generation=2), reason="a symbolic link"))
@@ -113,7 +113,7 @@ def test_the_history_of_a_path_keeps_the_last_entries_over_generations() -> None
     )
 
 
-def test_the_role_is_told_of_registered_instances_alone() -> None:
+def test_only_registered_instances_have_a_role() -> None:
     """Behaviour 37."""
     view = View()
     view.apply(change(StateName.NOTIFYING))

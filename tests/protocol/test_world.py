@@ -70,7 +70,7 @@ def test_a_socket_that_appears_is_desired_and_gets_a_registration_actor() -> Non
     assert world.difference() == (set(), {A})
 
 
-def test_a_socket_that_appears_anew_is_one_entry_with_the_new_generation() -> None:
+def test_a_socket_that_appears_again_is_one_entry_with_the_new_generation() -> None:
     """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: and its actor is told, no second one is started."""
     world = given(appeared(1))
 
@@ -113,7 +113,7 @@ def test_a_world_without_news_does_nothing() -> None:
     assert (world.desired(), world.actual(), world.difference()) == ({}, {}, (set(), set()))
 
 
-def test_a_touched_socket_is_told_unless_it_leaves() -> None:
+def test_a_touch_is_sent_on_unless_the_socket_leaves() -> None:
     """Behaviour 3."""
     touched = m.SocketTouched(A, 1)
     world = given(appeared(1))
@@ -163,7 +163,7 @@ def test_another_generation_is_not_it() -> None:
     assert world.difference() == (set(), {A})
 
 
-def test_a_socket_that_comes_anew_ends_with_the_new_generation() -> None:
+def test_a_replaced_socket_is_registered_with_the_new_generation() -> None:
     """Test_Run_Positive_ReRegister; behaviours 19 and 20."""
     world = given(*registered())
 
@@ -173,14 +173,14 @@ def test_a_socket_that_comes_anew_ends_with_the_new_generation() -> None:
     assert (world.actual(), world.difference()) == ({A: 2}, (set(), set()))
 
 
-def test_a_socket_that_comes_back_while_its_actor_leaves_is_told_to_that_actor() -> None:
+def test_a_socket_that_comes_back_while_its_actor_leaves_is_sent_to_that_actor() -> None:
     """Behaviour 20: one actor for each path."""
     world = given(*registered(), m.SocketVanished(A, 1))
 
     assert take(world, appeared(2)) == [Send(A, appeared(2))]
 
 
-def test_a_socket_that_comes_back_too_late_for_its_actor_gets_another() -> None:
+def test_a_socket_that_comes_back_when_its_actor_ends_gets_another_actor() -> None:
     world = given(*registered(), m.SocketVanished(A, 1), appeared(2), m.Released(A, 1))
 
     assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(2))]
@@ -218,8 +218,8 @@ def test_a_plugin_whose_validation_failed_makes_room_for_the_next() -> None:
     assert take(world, m.Released(A, 1)) == [admitted(B)]
 
 
-def test_a_claim_that_was_given_up_before_it_was_answered_is_not_answered_later() -> None:
-    """Else its name would be taken by somebody who does not know it."""
+def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() -> None:
+    """Otherwise a plugin would keep its name from all others without knowing it."""
     world = given(
         *registered(A, 1), appeared(2, B), appeared(3, C), m.SocketVanished(A, 1), claimed(B, 2), claimed(C, 3)
     )
@@ -277,7 +277,7 @@ def test_all_are_active_where_the_type_has_no_preference() -> None:
     assert [effect for effect in take(world, *registered(B, 2)) if isinstance(effect, Show)] == []
 
 
-def test_a_second_of_a_name_is_refused_and_told_when_the_name_is_free() -> None:
+def test_a_second_plugin_of_a_name_is_refused_and_notified_when_the_name_is_free() -> None:
     """Behaviour 37, REJECT."""
     world = given(*registered(A, 1), appeared(2, B), policy=InstancePolicy.REJECT)
 
@@ -287,7 +287,7 @@ def test_a_second_of_a_name_is_refused_and_told_when_the_name_is_free() -> None:
     assert take(world, claimed(B, 2, ticket=2)) == [admitted(B, 2)]
 
 
-def test_a_plugin_that_its_handler_refused_is_told_when_another_of_its_name_goes() -> None:
+def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
     """Behaviour 37, fault 78: a CSI driver that was lower than the one that is gone."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), m.Released(B, 2))
 
@@ -311,7 +311,7 @@ def test_a_name_is_free_once_the_actor_that_bore_it_has_ended_without_a_word() -
     assert take(world, claimed()) == [admitted(A)]
 
 
-def test_who_stood_by_and_registers_again_counts_as_active_again() -> None:
+def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
     """Behaviour 37: of the view that was told otherwise in the same generation, that is taken back."""
     world = given(*registered(A, 1), *registered(B, 2))
 
@@ -324,7 +324,7 @@ def test_who_stood_by_and_registers_again_counts_as_active_again() -> None:
 NO_HANDLER = "RegisterPlugin error -- no handler registered for plugin type: T at socket /reg/a.sock"
 
 
-def test_an_orphan_is_told_so_and_woken_by_its_handler() -> None:
+def test_a_plugin_without_a_handler_is_refused_and_tried_when_its_handler_is_added() -> None:
     """Behaviour 29, fault 74, in the reference's wording."""
     world = World()
 
@@ -335,7 +335,7 @@ def test_an_orphan_is_told_so_and_woken_by_its_handler() -> None:
 
 
 @pytest.mark.parametrize("news", [appeared(2), m.SocketVanished(A, 1)], ids=["newer", "gone"])
-def test_an_orphan_that_is_superseded_is_woken_no_more(news: m.ReconcilerMessage) -> None:
+def test_a_plugin_without_a_handler_that_is_superseded_is_not_notified(news: m.ReconcilerMessage) -> None:
     world = World()
     take(world, appeared(1), claimed(), news)
 
@@ -364,7 +364,7 @@ def test_a_removed_handler_without_plugins_retires_at_once_and_an_unknown_one_is
     assert take(world, m.HandlerRemoved("T")) == []
 
 
-def test_a_new_handler_of_a_type_serves_whom_the_old_one_let_go() -> None:
+def test_a_new_handler_of_a_type_serves_plugins_that_the_old_one_deregistered() -> None:
     old, new = HANDLER, Nowhere()
     world = given(*registered(A, 1), m.HandlerRemoved("T"))
 
@@ -376,7 +376,7 @@ def test_a_new_handler_of_a_type_serves_whom_the_old_one_let_go() -> None:
 # --- watchers that restart, entries that are refused ------------------------------------------------------------------
 
 
-def test_the_first_scan_of_a_restarted_watcher_is_no_news_and_tells_what_vanished() -> None:
+def test_the_first_scan_of_a_restarted_watcher_changes_nothing_but_reports_what_vanished() -> None:
     """Fault 85: nothing that stayed is registered again."""
     world = given(*registered(A, 1), *registered(B, 2, OTHER), appeared(3, C))
     again = attrs.evolve(appeared(1, A), generation=4, first_scan=True)
@@ -427,7 +427,7 @@ def test_a_refused_entry_in_the_place_of_a_socket_ends_that() -> None:
     assert take(world, REFUSED) == [Send(A, m.SocketVanished(A, 1)), parked(REFUSED)]
 
 
-def test_an_entry_that_is_refused_anew_is_not_gone_in_between() -> None:
+def test_an_entry_that_is_refused_again_is_not_gone_in_between() -> None:
     world = given(REFUSED)
     again = attrs.evolve(REFUSED, generation=3, reason="a hard link")
 
@@ -447,7 +447,7 @@ def test_a_socket_in_the_place_of_a_refused_entry_is_taken() -> None:
 
 @pytest.mark.parametrize("done", [(), (m.PluginRegistered(A, 1),)], ids=["admitted", "registered"])
 def test_the_successor_of_a_crashed_actor_is_owed_its_deregistration(done: tuple[m.ReconcilerMessage, ...]) -> None:
-    """Fault 85; behaviour 36: and nobody takes the name before."""
+    """Fault 85; behaviour 36: and no other plugin takes the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
@@ -486,7 +486,7 @@ class ReplyTo(Nowhere):
     """Stands for whoever asked."""
 
 
-def test_a_retry_is_told_to_the_socket_or_to_all_sockets_of_the_name() -> None:
+def test_a_retry_is_sent_to_the_socket_or_to_all_sockets_of_the_name() -> None:
     """`plugind retry NAME|SOCKET`."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), *registered(C, 3, OTHER))
     reply = ReplyTo()
@@ -499,7 +499,7 @@ def test_a_retry_is_told_to_the_socket_or_to_all_sockets_of_the_name() -> None:
     assert retry("nobody") == [Answer(reply, m.RetryAnswered(()))]
 
 
-def test_a_stop_is_told_to_all_and_finished_with_the_last() -> None:
+def test_a_stop_is_sent_to_all_actors_and_finished_with_the_last() -> None:
     """Behaviour 42: nothing begins any more."""
     world = given(*registered(A, 1), appeared(2, B))
     stop = m.StopAsked()
@@ -519,7 +519,7 @@ def test_a_stop_of_an_empty_world_is_finished_at_once(stop: m.ReconcilerMessage)
     assert take(world, appeared(1)) == []
 
 
-def test_the_successor_of_an_actor_that_crashed_in_a_stop_is_told_of_it() -> None:
+def test_the_successor_of_an_actor_that_crashed_during_a_stop_is_sent_the_stop() -> None:
     """Faults 85 and 87."""
     stop = m.StopAsked()
     world = given(*registered(), stop)
@@ -530,7 +530,7 @@ def test_the_successor_of_an_actor_that_crashed_in_a_stop_is_told_of_it() -> Non
     ]
 
 
-def test_a_report_says_again_all_that_the_reconciler_knows_and_asks_the_actors_for_the_rest() -> None:
+def test_a_report_repeats_what_the_reconciler_knows_and_asks_the_actors_for_the_rest() -> None:
     """Fault 85: the status actor lost its view."""
     refused = attrs.evolve(REFUSED, path=C)
     world = given(*registered(A, 1), *registered(B, 2), refused)

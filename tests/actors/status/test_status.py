@@ -150,7 +150,7 @@ async def test_a_snapshot_is_the_whole_view_with_its_histories(autojump_clock: M
     ]
 
 
-async def test_a_subscriber_gets_what_is_and_then_each_change_once(autojump_clock: MockClock) -> None:
+async def test_a_subscriber_gets_the_present_view_and_then_each_change_once(autojump_clock: MockClock) -> None:
     async with bench() as node:
         await node.take(changed("a", StateName.DIALING))
         stream = await node.subscribe()
@@ -173,7 +173,7 @@ async def test_a_subscriber_gets_what_is_and_then_each_change_once(autojump_cloc
     ]
 
 
-async def test_a_subscriber_that_lags_is_dropped_and_told_so_last(autojump_clock: MockClock) -> None:
+async def test_a_subscriber_that_lags_is_dropped_and_lagged_is_its_last_message(autojump_clock: MockClock) -> None:
     """Fault 86: never a silent loss, and nobody waits for it."""
     async with bench() as node:
         slow, quick = await node.subscribe(size=3), await node.subscribe()
@@ -335,7 +335,7 @@ async def test_wrong_questions_get_an_error_in_json(
     assert isinstance(json.loads(response.body)["error"], str)
 
 
-async def test_watching_tells_what_is_and_then_every_change_with_its_time(autojump_clock: MockClock) -> None:
+async def test_watching_streams_the_present_view_and_then_every_change_with_its_time(autojump_clock: MockClock) -> None:
     async with bench() as node:
         await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
         response = await node.get("/watch")
@@ -359,7 +359,7 @@ async def test_watching_tells_what_is_and_then_every_change_with_its_time(autoju
     ]
 
 
-async def test_who_watches_too_slowly_is_told_so_and_ends(autojump_clock: MockClock) -> None:
+async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: MockClock) -> None:
     async with bench() as node:
         response = await node.get("/watch")
         assert response.write is not None
@@ -424,7 +424,7 @@ async def test_a_retry_does_not_wait_for_a_reconciler_that_is_busy(autojump_cloc
         assert trio.current_time() == StatusConfig().retry
 
 
-async def test_health_tells_of_roots_and_actors(autojump_clock: MockClock) -> None:
+async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
     async def health(node: Bench) -> tuple[int, str, str, str | None]:
         response = await node.get("/healthz")
         told = json.loads(response.body)
