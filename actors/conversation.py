@@ -25,7 +25,7 @@ from .dial_slots import DialSlot, DialSlots
 from .io.grpc_client.channel import Channel
 from .io.unix_socket import Credentials
 
-#: Characters of an error that a plugin is told or people are shown (fault 94).
+#: Characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
 
 #: What each failure to dial means for the next try.
@@ -68,7 +68,7 @@ class Conversation:
         self._channel: Channel | None = None
         self._stub: RegistrationStub | None = None
         self._slot: DialSlot | None = None
-        #: Who listened when last dialed.
+        #: The process that listened when the socket was last dialed.
         self.peer: Credentials | None = None
 
     async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
@@ -87,7 +87,7 @@ class Conversation:
         return states.Dialed()
 
     async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
-        """Ask the plugin who it is, and check what it says."""
+        """Ask the plugin for its info, and check it."""
         assert self._stub is not None, "GetInfo follows a dial"
         try:
             reply = await self._stub.GetInfo(InfoRequest())

@@ -35,8 +35,8 @@ async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
 class RegistrationInbox:
     """The inbox of a registration actor. Its messages can interrupt a call. Senders see ``send_nowait`` alone.
 
-    The number of messages in it is bounded by those who write: the reconciler sends levels of one path, and an answer
-    follows an ask of the actor.
+    The protocol bounds the number of messages in it: the reconciler sends levels of one path, and an answer follows an
+    ask of the actor.
     """
 
     __slots__ = ("_interrupted", "_receive", "_rule", "_scope", "_send", "waiting")

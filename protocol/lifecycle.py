@@ -18,7 +18,7 @@ Theory of operation
 
   It leaves the path in these ways:
 
-  - A step before Register fails: Refusing, if the plugin can be told why, then Waiting, Parked or Stale.
+  - A step before Register fails: Refusing, if the plugin can be notified, then Waiting, Parked or Stale.
   - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
   - The notification of success fails: Waiting by backoff, then Dialing to notify alone (behaviour 33). When the tries
     are used up: Leaving, then Waiting.
@@ -210,7 +210,7 @@ class _Pause(enum.Enum):
     BACKOFF = "backoff"
     #: The backoff ends, and the try is to notify a plugin that the handler has registered.
     NOTIFY_BACKOFF = "notify backoff"
-    #: The plugin is told why it was refused, or is deregistered; then the backoff begins, and ends.
+    #: The plugin is notified of its refusal, or deregistered; then the backoff begins, and ends.
     LATER_BACKOFF = "later backoff"
     #: Somebody listens on the socket.
     STALE = "stale"
@@ -430,7 +430,7 @@ def _after_leaving(state: Leaving, event: _Answered) -> Step | None:
 
 
 def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
-    """Go on after a failure to learn who the plugin is; there is nobody to be told of it."""
+    """Go on after a failed dial or GetInfo, of which no plugin can be notified."""
     generation, attempt, reason = state.generation, state.attempt, failure.reason
     match failure.retry:
         case Retry.BACKOFF:
