@@ -11,8 +11,7 @@ import trio.testing
 
 from ....protocol.plugins import InstancePolicy
 from ....protocol.status import StateName
-from .player import Player
-from .stage import TYPE
+from .stage import TYPE, Stage
 
 #: Virtual seconds until all is registered: a call that hangs or whose answer was lost (240), its deregistration (240),
 #: the longest backoff (134) and a rescan.
@@ -23,21 +22,21 @@ STAYS: Final = 25.0
 EMPTY: Final = 5.0
 
 
-async def check_rest(player: Player) -> None:
+async def check_rest(stage: Stage) -> None:
     """Wait until the node is at rest, check what must hold then, remove every plugin, and check again."""
-    trace = player.trace
-    if not await _within(CONVERGED, lambda: not differences(player)):
-        for difference in differences(player):
+    trace = stage.trace
+    if not await _within(CONVERGED, lambda: not differences(stage)):
+        for difference in differences(stage):
             trace.violated("converges", difference)
     trace.line("converged")
     await trio.sleep(STAYS)
     await trio.testing.wait_all_tasks_blocked()
-    for difference in differences(player):
+    for difference in differences(stage):
         trace.violated("stays", difference)
-    await _check_view(player)
-    player.unplug_all()
-    if not await _within(EMPTY, lambda: not leftovers(player)):
-        for leftover in leftovers(player):
+    await _check_view(stage)
+    stage.unplug_all()
+    if not await _within(EMPTY, lambda: not leftovers(stage)):
+        for leftover in leftovers(stage):
             trace.violated("leak", leftover)
 
 
@@ -54,42 +53,42 @@ async def _within(seconds: float, holds: Callable[[], bool]) -> bool:
         pause = min(pause * 2, 16.0)
 
 
-def differences(player: Player) -> list[str]:
+def differences(stage: Stage) -> list[str]:
     """How what is registered and shown differs from what is there and valid."""
-    valid, held = player.valid(), player.handlers.registered()
-    shown = player.registered_states()
+    valid, held = stage.valid(), stage.handlers.registered()
+    shown = stage.registered_states()
     found = [f"{path} is held by a handler, and is not there" for path in sorted(held.keys() - valid.keys())]
-    found += [f"{path} is {player.node.state(path)}, and not held" for path in sorted(shown.keys() - held.keys())]
-    found += [f"{path} is held, and {player.node.state(path)}" for path in sorted(held.keys() - shown.keys())]
+    found += [f"{path} is {stage.node.state(path)}, and not held" for path in sorted(shown.keys() - held.keys())]
+    found += [f"{path} is held, and {stage.node.state(path)}" for path in sorted(held.keys() - shown.keys())]
     found += [
         f"{path} is shown with generation {generation}, held with {held[path].generation}"
         for path, generation in shown.items()
         if path in held and held[path].generation != generation
     ]
-    found += [f"{path} is owed a deregistration" for path in sorted(player.handlers.owing.keys() - held.keys())]
-    there = player.node.directory.sockets(player.node.root)
-    found += [f"{path} has an actor, and is not there" for path in player.node.actors() if path not in there]
+    found += [f"{path} is owed a deregistration" for path in sorted(stage.handlers.owing.keys() - held.keys())]
+    there = stage.node.directory.sockets(stage.node.root)
+    found += [f"{path} has an actor, and is not there" for path in stage.node.actors() if path not in there]
     # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
-    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - player.node.statuses.keys())]
-    found += [f"{call.ask} of {call.plugin.socket} is under way" for call in player.handlers.under_way]
-    if player.policy is InstancePolicy.REJECT:
+    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - stage.node.statuses.keys())]
+    found += [f"{call.ask} of {call.plugin.socket} is under way" for call in stage.handlers.under_way]
+    if stage.policy is InstancePolicy.REJECT:
         names = sorted(plugin.name for plugin in held.values())
         if names != sorted(set(valid.values())):
             found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
     else:
-        found += [f"{path} is {player.node.state(path)}" for path in sorted(valid.keys() - held.keys())]
+        found += [f"{path} is {stage.node.state(path)}" for path in sorted(valid.keys() - held.keys())]
     return found
 
 
-async def _check_view(player: Player) -> None:
+async def _check_view(stage: Stage) -> None:
     """The status view, asked for, equals the truth: states, generations, names, and who is active."""
-    trace, held = player.trace, player.handlers.registered()
-    snapshot = await player.node.snapshot()
-    streamed = {path: status.state for path, status in player.node.statuses.items()}
+    trace, held = stage.trace, stage.handlers.registered()
+    snapshot = await stage.node.snapshot()
+    streamed = {path: status.state for path, status in stage.node.statuses.items()}
     asked = {status.socket: status.state for status in snapshot.plugins}
     if streamed != asked:
         trace.violated("view", f"the stream says {streamed}, the snapshot {asked}")
-    there = player.node.directory.sockets(player.node.root)
+    there = stage.node.directory.sockets(stage.node.root)
     parked = {status.socket for status in snapshot.plugins if status.state is StateName.PARKED}
     if there.keys() - asked.keys() or asked.keys() - there.keys() - parked:
         trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
@@ -98,21 +97,21 @@ async def _check_view(player: Player) -> None:
         if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
             trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
     active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
-    if active != _active(player):
-        trace.violated("view", f"active are {sorted(_active(player))}, shown as such {sorted(active)}")
-    for path, plugged in player.plugs.items():
+    if active != _active(stage):
+        trace.violated("view", f"active are {sorted(_active(stage))}, shown as such {sorted(active)}")
+    for path, plugged in stage.plugs.items():
         verdicts = [call.registered for call in plugged.calls if call.registered is not None]
         if path in held and (not verdicts or not verdicts[-1]):
             trace.violated("view", f"{path} is registered, and was told {verdicts}")
 
 
-def _active(player: Player) -> set[str]:
+def _active(stage: Stage) -> set[str]:
     """Who is active, by the rule of the policy; those that are held are in the order of their registration."""
     names: defaultdict[str, list[str]] = defaultdict(list)
-    held = player.handlers.registered()
+    held = stage.handlers.registered()
     for path, plugin in held.items():
         names[plugin.name].append(path)
-    match player.policy:
+    match stage.policy:
         case InstancePolicy.NEWEST:
             return {paths[-1] for paths in names.values()}
         case InstancePolicy.HIGHEST_VERSION:
@@ -122,10 +121,10 @@ def _active(player: Player) -> set[str]:
             return set(held)
 
 
-def leftovers(player: Player) -> list[str]:
+def leftovers(stage: Stage) -> list[str]:
     """What is left though every plugin is gone."""
-    node = player.node
-    found = [f"{path} is held by a handler" for path in sorted(player.handlers.owing)]
+    node = stage.node
+    found = [f"{path} is held by a handler" for path in sorted(stage.handlers.owing)]
     found += [
         f"{path} is shown as {status.state}"
         for path, status in sorted(node.statuses.items())

@@ -1,9 +1,4 @@
-"""The rules that a node keeps whatever happens, checked while a script is played.
-
-:class:`HandlerOracle` sees the calls that a handler gets and the verdicts that plugins are told; :class:`BackoffOracle`
-sees the states that are shown and every dial. Both write what they see into the trace. What must hold at rest is in
-``plugind.actors.simulation.fuzz.final_checks``.
-"""
+"""The rules of a handler's calls and of the verdicts that plugins receive, checked while a script is played."""
 
 from __future__ import annotations
 
@@ -12,14 +7,10 @@ from collections import Counter
 import attrs
 import trio
 
-from ....protocol.backoff import Backoff
 from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import PluginStatus, StateName
 from ..handlers import Ask
 from .trace import Trace
-
-#: Virtual times are sums of floats.
-EPSILON = 1e-6
 
 
 @attrs.define(eq=False)
@@ -33,7 +24,7 @@ class Owing:
     #: When Deregister began.
     leaving_since: float | None = None
     #: How often who is at the path was told that it is registered: a newer plugin may get the older one's word.
-    told: Counter[object] = attrs.field(init=False, factory=Counter)
+    notified: Counter[object] = attrs.field(init=False, factory=Counter)
     #: An actor crashed that knew of it: it may be let go later than else, or twice.
     orphan: bool = False
 
@@ -212,7 +203,7 @@ class HandlerOracle:
         elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
-    def told(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
+    def notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
         """A plugin was told a verdict; ``well`` says that it answers, and nothing broke its connections."""
         self._trace.line("told", path, "registered" if registered else "refused")
         if not registered:
@@ -223,154 +214,9 @@ class HandlerOracle:
         if owing is None or not owing.taken or (owing.leaving_since is not None and owing.leaving_since < now):
             self._trace.violated("order", f"{path} was told that it is registered, and it is not")
         else:
-            owing.told[plugin] += 1
-            if owing.told[plugin] > 1 and well:
-                self._trace.violated("order", f"{path} was told {owing.told[plugin]} times that it is registered")
+            owing.notified[plugin] += 1
+            if owing.notified[plugin] > 1 and well:
+                self._trace.violated("order", f"{path} was told {owing.notified[plugin]} times that it is registered")
             generation = self._generations.setdefault((path, plugin), owing.plugin.generation)
             if self.sees_all and well and generation != owing.plugin.generation:
                 self._trace.violated("order", f"{path} is well, and was registered anew for nothing")
-
-
-@attrs.define(eq=False)
-class _Tries:
-    """What is known of the tries of one path in one generation."""
-
-    generation: int
-    #: Dials since the count began; waits for another try to notify.
-    dials: int = 0
-    notify_waits: int = 0
-    #: A wait is under way until then.
-    until: float | None = None
-    last: PluginStatus | None = None
-    #: Something happened since the wait began, upon which a try may come at once.
-    nudged: bool = False
-    #: Something happened upon which the count may begin anew, with the next wait, or, if that came too late for the
-    #: present try, with the one after: of so many waits the attempt that is shown is believed.
-    resets: int = 0
-    #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
-    touched: bool = False
-    #: By how many seconds a try that was not expected came too soon.
-    early: float | None = None
-
-
-class BackoffOracle:
-    """No try comes sooner after a failure than the backoff says, unless something happened that allows it."""
-
-    def __init__(self, trace: Trace, backoff: Backoff) -> None:
-        self._trace = trace
-        self._backoff = backoff
-        self._tries: dict[str, _Tries] = {}
-        self._last_nudge: dict[str | None, float] = {}
-        #: Sockets that were touched before the daemon could look at them.
-        self._unseen: set[str] = set()
-
-    def forget(self) -> None:
-        """The daemon ended."""
-        self._tries.clear()
-
-    def nudged(self, path: str | None = None) -> None:
-        """``path``, or any, was told to try at once; its count may begin anew."""
-        self._last_nudge[path] = trio.current_time()
-        for other, tries in self._tries.items():
-            if path in (None, other):
-                tries.nudged, tries.resets = True, 2
-
-    def _nudged_just_now(self, path: str) -> bool:
-        return trio.current_time() in (self._last_nudge.get(None), self._last_nudge.get(path))
-
-    def freed(self, name: str) -> None:
-        """An instance of ``name`` is gone: who was refused because of it may try at once."""
-        for tries in self._tries.values():
-            if tries.last is not None and tries.last.name == name:
-                tries.nudged = True
-
-    def touched(self, path: str | None = None) -> None:
-        """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
-        if path is not None and path not in self._tries:
-            self._unseen.add(path)
-        for other, tries in self._tries.items():
-            if path in (None, other):
-                tries.touched, tries.resets = True, 2
-
-    def dialed(self, path: str) -> None:
-        """Somebody tries to connect."""
-        tries, now = self._tries.get(path), trio.current_time()
-        if tries is None or tries.until is None or tries.nudged or tries.touched or self._nudged_just_now(path):
-            return
-        if now < tries.until - EPSILON:
-            # Whether another generation does so is known as soon as it is shown.
-            tries.early = tries.until - now
-
-    def shown(self, status: PluginStatus, *, owing: bool) -> None:
-        """A state is shown; ``owing`` says that the plugin was registered, and is to be notified."""
-        tries = self._tries.get(status.socket)
-        if tries is None or tries.generation != status.generation:
-            before = tries
-            self._left(before)
-            tries = self._tries[status.socket] = _Tries(status.generation)
-            if before is not None:
-                # What was told while the older one was there may reach this one.
-                tries.nudged, tries.resets, tries.touched = before.nudged, before.resets, before.touched
-            elif status.socket in self._unseen:
-                tries.touched, tries.resets = True, 2
-            self._unseen.discard(status.socket)
-            if self._nudged_just_now(status.socket):
-                tries.nudged, tries.resets = True, 2
-        elif status.state is StateName.GONE:
-            self._left(tries)
-        last, tries.last = tries.last, status
-        if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
-            status.state,
-            status.attempt,
-            status.since,
-            status.next_try,
-        ):
-            return
-        match status.state:
-            case StateName.DIALING:
-                if not owing:
-                    tries.dials += 1
-                if tries.early is not None and not tries.nudged:
-                    self._trace.violated(
-                        "backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try"
-                    )
-                tries.early = None
-                # What was told in this instant may have come after this dial began, and is obeyed when that has failed.
-                tries.until, tries.nudged = None, self._nudged_just_now(status.socket)
-            case StateName.WAITING | StateName.STALE:
-                self._waits(tries, status, owing=owing)
-            case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
-                # What follows may go on from what was before, or begin anew.
-                tries.notify_waits = 0
-                tries.until = None
-                tries.resets = max(1, tries.resets)
-            case _:
-                tries.until = None
-
-    def _left(self, tries: _Tries | None) -> None:
-        """Another generation is at the path, or none: if the one before had its name, others may have it now."""
-        last = None if tries is None else tries.last
-        if last is not None and last.state is StateName.VALIDATING and last.name is not None:
-            self.freed(last.name)
-
-    def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
-        if owing:
-            tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
-            failures = tries.notify_waits
-        else:
-            if tries.resets:
-                tries.dials = status.attempt
-            failures = tries.dials
-            if status.attempt != failures:
-                self._trace.violated(
-                    "backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}."
-                )
-        tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
-        tries.until = status.next_try
-        if status.next_try is None:
-            self._trace.violated("backoff", f"{status.socket} waits for nothing")
-            return
-        delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
-        longest = self._backoff.cap if owing else rule
-        if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
-            self._trace.violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")

@@ -14,8 +14,7 @@ import trio
 from ....supervisor import NodeEndedError
 from ..faults import ACTORS
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
-from .file_acts import change_files, disturb_events, fail_scans
-from .plugin_acts import change_plugin, disturb, mend
+from .acts import change_files, change_plugin, disturb, disturb_events, fail_scans, mend
 from .script import Act, Event
 from .stage import NAMES, SOCKETS, TYPE, Stage
 
@@ -29,8 +28,10 @@ STOP_BOUND: Final = 15.0
 
 
 @attrs.define(eq=False)
-class Player(Stage):
-    """Plays one script; what it leaves running is what people on the node do."""
+class Player:
+    """Plays one script on a stage; what it leaves running is what people on the node do."""
+
+    stage: Stage
 
     _background: trio.Nursery = attrs.field(init=False)
     _scopes: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
@@ -42,31 +43,31 @@ class Player(Stage):
 
     async def play(self, events: Collection[Event]) -> None:
         """Play ``events`` on the node, which runs."""
-        self.node.watch_crashes()
+        self.stage.node.watch_crashes()
         async with trio.open_nursery() as self._background:
             for event in events:
-                self.trace.line("event", event)
+                self.stage.trace.line("event", event)
                 await self._perform(event.act, random.Random(event.seed))
-                self.sentinels.look(self.troubled())
+                self.stage.sentinels.look(self.stage.disturbed())
                 if event.pause:
                     await trio.sleep(event.pause)
-                    self.sentinels.look(self.troubled())
+                    self.stage.sentinels.look(self.stage.disturbed())
             await self._calm_down()
 
     async def _perform(self, act: Act, chance: random.Random) -> None:
         match act:
             case Act.PLUG | Act.STOP | Act.RESTART | Act.LISTEN | Act.DIE | Act.RENAME | Act.UNLINK | Act.TOUCH:
-                change_plugin(self, act, chance)
+                change_plugin(self.stage, act, chance)
             case Act.RESET | Act.HALF_CLOSE | Act.ACCEPT | Act.TRICKLE | Act.EXHAUST:
-                disturb(self, act, chance)
+                disturb(self.stage, act, chance)
             case Act.CLUTTER | Act.REMOVE_DIRECTORY | Act.REMOVE_ROOT:
-                change_files(self, act, chance)
+                change_files(self.stage, act, chance)
             case Act.DROP_EVENTS | Act.DELAY_EVENTS | Act.OVERFLOW | Act.LOSE_WATCH | Act.WATCHES_OUT:
-                disturb_events(self, act, chance)
+                disturb_events(self.stage, act, chance)
             case Act.SCAN_ERROR | Act.LOOK_ERROR:
-                fail_scans(self, act, chance)
+                fail_scans(self.stage, act, chance)
             case Act.SENTINEL:
-                self.sentinels.change()
+                self.stage.sentinels.change()
             case Act.RETRY:
                 self._retry(chance)
             case Act.BEHAVE:
@@ -83,16 +84,16 @@ class Player(Stage):
     # --- people, handlers, the daemon ---------------------------------------------------------------------------------
 
     def _retry(self, chance: random.Random) -> None:
-        target = chance.choice((*NAMES, *map(self.node.path, SOCKETS)))
+        target = chance.choice((*NAMES, *map(self.stage.node.path, SOCKETS)))
 
         async def retry() -> None:
             with trio.move_on_after(RETRY_BOUND) as scope:
-                await self.node.supervisor.retry(target)
+                await self.stage.node.supervisor.retry(target)
             if scope.cancelled_caught:
-                self.trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
+                self.stage.trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
 
         # Who bears a name is known when it is asked, which is later.
-        self.backoff.nudged(path=target if target.startswith("/") else None)
+        self.stage.backoff.retriggered(path=target if target.startswith("/") else None)
         self._start(retry)
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -120,95 +121,97 @@ class Player(Stage):
             Takes(3.0),
             Takes(50.0),
         )
-        if self.handler is not None:
-            planned = self.handler.script.setdefault((ask, name), deque())
+        if self.stage.handler is not None:
+            planned = self.stage.handler.script.setdefault((ask, name), deque())
             planned.extend([chance.choice(behaviours)] * chance.choice((1, 1, 2)))
 
     async def _toggle_handler(self) -> None:
-        if self.handler is None:
+        if self.stage.handler is None:
             if self._removal is None:
                 await self._add_handler()
             return
-        self.handler, self._removal = None, trio.Event()
+        self.stage.handler, self._removal = None, trio.Event()
 
         async def remove() -> None:
             with trio.move_on_after(REMOVAL_BOUND) as scope:
                 stopping = self._stopping
-                await self.node.supervisor.remove_handler(TYPE)
+                await self.stage.node.supervisor.remove_handler(TYPE)
                 if stopping.is_set():
                     return  # A stop deregisters nothing (behaviour 42).
             if scope.cancelled_caught:
-                self.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
-            elif left := [path for path, owing in self.handlers.owing.items() if owing.taken and not owing.orphan]:
-                self.trace.violated("view", f"a handler was removed with {left}")
+                self.stage.trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
+            elif left := [
+                path for path, owing in self.stage.handlers.owing.items() if owing.taken and not owing.orphan
+            ]:
+                self.stage.trace.violated("view", f"a handler was removed with {left}")
             if self._removal is not None:
                 self._removal.set()
                 self._removal = None
 
-        self.sentinels.excuse(1.0)
-        self.backoff.nudged()
+        self.stage.sentinels.grant_grace(1.0)
+        self.stage.backoff.retriggered()
         self._start(remove)
 
     async def _add_handler(self) -> None:
-        self.backoff.nudged()
-        self.sentinels.excuse(1.0)
-        await self.node.supervisor.add_handler(TYPE, self.new_handler())
+        self.stage.backoff.retriggered()
+        self.stage.sentinels.grant_grace(1.0)
+        await self.stage.node.supervisor.add_handler(TYPE, self.stage.new_handler())
 
     def _crash(self, chance: random.Random) -> None:
         actor = chance.choice(ACTORS)
-        path = self.node.path(chance.choice(SOCKETS))
+        path = self.stage.node.path(chance.choice(SOCKETS))
         if actor == "registration" and chance.random() < 0.3:
-            self.node.network.crashes += 1
+            self.stage.node.network.crashes += 1
             return
-        if not self.node.crash(actor, TYPE if actor == "handler" else path):
+        if not self.stage.node.crash(actor, TYPE if actor == "handler" else path):
             return
         match actor:
             case "reconciler":
-                self.sentinels.excuse(13.0)
-                self.handlers.orphan()
+                self.stage.sentinels.grant_grace(13.0)
+                self.stage.handlers.orphan()
             case _:
-                self.sentinels.excuse(1.0)
+                self.stage.sentinels.grant_grace(1.0)
 
     async def _restart_daemon(self, *, kill: bool) -> None:
         began = trio.current_time()
         if kill:
-            await self.node.kill()
+            await self.stage.node.kill()
         else:
             self._stopping.set()
-            await self.node.stop()
+            await self.stage.node.stop()
         self._stopping = trio.Event()
         if trio.current_time() - began > STOP_BOUND:
-            self.trace.violated("answers", f"the daemon took {trio.current_time() - began:g} s to end")
+            self.stage.trace.violated("answers", f"the daemon took {trio.current_time() - began:g} s to end")
         for scope in tuple(self._scopes):
             scope.cancel()
         self._removal = None
-        if self.handlers.under_way:
-            self.trace.violated("leak", f"the daemon ended during {self.handlers.under_way}")
-        self.handlers.forget()
-        self.backoff.forget()
-        self.sentinels.give_up()
-        self.sentinels.excuse(1.0)
-        await self.node.start(handlers={TYPE: self.new_handler()})
-        self.node.watch_crashes()
+        if self.stage.handlers.under_way:
+            self.stage.trace.violated("leak", f"the daemon ended during {self.stage.handlers.under_way}")
+        self.stage.handlers.forget()
+        self.stage.backoff.forget()
+        self.stage.sentinels.give_up()
+        self.stage.sentinels.grant_grace(1.0)
+        await self.stage.node.start(handlers={TYPE: self.stage.new_handler()})
+        self.stage.node.watch_crashes()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def _calm_down(self) -> None:
         """The faults stop, and every plugin is well."""
-        self.trace.line("calm")
-        directory, network = self.node.directory, self.node.network
+        self.stage.trace.line("calm")
+        directory, network = self.stage.node.directory, self.stage.node.network
         directory.resume_events()
         directory.inotify.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
         directory.release_events()
-        self.backoff.touched()
+        self.stage.backoff.touched()
         network.crashes = network.exhausted = 0
-        if self.handler is not None:
-            self.handler.script.clear()
+        if self.stage.handler is not None:
+            self.stage.handler.script.clear()
         if self._removal is not None:
             await self._removal.wait()
-        if self.handler is None:
+        if self.stage.handler is None:
             await self._add_handler()
-        for path, plugin in self.plugs.items():
-            mend(self, path, plugin)
+        for path, plugin in self.stage.plugs.items():
+            mend(self.stage, path, plugin)

@@ -1,9 +1,10 @@
 """Simulation: random scripts against what must always hold, one seed for everything.
 
-One seed gives one script (``simulate_script``), one order of Trio's tasks, one trace and its hash, in every process.
-The script is played on a node in memory (``simulate_player``), which runs plugind's own supervisor, actors and wire.
-While it is played, and once its faults have stopped, the oracles look on (``simulate_oracles``,
-``simulate_sentinels``, ``simulate_rest``). docs/simulation.md says what they hold plugind to.
+One seed gives one script (:mod:`.script`), one order of Trio's tasks, one trace and its hash (:mod:`.trace`), in every
+process. :mod:`.player` plays the script on a :mod:`.stage`: a node in memory, which runs plugind's own supervisor,
+actors and wire. The oracles check each thing that happens (:mod:`.handler_oracle`, :mod:`.backoff_oracle`,
+:mod:`.sentinels`), and :mod:`.final_checks` checks the node at rest, once the faults have stopped. docs/simulation.md
+lists the rules.
 
 ::
 
@@ -26,6 +27,7 @@ from ..scheduling import ROUNDS
 from .final_checks import check_rest
 from .player import Player
 from .script import Event, Fault, choose, write
+from .stage import Stage
 from .trace import Trace, Violation
 
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "simulate"]
@@ -77,13 +79,13 @@ def simulate(
 
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
     tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
-    player = Player(seed, faults, trace)
+    stage = Stage(seed, faults, trace)
     try:
-        with player.node.livelock_guard:
-            async with player.node:
-                await player.play(script)
-                await check_rest(player)
-        if player.node.livelock_guard.cancelled_caught:
+        with stage.node.livelock_guard:
+            async with stage.node:
+                await Player(stage).play(script)
+                await check_rest(stage)
+        if stage.node.livelock_guard.cancelled_caught:
             trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")
     except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
         for leaf in leaves(error):

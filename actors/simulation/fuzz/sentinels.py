@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import attrs
 import trio
 
 from ....protocol.status import StateName
+from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
-from .handler_oracle import EPSILON, HandlerOracle
-from .trace import Trace
-from .watched_node import WatchedNode
+from .trace import EPSILON, Trace
 
 #: Virtual seconds within which a sentinel is registered, or let go, unless the whole node is in trouble.
 BOUND: Final = 1.0
@@ -25,14 +25,15 @@ MOST: Final = 2
 class Sentinels:
     """Those that are there, those that are to be registered, and those that are to be let go."""
 
-    _node: WatchedNode
+    _node: SimulatedNode
     _trace: Trace
-    _seen: HandlerOracle
+    #: The paths whose plugin is registered with a handler, or is being deregistered.
+    _registered: Collection[str]
     plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
     #: Since when they were to be registered, or to be let go.
     _coming: dict[str, float] = attrs.field(init=False, factory=dict)
     _going: dict[str, float] = attrs.field(init=False, factory=dict)
-    _excused_until: float = attrs.field(init=False, default=0.0)
+    _grace_until: float = attrs.field(init=False, default=0.0)
     _number: int = attrs.field(init=False, default=0)
 
     def change(self) -> None:
@@ -47,9 +48,9 @@ class Sentinels:
             self._coming.pop(oldest, None)
             self._going[oldest] = trio.current_time()
 
-    def excuse(self, seconds: float) -> None:
+    def grant_grace(self, seconds: float) -> None:
         """The whole node was disturbed just now, and may need so long to recover."""
-        self._excused_until = max(self._excused_until, trio.current_time() + seconds)
+        self._grace_until = max(self._grace_until, trio.current_time() + seconds)
 
     def give_up(self) -> None:
         """Nothing is known any more of those that come and go."""
@@ -63,25 +64,25 @@ class Sentinels:
         self.plugs.clear()
         self.give_up()
 
-    def look(self, troubled: bool) -> None:
+    def look(self, disturbed: bool) -> None:
         """See whether all came and went in time."""
         now = trio.current_time()
-        if troubled:
-            self._excused_until = max(self._excused_until, now + RECOVERY)
+        if disturbed:
+            self._grace_until = max(self._grace_until, now + RECOVERY)
         for path, since in tuple(self._coming.items()):
             times = [entry.time for entry in self._node.history(path) if entry.state is StateName.REGISTERED]
             if self._judge("registered", path, since, times[0] if times else None):
                 del self._coming[path]
         for path, since in tuple(self._going.items()):
             times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
-            there = path in self._seen.owing or self._node.status(path) is not None
+            there = path in self._registered or self._node.status(path) is not None
             # One that a daemon never saw needs no letting go.
             if self._judge("let go", path, since, None if there else max(times[-1:], default=since)):
                 del self._going[path]
 
     def _judge(self, what: str, path: str, since: float, done: float | None) -> bool:
         now = trio.current_time()
-        due = max(since, self._excused_until) + BOUND + EPSILON
+        due = max(since, self._grace_until) + BOUND + EPSILON
         if done is None and now <= due:
             return False
         if (now if done is None else done) > due:

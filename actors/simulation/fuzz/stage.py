@@ -13,7 +13,8 @@ from ....protocol.plugins import InstancePolicy
 from ....protocol.status import StateName
 from ..node import DEFAULT_CONFIG
 from ..plugins import Call, FakePlugin, PluggedIn
-from .handler_oracle import BackoffOracle, HandlerOracle
+from .backoff_oracle import BackoffOracle
+from .handler_oracle import HandlerOracle
 from .script import Fault
 from .sentinels import Sentinels
 from .trace import Trace
@@ -25,16 +26,16 @@ SOCKETS: Final = ("a.sock", "b.sock", "c.sock", "d.sock", "sub/e.sock", "sub/f.s
 DIRECTORIES: Final = ("sub", "sub/deep")
 
 
-class Told(list[Call]):
-    """What a plugin was asked and told, handed on to the oracle as it comes."""
+class RecordedCalls(list[Call]):
+    """The calls that a plugin received; the oracle sees each as it comes."""
 
-    def __init__(self, plugged: PluggedIn, seen: HandlerOracle, trace: Trace, shaky: set[str]) -> None:
+    def __init__(self, plugged: PluggedIn, seen: HandlerOracle, trace: Trace, faulty: set[str]) -> None:
         super().__init__(plugged.calls)
         self._path = plugged.path
         self._plugged = plugged
         self._seen = seen
         self._trace = trace
-        self._shaky = shaky
+        self._faulty = faulty
 
     def append(self, call: Call) -> None:
         """Take note of one more call."""
@@ -42,8 +43,8 @@ class Told(list[Call]):
         if call.registered is None:
             self._trace.line("asked", self._path, call.method)
         else:
-            well = self._path not in self._shaky
-            self._seen.told(self._path, self._plugged, registered=call.registered, well=well)
+            well = self._path not in self._faulty
+            self._seen.notified(self._path, self._plugged, registered=call.registered, well=well)
 
 
 @attrs.define(eq=False)
@@ -61,7 +62,7 @@ class Stage:
     handler: WatchedHandler | None = attrs.field(init=False, default=None)
     #: What is plugged in, by path; and who ever misbehaved, or was disturbed by a fault of its connections.
     plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
-    shaky: set[str] = attrs.field(init=False, factory=set)
+    faulty: set[str] = attrs.field(init=False, factory=set)
     _handlers_made: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Stage:
         self.handlers = HandlerOracle(self.trace, self.policy, sees_all=sees_all)
         handler = self.new_handler()
         self.node = WatchedNode(config, self.trace, self.handlers, self.backoff, handler=(TYPE, handler))
-        self.sentinels = Sentinels(self.node, self.trace, self.handlers)
+        self.sentinels = Sentinels(self.node, self.trace, self.handlers.owing)
 
     def new_handler(self) -> WatchedHandler:
         """Another handler, which is the present one from now on."""
@@ -87,10 +88,10 @@ class Stage:
         """A plugin is at ``path``."""
         plugged.path = path
         # Connections that are open tell of the path by which they were made.
-        plugged.calls = Told(plugged, self.handlers, self.trace, self.shaky)
+        plugged.calls = RecordedCalls(plugged, self.handlers, self.trace, self.faulty)
         self.plugs[path] = plugged
 
-    def troubled(self) -> bool:
+    def disturbed(self) -> bool:
         """Whether something is wrong with the whole node, so that nobody can be sure to be registered soon."""
         directory = self.node.directory
         return bool(

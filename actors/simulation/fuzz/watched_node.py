@@ -17,8 +17,9 @@ from ..faults import is_injected
 from ..handlers import Ask, Behaviour, behave
 from ..network import MemoryNetwork
 from ..node import SimulatedNode
-from .handler_oracle import EPSILON, BackoffOracle, HandlerOracle
-from .trace import Trace
+from .backoff_oracle import BackoffOracle
+from .handler_oracle import HandlerOracle
+from .trace import EPSILON, Trace
 
 
 class WatchedNetwork(MemoryNetwork):
@@ -119,7 +120,7 @@ class WatchedNode(SimulatedNode):
         self.trace.line("crash", kind)
         match kind:
             case "registration":
-                self._backoff.nudged(of)
+                self._backoff.retriggered(of)
                 self._seen.orphan(of)
             case "handler":
                 self._backoff.touched()

@@ -1,7 +1,8 @@
-"""What a script does to plugins and their connections."""
+"""What a script does to a node: to plugins and their connections, to files, and to inotify events and scans."""
 
 from __future__ import annotations
 
+import errno
 import random
 
 from grpclib.const import Status
@@ -10,7 +11,9 @@ from grpclib.exceptions import GRPCError
 from ..network import Accepting
 from ..plugins import FakePlugin, PluggedIn
 from .script import Act, Fault
-from .stage import NAMES, SOCKETS, TYPE, Stage
+from .stage import DIRECTORIES, NAMES, SOCKETS, TYPE, Stage
+
+# --- plugins ----------------------------------------------------------------------------------------------------------
 
 
 def change_plugin(stage: Stage, act: Act, chance: random.Random) -> None:
@@ -41,7 +44,7 @@ def change_plugin(stage: Stage, act: Act, chance: random.Random) -> None:
             stage.node.directory.chmod(path)
             stage.backoff.touched(path)
     if act is not Act.TOUCH:
-        stage.shaky.add(path)
+        stage.faulty.add(path)
         if stage.node.directory.dropping_events or stage.node.directory.delaying_events:
             # With its inode used again, and no event that tells, it is the same socket with other attributes.
             stage.backoff.touched(path)
@@ -52,7 +55,7 @@ def _plug(stage: Stage, path: str, chance: random.Random) -> None:
         stage.node.directory.unlink(path)
     if not (stage.node.directory.dropping_events or stage.node.directory.delaying_events):
         # Else it may still be taken for the one that was there before.
-        stage.shaky.discard(path)
+        stage.faulty.discard(path)
     listening = chance.random() < 0.9 or Fault.PLUGINS not in stage.faults
     stage.adopt(path, stage.node.plug(path, _fake(stage, path, chance), listening=listening))
 
@@ -69,7 +72,7 @@ def _rename(stage: Stage, plugin: PluggedIn, new: str) -> None:
     over = stage.plugs.pop(new, None)
     if over is not None:
         over.crash()
-    stage.shaky.add(new)
+    stage.faulty.add(new)
     stage.adopt(new, plugin)
 
 
@@ -77,7 +80,7 @@ def _fake(stage: Stage, path: str, chance: random.Random) -> FakePlugin:
     fake = FakePlugin(TYPE, chance.choice(NAMES), [f"1.{chance.randrange(9)}.0"])
     if Fault.PLUGINS not in stage.faults or chance.random() < 0.4:
         return fake
-    stage.shaky.add(path)
+    stage.faulty.add(path)
     match chance.randrange(9):
         case 0:
             fake.type = "Unknown"
@@ -108,7 +111,7 @@ def disturb(stage: Stage, act: Act, chance: random.Random) -> None:
         return
     path = chance.choice(sorted(stage.plugs))
     plugin = stage.plugs[path]
-    stage.shaky.add(path)
+    stage.faulty.add(path)
     match act:
         case Act.RESET:
             plugin.reset()
@@ -137,3 +140,90 @@ def mend(stage: Stage, path: str, plugin: PluggedIn) -> None:
         # It is not tried again before it changes, or somebody asks (behaviour 28).
         stage.node.directory.chmod(path)
         stage.backoff.touched(path)
+
+
+# --- files, events and scans ------------------------------------------------------------------------------------------
+
+
+def change_files(stage: Stage, act: Act, chance: random.Random) -> None:
+    """Clutter comes, or directories go."""
+    directory = stage.node.directory
+    match act:
+        case Act.CLUTTER:
+            path = stage.node.path(chance.choice(SOCKETS))
+            if directory.exists(path) or not directory.exists(path.rpartition("/")[0]):
+                return
+            if chance.random() < 0.5:
+                directory.write(path)
+            else:
+                directory.symlink(stage.node.path("a.sock"), path)
+        case Act.REMOVE_DIRECTORY:
+            _remove(stage, stage.node.path(chance.choice(DIRECTORIES)))
+        case _:
+            directory.withhold_self_events = chance.random() < 0.2
+            _remove(stage, stage.node.root)
+            stage.sentinels.all_gone()
+            stage.sentinels.grant_grace(35.0)
+            if chance.random() < 0.5:
+                directory.mkdir(stage.node.root)
+            directory.withhold_self_events = False
+
+
+def _remove(stage: Stage, path: str) -> None:
+    if not stage.node.directory.exists(path):
+        return
+    stage.node.directory.remove_tree(path)
+    for other in [other for other in stage.plugs if other.startswith(path + "/")]:
+        stage.plugs.pop(other).crash()
+
+
+def disturb_events(stage: Stage, act: Act, chance: random.Random) -> None:
+    """Events are lost or late, or watches end."""
+    directory = stage.node.directory
+    match act:
+        case Act.DROP_EVENTS:
+            if directory.dropping_events:
+                directory.resume_events()
+            else:
+                directory.drop_events()
+            # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
+            # inode cannot be told from one whose attributes changed.
+            directory.reuse_inodes = not directory.dropping_events
+            stage.sentinels.grant_grace(12.0)
+        case Act.DELAY_EVENTS:
+            if directory.delaying_events:
+                directory.release_events()
+                stage.backoff.touched()
+            else:
+                directory.delay_events()
+        case Act.OVERFLOW:
+            if directory.dropping_events:
+                return
+            directory.drop_events()
+            # What happens here is lost, and recovered from at once, since the overflow is told.
+            stage.sentinels.change()
+            change_plugin(stage, Act.RESTART, chance)
+            directory.resume_events()
+            directory.overflow()
+        case Act.LOSE_WATCH:
+            path = stage.node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
+            # The kernel never loses the word that a watch ended, unless it says that it lost something.
+            if directory.exists(path) and not directory.dropping_events:
+                directory.lose_watch(path)
+                stage.sentinels.grant_grace(12.0)
+        case _:
+            directory.inotify.watches_left = None if directory.inotify.watches_left is not None else chance.randrange(2)
+            stage.sentinels.grant_grace(32.0)
+
+
+def fail_scans(stage: Stage, act: Act, chance: random.Random) -> None:
+    """Scans or looks fail, or no longer do."""
+    directory = stage.node.directory
+    errors = directory.scan_errors if act is Act.SCAN_ERROR else directory.look_errors
+    stage.sentinels.grant_grace(32.0)
+    if errors:
+        errors.clear()
+        return
+    names = ("", *DIRECTORIES) if act is Act.SCAN_ERROR else ("", *DIRECTORIES, *SOCKETS)
+    path = stage.node.path(chance.choice(names)).rstrip("/")
+    errors[path] = chance.choice((errno.EIO, errno.EACCES, errno.EMFILE))

@@ -1,0 +1,161 @@
+"""The rule of backoff, checked while a script is played: on each state that is shown, and on each dial."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from ....protocol.backoff import Backoff
+from ....protocol.status import PluginStatus, StateName
+from .trace import EPSILON, Trace
+
+
+@attrs.define(eq=False)
+class _Tries:
+    """What is known of the tries of one path in one generation."""
+
+    generation: int
+    #: Dials since the count began; waits for another try to notify.
+    dials: int = 0
+    notify_waits: int = 0
+    #: A wait is under way until then.
+    until: float | None = None
+    last: PluginStatus | None = None
+    #: Something happened since the wait began, upon which a try may come at once.
+    retriggered: bool = False
+    #: Something happened upon which the count may begin anew, with the next wait, or, if that came too late for the
+    #: present try, with the one after: of so many waits the attempt that is shown is believed.
+    resets: int = 0
+    #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
+    touched: bool = False
+    #: By how many seconds a try that was not expected came too soon.
+    early: float | None = None
+
+
+class BackoffOracle:
+    """No try comes sooner after a failure than the backoff says, unless something happened that allows it."""
+
+    def __init__(self, trace: Trace, backoff: Backoff) -> None:
+        self._trace = trace
+        self._backoff = backoff
+        self._tries: dict[str, _Tries] = {}
+        self._last_trigger: dict[str | None, float] = {}
+        #: Sockets that were touched before the daemon could look at them.
+        self._unseen: set[str] = set()
+
+    def forget(self) -> None:
+        """The daemon ended."""
+        self._tries.clear()
+
+    def retriggered(self, path: str | None = None) -> None:
+        """``path``, or any, was told to try at once; its count may begin anew."""
+        self._last_trigger[path] = trio.current_time()
+        for other, tries in self._tries.items():
+            if path in (None, other):
+                tries.retriggered, tries.resets = True, 2
+
+    def _retriggered_just_now(self, path: str) -> bool:
+        return trio.current_time() in (self._last_trigger.get(None), self._last_trigger.get(path))
+
+    def freed(self, name: str) -> None:
+        """An instance of ``name`` is gone: who was refused because of it may try at once."""
+        for tries in self._tries.values():
+            if tries.last is not None and tries.last.name == name:
+                tries.retriggered = True
+
+    def touched(self, path: str | None = None) -> None:
+        """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
+        if path is not None and path not in self._tries:
+            self._unseen.add(path)
+        for other, tries in self._tries.items():
+            if path in (None, other):
+                tries.touched, tries.resets = True, 2
+
+    def dialed(self, path: str) -> None:
+        """Somebody tries to connect."""
+        tries, now = self._tries.get(path), trio.current_time()
+        if (
+            tries is None
+            or tries.until is None
+            or tries.retriggered
+            or tries.touched
+            or self._retriggered_just_now(path)
+        ):
+            return
+        if now < tries.until - EPSILON:
+            # Whether another generation does so is known as soon as it is shown.
+            tries.early = tries.until - now
+
+    def shown(self, status: PluginStatus, *, owing: bool) -> None:
+        """A state is shown; ``owing`` says that the plugin was registered, and is to be notified."""
+        tries = self._tries.get(status.socket)
+        if tries is None or tries.generation != status.generation:
+            before = tries
+            self._left(before)
+            tries = self._tries[status.socket] = _Tries(status.generation)
+            if before is not None:
+                # What was told while the older one was there may reach this one.
+                tries.retriggered, tries.resets, tries.touched = before.retriggered, before.resets, before.touched
+            elif status.socket in self._unseen:
+                tries.touched, tries.resets = True, 2
+            self._unseen.discard(status.socket)
+            if self._retriggered_just_now(status.socket):
+                tries.retriggered, tries.resets = True, 2
+        elif status.state is StateName.GONE:
+            self._left(tries)
+        last, tries.last = tries.last, status
+        if last is not None and (last.state, last.attempt, last.since, last.next_try) == (
+            status.state,
+            status.attempt,
+            status.since,
+            status.next_try,
+        ):
+            return
+        match status.state:
+            case StateName.DIALING:
+                if not owing:
+                    tries.dials += 1
+                if tries.early is not None and not tries.retriggered:
+                    self._trace.violated(
+                        "backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try"
+                    )
+                tries.early = None
+                # What was told in this instant may have come after this dial began, and is obeyed when that has failed.
+                tries.until, tries.retriggered = None, self._retriggered_just_now(status.socket)
+            case StateName.WAITING | StateName.STALE:
+                self._waits(tries, status, owing=owing)
+            case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
+                # What follows may go on from what was before, or begin anew.
+                tries.notify_waits = 0
+                tries.until = None
+                tries.resets = max(1, tries.resets)
+            case _:
+                tries.until = None
+
+    def _left(self, tries: _Tries | None) -> None:
+        """Another generation is at the path, or none: if the one before had its name, others may have it now."""
+        last = None if tries is None else tries.last
+        if last is not None and last.state is StateName.VALIDATING and last.name is not None:
+            self.freed(last.name)
+
+    def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
+        if owing:
+            tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
+            failures = tries.notify_waits
+        else:
+            if tries.resets:
+                tries.dials = status.attempt
+            failures = tries.dials
+            if status.attempt != failures:
+                self._trace.violated(
+                    "backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}."
+                )
+        tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
+        tries.until = status.next_try
+        if status.next_try is None:
+            self._trace.violated("backoff", f"{status.socket} waits for nothing")
+            return
+        delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
+        longest = self._backoff.cap if owing else rule
+        if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
+            self._trace.violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")
