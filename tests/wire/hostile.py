@@ -1,4 +1,4 @@
-"""A peer that says exactly the bytes it is told, on a real unix socket."""
+"""Peers that send exactly the bytes of a script, on a real unix socket."""
 
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -123,7 +123,7 @@ async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.Moc
 
 
 async def test_wait_closed_returns_when_the_connection_of_an_idle_channel_ends(tmp_path: Path) -> None:
-    """A monitor of connections can rely on this."""
+    """A task that monitors connections can rely on this."""
     go = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -140,7 +140,7 @@ async def test_wait_closed_returns_when_the_connection_of_an_idle_channel_ends(t
 
 
 async def test_calls_that_wait_together_each_get_their_answer_whichever_task_reads(tmp_path: Path) -> None:
-    """The leader goes first, last or in the middle, and the others are read for all the same."""
+    """The leader is answered first, last or in the middle; the others get their answers all the same."""
     for order in ((1, 3, 5), (5, 3, 1), (3, 5, 1)):
         ready = trio.Event()
 
@@ -168,7 +168,7 @@ async def test_calls_that_wait_together_each_get_their_answer_whichever_task_rea
 
 
 async def test_a_leader_that_is_cancelled_hands_over(tmp_path: Path) -> None:
-    """Cancelling the call that reads for others leaves them waiting for nothing but their answer."""
+    """When the task that reads for the others is cancelled, another task reads."""
     ready = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -371,7 +371,7 @@ async def test_cancelling_a_call_that_is_half_sent_leaves_whole_frames(tmp_path:
 
 
 async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None:
-    """Room in the socket is found by whoever leads, and the sender that waits for it hears of it."""
+    """The leader finds room in the socket, and wakes the sender that waits for it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))

@@ -1,4 +1,4 @@
-"""A socket is read before it is waited for, and neither a nudge nor a close is lost between the two."""
+"""A transport reads its socket before it waits for it, and loses no nudge and no close between the two."""
 
 import socket
 import types

@@ -221,7 +221,7 @@ def test_every_limit_exhausts_a_resource() -> None:
 
 
 def test_the_first_outcome_is_final() -> None:
-    """A call that was given up does not succeed later, and the peer is told that it is over."""
+    """A call that was cancelled does not succeed later, and the peer gets a reset."""
     connection, call = called(headers(1))
     mine = CallOutcome(Status.CANCELLED, "given up")
     call.cancel(mine)
@@ -350,12 +350,12 @@ def test_messages_of_lengths_around_the_limit_are_handled_alike_whole_and_in_pie
 
 
 def test_messages_beyond_the_window_are_credited_when_they_are_taken() -> None:
-    """Fault 65: messages beyond the window are held, and each is paid back once."""
+    """Fault 65: messages beyond the window are not credited until they are taken, and then once."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = called(headers(1), unary=False, limits=limits)
     one = message(b"x" * 16_000)
     for _ in range(5):
-        # The first four are within the window and credited as they come; the fifth is held.
+        # The first four are within the window and credited as they come; the fifth is not.
         connection.receive(data(1, one))
     assert call.outcome is None
     assert call.receive_window + call.unacknowledged == 65_535 - len(one)

@@ -192,7 +192,7 @@ def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
 
 
 def test_two_ways_to_the_same_table_share_its_state() -> None:
-    """The state is found by its content, so what was seen there on one way is known on the other."""
+    """A state is found by its content, so a block that was seen on one way to it is cached for the other."""
     cache = HeaderCache()
     one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
     one.read(literal(b"x", b"y"))

@@ -1,4 +1,4 @@
-"""The rules of RFC 9113 that a server may break, each in the bytes that break it, and what the peer is told then."""
+"""The rules of RFC 9113 that a server may break, each in the bytes that break it, and our answer to them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
     ],
 )  # fmt: skip
 def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: WireProblem | None, words: str) -> None:
-    """Faults 55 to 66: each in one frame or two, and the peer is told the code."""
+    """Faults 55 to 66: each in one frame or two, and the peer gets the code."""
     connection, call = begun()
     connection.receive(said)
     if problem is None:
@@ -469,7 +469,7 @@ def test_a_stream_that_gets_more_data_than_its_window_fails() -> None:
     """Fault 65."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = begun(limits)
-    # A message that is held: nothing is credited.
+    # A message beyond the window: nothing is credited.
     connection.receive(headers(1))
     call.receive_window = 10
     connection.receive(data(1, bytes(5) + bytes(5)))

@@ -1,4 +1,4 @@
-"""Responses found again by their bytes mean what they mean when they are taken frame by frame."""
+"""Responses that are recognized by their bytes have the same effect as when they are taken frame by frame."""
 
 import random
 import struct
@@ -29,7 +29,7 @@ LIMITS = (
 
 
 class Slow(ClientConnection):
-    """A connection that takes every frame by itself."""
+    """A connection that recognizes no responses."""
 
     def _take_response(self, data: bytes) -> bool:
         del data
@@ -37,7 +37,7 @@ class Slow(ClientConnection):
 
 
 class Counting(ClientConnection):
-    """A connection that counts the responses which it took in one step."""
+    """A connection that counts the responses that it recognized."""
 
     hits = 0
 
@@ -55,7 +55,7 @@ def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[Cli
 
 
 def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[object]:
-    """All that later bytes, or a caller, could tell apart."""
+    """Return everything that later bytes, or a caller, could tell apart."""
     table = connection._headers.state
     failure = connection.failure
     seen: list[object] = [
@@ -89,7 +89,7 @@ def conversation(chance: random.Random) -> Iterator[bytes]:
 
 
 def compare(seed: int) -> int:
-    """Many connections that share a memory, each beside one that has none. Returns how much was known."""
+    """Compare connections that share a cache with others that have none. Return how many responses were recognized."""
     chance = random.Random(seed)
     cache = HeaderCache()
     hits = 0
