@@ -1,6 +1,6 @@
-"""The test kit: a node in memory, plugins and handlers that follow a script, and ports that can be made to fail.
+"""The test kit: a simulated node, scripted plugins and handlers, and ports that fail on request.
 
-:mod:`.node` says how it works.
+:mod:`plugind.testing` is its public face, and :mod:`.node` says how it works.
 """
 
 from ...supervisor import NodeEndedError

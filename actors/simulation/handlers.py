@@ -1,4 +1,4 @@
-"""A handler that a script steers, and that remembers what it was asked."""
+"""A scripted handler that records its calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Scripted:
 
 
 class FakeHandler:
-    """Accepts every plugin at once, but for what its script says.
+    """A handler that accepts every plugin at once, unless its script says otherwise.
 
     ::
 
@@ -72,9 +72,9 @@ class FakeHandler:
 
     def __init__(self, *, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
         self.instances = instances
-        #: What it was asked, in order.
+        #: The calls that it received, in order.
         self.calls: list[HandlerCall] = []
-        #: The same with all that is known of each plugin.
+        #: The same calls with the whole plugin.
         self.plugins: list[tuple[Ask, Plugin]] = []
         #: The instances that are registered now, by socket.
         self.registered: dict[str, Plugin] = {}

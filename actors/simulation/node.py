@@ -1,4 +1,4 @@
-"""A node that lives in memory: plugind's test kit, for its own actors and for your plugins and handlers.
+"""A simulated node: plugind's test kit, for its own actors and for your plugins and handlers.
 
 ::
 
@@ -12,21 +12,20 @@
         ]
         assert plugin.calls[-1] == Call(0.5, "NotifyRegistrationStatus", registered=True)
 
-What runs is plugind itself: the real supervisor, the real actors, and the real wire, HTTP/2 with every byte of it, over
-streams in memory. Only the two ports to the outside are others: the directory is a
-:class:`~plugind.actors.simulation.directory.MemoryDirectory` and the network a
-:class:`~plugind.actors.simulation.network.MemoryNetwork`. Both can be made to fail in all the ways of the real ones.
+The node runs plugind itself: the real supervisor, the real actors and the real HTTP/2, over streams in memory. Only its
+two ports differ. The directory is a :class:`~plugind.actors.simulation.directory.MemoryDirectory` and the network a
+:class:`~plugind.actors.simulation.network.MemoryNetwork`; both fail on request in all the ways of the real ones.
 
 **Time is virtual.** Run it under a :class:`trio.testing.MockClock` with ``autojump_threshold=0``, as the fixture
 ``node`` does (or the fixture ``autojump_clock`` of pytest-trio): whenever all tasks wait, the clock jumps to the next
 deadline, so an hour of backoff takes milliseconds. All times are those of that clock, which starts at zero with the
-test, in seconds, rounded to the microsecond. Nothing takes virtual time but what is told to.
+test, in seconds, rounded to the microsecond. Nothing takes virtual time unless a script says so.
 
-**Plugins** are a :class:`FakePlugin`, which fails, hangs, dies and dawdles as told, or services of your own, built on
-the base classes that grpclib generates; see :meth:`SimulatedNode.plug`. **Handlers** are a :class:`FakeHandler`, which
-follows a script, or your own. **Chance** comes from one seed, ``Config.seed``: the jitter of backoff (off unless asked
-for) and of rescans, and the order in which Trio runs tasks that are ready at one moment. So one script gives one
-timeline; other seeds try other orders.
+**Plugins** are scripted (:class:`FakePlugin`), or services of your own, built on the base classes that grpclib
+generates; see :meth:`SimulatedNode.plug`. **Handlers** are scripted (:class:`FakeHandler`), or your own. All
+**randomness** comes from one seed, ``Config.seed``: the jitter of backoff (off by default) and of rescans, and the
+order in which Trio runs tasks that are ready at the same time. So one script gives one timeline; other seeds try other
+orders.
 
 Not simulated: permissions and credentials beyond "denied", bytes per second of the file system, and the kernel's
 buffers, so that a send never blocks.
@@ -99,7 +98,7 @@ class Entry:
 
 
 class SimulatedNode:
-    """A node in memory, which runs for as long as its ``async with`` block does.
+    """A simulated node, which runs for as long as its ``async with`` block.
 
     ``config`` is that of a real node; where it names no root, :data:`ROOT` is the root, and where it has no seed, the
     seed is 0. Without a ``config`` the backoff has no jitter. ``handlers`` are added to the built-in ones, as
@@ -121,9 +120,9 @@ class SimulatedNode:
             config = attrs.evolve(config, seed=0)
         self.config = config
         self.root = config.roots[0].path
-        #: The file system; all that it can do to a watcher is a method of it.
+        #: The file system, with its faults as methods.
         self.directory = MemoryDirectory(now=_now_or_zero)
-        #: Who listens; it remembers every try to connect.
+        #: The listening sockets; it records every attempt to connect.
         self.network = MemoryNetwork(self.directory)
         self._handlers = dict(handlers or {})
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -207,12 +206,12 @@ class SimulatedNode:
         await self._world.start(self._run_daemon)
 
     async def stop(self) -> None:
-        """Stop the daemon as a signal does: what is in flight finishes, or is rolled back, within the grace."""
+        """Stop the daemon as a signal does: operations under way finish, or are rolled back, within the grace."""
         self._ending.set()
         await self._ended.wait()
 
     async def kill(self) -> None:
-        """End the daemon as kill -9 does: nobody is told anything, its connections close (fault 88)."""
+        """End the daemon as kill -9 does: it sends nothing more, and its connections close (fault 88)."""
         self._daemon.cancel()
         await self._ended.wait()
 
@@ -255,7 +254,7 @@ class SimulatedNode:
         next_try = None if plugin.next_try is None else _rounded(plugin.next_try)
         entry = Entry(_rounded(change.time), plugin.state, plugin.reason, plugin.attempt, plugin.generation, next_try)
         history = self._histories[plugin.socket]
-        # What is told twice is one change: roles, and what actors repeat once the view was lost.
+        # A change that is reported twice is one change: of roles, or repeated by the actors once the view was lost.
         if not history or not history[-1].same(entry):
             history.append(entry)
         changed, self._changed = self._changed, trio.Event()

@@ -1,8 +1,8 @@
 """The order in which Trio runs tasks that are ready at one moment, pinned by a seed.
 
-Trio shuffles it on purpose. One seed is to give one trace, so while a simulated node runs the shuffle is seeded, and
-made of tasks in the order of their birth, since the order in which Trio finds them depends on memory addresses (sets of
-tasks, ties of deadlines). The names used here are private to Trio; a canary test says when they have changed.
+Trio shuffles the order on purpose. For one seed to give one trace, the shuffle is seeded while a simulated node runs,
+and the tasks are sorted by their age first, because the order in which Trio finds them depends on memory addresses
+(sets of tasks, equal deadlines). The names used here are private to Trio; a canary test fails when they change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROUNDS: Final = 20_000
 
 
 class _Order(random.Random):
-    """Shuffles every batch of Trio's, and so knows how many rounds there were."""
+    """Shuffles every batch of tasks, and so counts the rounds of the scheduler."""
 
     def __init__(self, seed: int, watch: Callable[[], None] | None) -> None:
         super().__init__(seed)

@@ -18,21 +18,21 @@ from plugind.tests.tools.planted_bugs import OLD, Planted, fewest, let_two_opera
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_nothing_is_violated(seed: int) -> None:
+def test_a_random_script_violates_no_rule(seed: int) -> None:
     assert simulate(seed, events=60).violations == ()
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-def test_each_fault_alone_violates_nothing(fault: Fault) -> None:
+def test_each_fault_alone_violates_no_rule(fault: Fault) -> None:
     assert simulate(1, events=40, faults={fault}).violations == ()
 
 
 @pytest.mark.parametrize("planted", OLD, ids=lambda planted: f"{planted.seed}-{planted.name}")
-def test_a_bug_that_was_found_stays_mended(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events that found a bug of plugind find it where its mend is taken out, and nothing where it is in.
+def test_a_bug_that_was_found_stays_fixed(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that found a bug find it once its fix is taken out, and violate nothing with the fix.
 
-    Where they find nothing without the mend, the order of tasks is another, and
-    ``plugind.tests.tools.planted_bugs --shrink`` finds events that do.
+    If they find nothing without the fix, the order of tasks has changed, and
+    ``python -m tests.tools.planted_bugs --shrink`` finds other events.
     """
     # Few events need few rounds, and so a livelock is seen soon.
     monkeypatch.setattr(simulation_order, "ROUNDS", 2_000)
@@ -40,7 +40,7 @@ def test_a_bug_that_was_found_stays_mended(planted: Planted, monkeypatch: pytest
     assert planted.without_it().violations == ()
 
 
-def test_one_seed_gives_one_trace_whatever_the_process_and_its_hashes() -> None:
+def test_one_seed_gives_one_trace_in_every_process() -> None:
     """The hash of a trace is the same in another process, and does not depend on PYTHONHASHSEED."""
     command = [sys.executable, "-m", "plugind", "simulate", "--seed", "3", "--events", "40"]
     processes = [
@@ -74,7 +74,7 @@ def test_a_planted_bug_is_found_and_shrunk() -> None:
     assert len(kept) < 5
 
 
-def test_shrinking_keeps_what_is_needed_and_nothing_else() -> None:
+def test_shrinking_keeps_only_the_events_that_are_needed() -> None:
     kept, tries = shrink(range(100), lambda numbers: {3, 50, 51} <= set(numbers))
     assert kept == (3, 50, 51)
     assert tries < 100
@@ -89,7 +89,7 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
-    """Seed 3369: nobody can tell such a socket from the old one with other attributes, and scripts are to be fair."""
+    """Seed 3369: such a socket could not be told from the old one, and a script must be fair."""
     directory = MemoryDirectory(now=lambda: 0.0)
     directory.mkdir("/r")
     freed = directory.bind("/r/a.sock").inode
@@ -99,7 +99,7 @@ def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: b
     assert (directory.bind("/r/a.sock").inode == freed) is not lost
 
 
-def test_the_command_repeats_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_line_for_each_seed_and_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     from plugind.actors.console.commands import main
 
     assert main(["simulate", "--seeds", "0..1", "--events", "20", "--jobs", "1"]) == 0

@@ -1,4 +1,4 @@
-"""The node in memory itself: what the tests of its users rely on."""
+"""The simulated node itself: what the tests of its users rely on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def csi(name: str = "a.example.com") -> FakePlugin:
     return FakePlugin("CSIPlugin", name)
 
 
-async def test_a_plugin_that_does_all_well_is_registered_without_any_wait(autojump_clock: MockClock) -> None:
+async def test_a_plugin_without_faults_is_registered_at_once(autojump_clock: MockClock) -> None:
     """The whole timeline of the way; goroutinemap Test_NewGoRoutineMap_Positive_SingleOp."""
     async with SimulatedNode() as node:
         plugin = node.plug("csi.sock", csi())
@@ -61,7 +61,7 @@ async def test_a_plugin_that_does_all_well_is_registered_without_any_wait(autoju
 
 
 async def test_real_time_is_refused() -> None:
-    """Whoever forgets the clock is told so, and does not wait for hours."""
+    """A test without a virtual clock fails at once; it does not wait for hours."""
     with pytest.raises(RuntimeError, match=r"run it under trio\.testing\.MockClock"):
         await SimulatedNode().__aenter__()
 
@@ -82,7 +82,7 @@ async def test_roots_and_seed_are_filled_in(autojump_clock: MockClock) -> None:
 # --- settled ----------------------------------------------------------------------------------------------------------
 
 
-async def test_settled_waits_for_tries_that_come_soon_and_not_for_those_that_do_not(autojump_clock: MockClock) -> None:
+async def test_settled_waits_for_retries_that_are_due_soon_only(autojump_clock: MockClock) -> None:
     """Patience is how far away the next try has to be."""
     async with SimulatedNode() as node:
         node.plug("a.sock", FakePlugin("CSIPlugin", "a", get_info_fails=math.inf))
@@ -96,7 +96,7 @@ async def test_settled_waits_for_tries_that_come_soon_and_not_for_those_that_do_
         assert node.now == 7.5
 
 
-async def test_settled_waits_for_what_the_watcher_has_not_seen_yet(autojump_clock: MockClock) -> None:
+async def test_settled_waits_until_the_watcher_has_seen_every_socket(autojump_clock: MockClock) -> None:
     """Events that are lost are repaired by the next scan; that too is waited for."""
     async with SimulatedNode() as node:
         await node.settled()
@@ -110,7 +110,7 @@ async def test_settled_waits_for_what_the_watcher_has_not_seen_yet(autojump_cloc
         assert node.state("a.sock") is None
 
 
-async def test_settled_gives_up_with_the_names_of_those_who_are_not(autojump_clock: MockClock) -> None:
+async def test_settled_gives_up_and_names_the_sockets_that_have_not_settled(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler().always("register", Takes(50.0))}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red"))
         node.plug("b.sock", csi())
@@ -124,7 +124,7 @@ async def test_settled_gives_up_with_the_names_of_those_who_are_not(autojump_clo
 # --- a plugin's process -----------------------------------------------------------------------------------------------
 
 
-async def test_the_life_of_a_plugin_is_in_the_hands_of_the_script(autojump_clock: MockClock) -> None:
+async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clock: MockClock) -> None:
     """crash, restart, unlink and stop, each as its docstring says."""
     async with SimulatedNode() as node:
         plugin = node.plug("one/two/a.sock", csi())
@@ -203,7 +203,7 @@ class OwnRegistration(RegistrationBase):
         await stream.send_message(RegistrationStatusResponse())
 
 
-async def test_a_plugin_of_ones_own_meets_a_handler_of_ones_own(autojump_clock: MockClock) -> None:
+async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: MockClock) -> None:
     """Services built on grpclib's bases, and a handler with three methods, are all that it takes."""
 
     class Own:
@@ -233,7 +233,7 @@ async def test_a_plugin_of_ones_own_meets_a_handler_of_ones_own(autojump_clock: 
         assert own.kept == ["own.example.com"]
 
 
-async def test_an_error_in_a_test_comes_out_plain(autojump_clock: MockClock) -> None:
+async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
     """A failing assertion is that, and no group of them."""
 
     async def run() -> None:
@@ -246,8 +246,8 @@ async def test_an_error_in_a_test_comes_out_plain(autojump_clock: MockClock) -> 
         await run()
 
 
-async def test_what_is_left_open_is_an_error(autojump_clock: MockClock) -> None:
-    """Nothing leaks without a word."""
+async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockClock) -> None:
+    """A leak does not go unnoticed."""
 
     async def run() -> None:
         async with SimulatedNode() as node:
@@ -312,7 +312,7 @@ def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
     assert elsewhere.stdout.strip() == here
 
 
-def test_trio_still_chooses_the_order_of_tasks_where_it_is_pinned() -> None:
+def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> None:
     """A canary: these names are private to Trio. If this fails, mend ``plugind.actors.simulation.scheduling``."""
 
     async def order(seed: int) -> list[int]:
