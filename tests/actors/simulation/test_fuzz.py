@@ -27,6 +27,12 @@ def test_each_fault_alone_violates_no_rule(fault: Fault) -> None:
     assert simulate(1, events=40, faults={fault}).violations == ()
 
 
+@pytest.mark.parametrize("seed", range(4, 8))
+def test_no_actor_crashes_unless_the_script_crashes_it(seed: int) -> None:
+    """The four seeds have all faults, and one instance policy each; a single crash ends the node."""
+    assert simulate(seed, events=60, faults=ALL - {Fault.CRASHES}).violations == ()
+
+
 @pytest.mark.parametrize("planted", OLD, ids=lambda planted: f"{planted.seed}-{planted.name}")
 def test_a_bug_that_was_found_stays_fixed(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that found a bug find it once its fix is taken out, and violate nothing with the fix.
