@@ -10,7 +10,7 @@ most real plugins do, so that the registration socket can be in one directory an
     python examples/example_plugin.py --socket /tmp/plugins/b.sock --name b.example.com --endpoint /tmp/b.sock
 
 SIGTERM and Ctrl-C end it: calls in progress finish, both sockets are removed, the exit code is 0. A refused
-registration ends it too, with exit code 1, as it ends the registrars of real plugins: whoever started it sees why.
+registration ends it too, with exit code 1 and the reason, as it ends the registrars of real plugins.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class Life:
 
 
 class Registration(RegistrationBase):
-    """What every plugin serves on its registration socket: who it is, and a way to be told how it went."""
+    """What every plugin serves on its registration socket: its name and type, and a call for the result."""
 
     def __init__(self, info: PluginInfo, life: Life) -> None:
         self._info = info
         self._life = life
 
     async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 -- named in the .proto
-        """The daemon asks this first, each time that it sees the socket appear."""
+        """The daemon makes this call first, each time that the socket appears."""
         await stream.recv_message()
         await stream.send_message(self._info)
 
     async def NotifyRegistrationStatus(  # noqa: N802 -- named in the .proto
         self, stream: Stream[RegistrationStatus, RegistrationStatusResponse]
     ) -> None:
-        """The daemon says this last: registered, or why not."""
+        """The daemon makes this call last: registered, or why not."""
         status = await stream.recv_message()
         await stream.send_message(RegistrationStatusResponse())
         if status is None:
@@ -79,7 +79,7 @@ class Registration(RegistrationBase):
         if status.plugin_registered:
             print("registered", flush=True)
         else:
-            # Answered first, so that the daemon's notification is delivered before we go.
+            # Answered before, so that the daemon's call succeeds.
             self._life.refusal = status.error
             self._life.stopping.set()
 

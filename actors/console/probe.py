@@ -1,4 +1,4 @@
-"""``plugind probe``: what a daemon would make of a plugin's socket, step by step, without a daemon.
+"""``plugind probe``: whether a daemon would register a plugin's socket, step by step, without a daemon.
 
 The plugin author's first tool. It looks at the path, dials, asks GetInfo, holds the answer against every rule, and
 dials the endpoint; it notifies only when told to, since a registrar may act on that.
@@ -45,7 +45,7 @@ from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
 from .ending import EXIT_FAILED, EXIT_OK
 
-#: Seconds for the whole probe unless told.
+#: Seconds for the whole probe where ``--timeout`` is not given.
 TIMEOUT = 10.0
 #: Characters of a detail (fault 94).
 MAX_DETAIL = 2048
@@ -53,7 +53,7 @@ _DAEMON = Timeouts()
 
 
 class Verdict(enum.StrEnum):
-    """How a step came out."""
+    """The result of a step."""
 
     OK = "ok"
     #: A daemon would go on, but the author should know.
@@ -63,7 +63,7 @@ class Verdict(enum.StrEnum):
 
 @attrs.frozen
 class ProbeStep:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     step: str
     verdict: Verdict
@@ -73,7 +73,7 @@ class ProbeStep:
 
 
 class _StopError(Exception):
-    """The steps that follow make no sense after this one."""
+    """The steps after this one make no sense."""
 
 
 _HINTS = {
@@ -106,7 +106,7 @@ class _Probe:
 
     @contextmanager
     def rule(self, step: str) -> Iterator[None]:
-        """Note what a rule says, when it says no; the steps go on."""
+        """Note the error of a rule that is broken; the steps go on."""
         try:
             yield
         except ValidationError as error:
@@ -187,7 +187,7 @@ async def probe(path: str, *, timeout: float, notify: bool = False, quiet: bool 
 
 
 def _check_path(found: _Probe, path: str) -> str:
-    """Look at what is at ``path``, and return it as an absolute one."""
+    """Check what is at ``path``, and return the absolute path."""
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""How people are shown plugins: tables on a terminal, plain columns to a pipe, and everything about one."""
+"""Plugins as text: a table on a terminal, plain columns in a pipe, and everything about one plugin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def text(value: Json) -> str:
 
 
 def duration(value: Json) -> str:
-    """Return seconds as people say them: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
+    """Return seconds in the unit that fits: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
     if not isinstance(value, int | float):
         return "-"
     if value < 1:
@@ -74,7 +74,7 @@ def row(plugin: Plugin) -> tuple[str, ...]:
 
 
 def in_order(plugins: Sequence[Plugin]) -> list[Plugin]:
-    """Return ``plugins`` by type, name and socket; those that have not said who they are come last."""
+    """Return ``plugins`` by type, name and socket; those without a name come last."""
     return sorted(
         plugins, key=lambda p: (p.get("type") is None, *(str(p.get(key)) for key in ("type", "name", "socket")))
     )
@@ -138,7 +138,7 @@ def show(plugins: Sequence[Plugin]) -> None:
 
 
 def described(plugin: Plugin) -> str:
-    """Return all that is known of one plugin, line by line, nothing cut."""
+    """Return all that is known of one plugin, line by line, with nothing cut off."""
     versions = plugin.get("versions")
     facts: list[tuple[str, str]] = [
         ("Socket", text(plugin.get("socket"))),
@@ -182,7 +182,7 @@ def _entry(entry: Plugin) -> str:
 
 
 def change(plugin: Plugin) -> str:
-    """Return one line that tells of a change, with the time of day at which it was."""
+    """Return one line for a change, with the time of day at which it happened."""
     when = plugin.get("time")
     clock = "--:--:--" if not isinstance(when, int | float) else time.strftime("%H:%M:%S", time.localtime(when))
     parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]

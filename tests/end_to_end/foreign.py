@@ -1,4 +1,4 @@
-"""Plugins that others wrote, by what they run on."""
+"""Plugins on other implementations of gRPC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRPC_JS = PLUGINS / "grpc-js"
 
 @attrs.frozen
 class Foreign:
-    """A plugin program, and what its plugins are to be shown as."""
+    """A plugin program, and how the daemon must describe its plugins."""
 
     label: str
     #: From the registration socket, the plugin's name and a path for its services to the command.

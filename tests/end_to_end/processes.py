@@ -1,4 +1,4 @@
-"""The processes of the end-to-end tests: a daemon of their own, what it says on its status socket, and plugins."""
+"""The processes of the end-to-end tests: daemons, their status sockets, and plugins."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PLUGIND = [sys.executable, "-m", "plugind"]
 #: Deadlines that a plugin keeps on a loaded machine too, for tests which assert that the first attempt succeeds.
 PATIENT = {"dial": DEADLINE, "get_info": DEADLINE, "notify": DEADLINE}
 
+#: A plugin as the status socket describes it.
 Plugin = Mapping[str, object]
-"""A plugin as the status socket tells of it."""
 
 
 def run(*arguments: str, status: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
@@ -53,13 +53,13 @@ class Done:
 
 @attrs.define
 class Watch:
-    """A stream of changes, read as far as a test has asked; what was told before is kept."""
+    """A stream of changes, read as far as a test needs it. Earlier changes are kept."""
 
     _pieces: AsyncIterator[bytes]
     _rest: bytes = b""
-    #: All that was told.
+    #: All changes so far.
     told: list[Plugin] = attrs.field(factory=list)
-    #: The last that was told of each socket.
+    #: The last change of each socket.
     now: dict[str, Plugin] = attrs.field(factory=dict)
 
     async def until(self, condition: Callable[[Watch], bool]) -> None:
@@ -73,10 +73,10 @@ class Watch:
                 self.told.append(plugin)
                 self.now[str(plugin["socket"])] = plugin
             return
-        raise AssertionError("in vain; told: " + "\n".join(map(str, self.told)))
+        raise AssertionError("it did not happen; changes: " + "\n".join(map(str, self.told)))
 
     async def state(self, path: str | Path, state: str, *, after: int = 0) -> Plugin:
-        """Read until the socket is in ``state``, in a generation after ``after``, and return what was told of it."""
+        """Read until the socket is in ``state``, in a generation after ``after``, and return its description."""
         socket = str(path)
         await self.until(
             lambda watch: (
@@ -92,7 +92,7 @@ class Watch:
         return [await self.state(path, state) for path in paths]
 
     def states(self, path: str | Path) -> list[str]:
-        """The states that were told of one socket, in order."""
+        """The states of one socket so far, in order."""
         return [str(plugin["state"]) for plugin in self.told if plugin["socket"] == str(path)]
 
 
@@ -103,7 +103,7 @@ def number(value: object) -> int:
 
 @attrs.define
 class Daemon:
-    """A ``plugind run`` of ours."""
+    """A ``plugind run`` of the tests."""
 
     root: Path
     status: str
@@ -141,13 +141,13 @@ class Daemon:
                         yield reply
                     return
                 except UnreachableError:
-                    # It may be about to start, which nobody is told of; it may also have failed to.
+                    # It may be about to start, which nothing announces. It may also have failed to start.
                     if self.process.poll() is not None:
                         raise AssertionError(f"the daemon ended: {self.log.read_text()}") from None
                     await trio.sleep(0.02)
 
     async def ready(self) -> None:
-        """Wait until the daemon has looked at all its roots."""
+        """Wait until the daemon has scanned all its roots."""
         with trio.fail_after(DEADLINE):
             while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
@@ -198,14 +198,14 @@ def daemon_process(
 
 @attrs.define
 class PluginProcess:
-    """A plugin that prints JSON lines of what it is asked and told."""
+    """A plugin that prints a line of JSON for each call that it receives."""
 
     process: trio.Process
     lines: list[dict[str, object]] = attrs.field(factory=list)
     _rest: bytes = b""
 
     async def line(self, **wanted: object) -> dict[str, object]:
-        """Return the next line that has all of ``wanted``; others before it are passed over."""
+        """Return the next line that has all of ``wanted``; lines before it are skipped."""
         assert self.process.stdout is not None
         with trio.fail_after(DEADLINE):
             while True:
@@ -219,8 +219,8 @@ class PluginProcess:
                 if wanted.items() <= said.items():
                     return said
 
-    async def told_registered(self) -> None:
-        """Wait until it was told that it is registered, and nothing else since the last time."""
+    async def notified_registered(self) -> None:
+        """Wait for the next notification, which must say that the plugin is registered."""
         said = await self.line(call="NotifyRegistrationStatus")
         assert (said["plugin_registered"], said["error"]) == (True, "")
 

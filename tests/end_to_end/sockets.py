@@ -1,4 +1,4 @@
-"""Sockets for a test to play with: those of live plugins, and those that nobody listens at."""
+"""Sockets for tests: those of running plugins, and those without a listener."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import Daemon, PluginProcess, plugin_process
 
-#: What grpclib's plugins are shown as, whatever their sockets are called.
+#: The names of grpclib's plugins, whatever their sockets are called.
 NAME = "grpclib.example.com/n{}"
 
 
@@ -22,7 +22,7 @@ def bound(path: Path) -> socket.socket:
 
 
 def stale(*paths: Path) -> None:
-    """Leave sockets as a process does that was killed."""
+    """Leave sockets behind, as a killed process does."""
     for path in paths:
         bound(path).close()
 

@@ -61,7 +61,7 @@ async def all_done(commands: Mapping[str, list[str]], status: str) -> dict[str, 
     return done
 
 
-async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Daemon) -> None:
+async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daemon) -> None:
     directory = shared.root / "commands"
     await shared.ready()
     directory.mkdir()
@@ -71,7 +71,7 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
         silent.bind(str(hung))
         silent.listen()
         async with shared.watch() as watch, plugin_process(GRPCLIB.command(good, name, good)) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             registered = await watch.state(good, "registered")
             waiting = await watch.state(hung, "waiting")
             seen = len(watch.told)
@@ -121,7 +121,7 @@ async def test_the_commands_tell_of_plugins_and_end_with_their_codes(shared: Dae
     assert json.loads(done["probe"].out)["ok"] is True
 
 
-async def test_a_plugin_that_nobody_knows_is_one_clear_line_and_exit_1(shared: Daemon) -> None:
+async def test_an_unknown_plugin_is_one_line_and_exit_code_1(shared: Daemon) -> None:
     await shared.ready()
     said = "no plugin has the name, and no socket the path, nobody.example.com"
     done = await all_done(
@@ -150,7 +150,7 @@ async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(t
         assert await node.ended() == 0
 
 
-async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: Path) -> None:
+async def test_wait_can_start_before_the_daemon_and_before_the_plugin(tmp_path: Path) -> None:
     status = str(tmp_path / "status.sock")
     path = tmp_path / "root" / "a.sock"
     done: dict[str, Done] = {}
@@ -163,7 +163,7 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
         with daemon(tmp_path) as node:
             await node.ready()
             async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-                await plugin.told_registered()
+                await plugin.notified_registered()
                 with trio.fail_after(DEADLINE):
                     while not done:  # noqa: ASYNC110 - a process ends
                         await trio.sleep(0.02)
@@ -172,7 +172,7 @@ async def test_wait_may_come_before_the_daemon_and_before_the_plugin(tmp_path: P
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["killed", "never-there"])
-def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
+def test_without_a_daemon_a_command_prints_one_line_and_exits_1(
     left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, where the way to the exit code is the same; a killed daemon leaves its socket."""
@@ -194,7 +194,7 @@ def test_talking_to_no_daemon_is_one_clear_line_and_exit_1(
     ["", "frobnicate", "ls --frobnicate", "describe", "wait", "wait a --timeout soon", "retry", "probe", "fake",
      "run --rescan 0", "run --log-format xml", "run surplus"],
 )  # fmt: skip
-def test_wrong_usage_is_exit_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         commands.main(arguments.split())
     assert ended.value.code == 2
@@ -204,7 +204,7 @@ def test_wrong_usage_is_exit_2(arguments: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("command", ["", *["run", "ls", "describe", "watch", "wait", "retry", "probe", "fake"]])
-def test_help_is_there_for_every_command_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_a_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         commands.main([*command.split(), "--help"])
     assert ended.value.code == 0

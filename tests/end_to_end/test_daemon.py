@@ -37,7 +37,7 @@ def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-async def test_a_signal_ends_it_with_exit_0_and_it_leaves_plugins_registered(
+async def test_a_signal_stops_the_daemon_with_exit_code_0_and_plugins_stay_registered(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     """Fault 87; behaviour 42: nothing is deregistered, and nothing of the daemon stays but the root."""
@@ -47,7 +47,7 @@ async def test_a_signal_ends_it_with_exit_0_and_it_leaves_plugins_registered(
         # The root is made where it is missing, and everything under it is watched at once (behaviour 1).
         path.parent.mkdir()
         async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             async with node.watch() as watch:
                 await watch.state(path, "registered")
                 node.process.send_signal(number)
@@ -66,13 +66,13 @@ async def test_a_signal_ends_it_with_exit_0_and_it_leaves_plugins_registered(
     assert sorted(os.listdir(tmp_path)) == ["log", "root"]
 
 
-async def test_told_to_it_deregisters_every_plugin_before_it_ends(tmp_path: Path) -> None:
+async def test_with_deregister_at_stop_every_plugin_is_deregistered_before_the_daemon_ends(tmp_path: Path) -> None:
     """Behaviour 42."""
     path = tmp_path / "root" / "a.sock"
     with daemon(tmp_path, "--deregister-at-stop") as node:
         await node.ready()
         async with node.watch() as watch, plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             await watch.state(path, "registered")
             node.process.terminate()
             await watch.state(path, "gone")
@@ -80,7 +80,7 @@ async def test_told_to_it_deregisters_every_plugin_before_it_ends(tmp_path: Path
         assert b"plugin gone" in node.log.read_bytes()
 
 
-async def test_a_hung_plugin_does_not_hold_up_the_end_and_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     """Fault 87."""
     (tmp_path / "root").mkdir()
     with socket.socket(socket.AF_UNIX) as silent:
@@ -95,14 +95,14 @@ async def test_a_hung_plugin_does_not_hold_up_the_end_and_a_second_signal_ends_i
                 assert await node.ended() == 0
 
 
-async def test_a_daemon_that_was_killed_leaves_nothing_that_stops_its_successor(tmp_path: Path) -> None:
+async def test_a_killed_daemon_leaves_nothing_that_stops_the_next_one(tmp_path: Path) -> None:
     """Faults 88 and 96: its lock is free, its status socket is replaced, and what is there is registered anew."""
     path = tmp_path / "root" / "a.sock"
     path.parent.mkdir()
     async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
         for _ in range(2):
             with daemon(tmp_path, timeouts=PATIENT) as node:
-                await plugin.told_registered()
+                await plugin.notified_registered()
                 async with node.watch() as watch:
                     assert (await watch.state(path, "registered"))["attempt"] == 1
                 node.process.kill()
@@ -160,7 +160,7 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     assert open_to_all.stat().st_mode & 0o777 == 0o777
 
 
-async def test_a_root_that_everybody_may_write_to_is_accepted_when_told_to(tmp_path: Path) -> None:
+async def test_a_world_writable_root_is_accepted_with_insecure_root(tmp_path: Path) -> None:
     """Fault 3."""
     (tmp_path / "root").mkdir()
     (tmp_path / "root").chmod(0o777)
@@ -188,7 +188,7 @@ async def test_the_environment_names_the_roots_and_the_status_socket(tmp_path: P
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "nobody-reads"])
-async def test_it_goes_on_when_its_standard_error_is_gone(closed: bool, tmp_path: Path) -> None:
+async def test_the_daemon_keeps_running_when_its_standard_error_is_gone(closed: bool, tmp_path: Path) -> None:
     """Fault 95: closed from the start (a descriptor that something else then gets), or a pipe whose reader has left."""
     path = tmp_path / "root" / "a.sock"
     arguments = ["run", "--root", str(path.parent), "--status", str(tmp_path / "status.sock")]
@@ -200,14 +200,14 @@ async def test_it_goes_on_when_its_standard_error_is_gone(closed: bool, tmp_path
         node = Daemon(path.parent, str(tmp_path / "status.sock"), process, tmp_path / "none")
         await node.ready()
         async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             async with node.watch() as watch:
                 await watch.state(path, "registered")
         process.terminate()
         assert await node.ended() == 0
 
 
-async def test_a_service_manager_is_told_that_it_is_ready_once_it_answers(tmp_path: Path) -> None:
+async def test_a_service_manager_is_notified_once_the_daemon_answers(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(DEADLINE)
@@ -221,7 +221,7 @@ async def test_a_service_manager_is_told_that_it_is_ready_once_it_answers(tmp_pa
             assert await node.ended() == 0
 
 
-async def test_what_is_told_of_a_plugin_is_logged_once_and_no_control_character_gets_through(tmp_path: Path) -> None:
+async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: Path) -> None:
     """Fault 94: one line an event, changes of state only."""
     with daemon(tmp_path) as node:
         await node.ready()

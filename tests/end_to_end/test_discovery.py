@@ -29,7 +29,7 @@ async def test_a_dead_socket_is_stale_until_a_plugin_takes_its_path(patient: Dae
         first = await watch.state(path, "stale")
         assert first["reason"]
         async with plugin_process(GRPCIO.command(path, "stale.example.com", path)) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             second = await watch.state(path, "registered", after=number(first["generation"]))
             assert second["attempt"] == 1
             # On SIGTERM grpcio removes its socket by itself.
@@ -55,12 +55,12 @@ async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
         await trio.sleep(0.2)
         assert plugin.process.stdin is not None
         await plugin.process.stdin.send_all(b"\n")
-        await plugin.told_registered()
+        await plugin.notified_registered()
         assert (await watch.state(path, "registered"))["attempt"] == 1
         assert {"waiting", "stale"}.isdisjoint(watch.states(path))
 
 
-async def test_a_stopped_plugin_hangs_nobody_and_registers_once_it_goes_on(shared: Daemon, tmp_path: Path) -> None:
+async def test_a_stopped_plugin_delays_no_other_and_registers_once_it_continues(shared: Daemon, tmp_path: Path) -> None:
     """Behaviour 26: GetInfo has its deadline, and others do not wait for it (behaviour 22)."""
     directory = await place(shared, "stopped")
     hung, healthy = directory / "hung.sock", directory / "healthy.sock"
@@ -75,8 +75,8 @@ async def test_a_stopped_plugin_hangs_nobody_and_registers_once_it_goes_on(share
         assert "failed to get plugin info using RPC GetInfo" in str(waiting["reason"])
         first.process.send_signal(signal.SIGCONT)
         assert number((await watch.state(hung, "registered"))["attempt"]) > 1
-        await first.told_registered()
-        await second.told_registered()
+        await first.notified_registered()
+        await second.notified_registered()
 
 
 async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tm
         for index, socket_shown in enumerate(shown):
             assert (await watch.state(socket_shown, "registered"))["name"] == NAME.format(index)
         for _ in names:
-            await plugin.told_registered()
+            await plugin.notified_registered()
         for name in names:
             os.unlink(directory / os.fsdecode(name))
         for socket_shown in shown:
             await watch.state(socket_shown, "gone")
 
 
-async def test_what_is_no_plugin_socket_is_passed_over_or_refused_with_a_reason(shared: Daemon, tmp_path: Path) -> None:
+async def test_anything_but_a_plugin_socket_is_ignored_or_refused_with_a_reason(shared: Daemon, tmp_path: Path) -> None:
     """TestWatcher_..., behaviours 5 to 8: dot names at every time, files, FIFOs and directories; links are refused."""
     directory = await place(shared, "kinds")
     staged = [tmp_path / str(index) for index in range(4)]
@@ -186,7 +186,7 @@ async def test_what_is_no_plugin_socket_is_passed_over_or_refused_with_a_reason(
         await watch.state(directory / "dot.sock", "registered")
 
 
-async def test_ten_sockets_from_before_the_start_and_a_dead_one_among_them(tmp_path: Path) -> None:
+async def test_ten_sockets_and_a_dead_one_that_exist_before_the_start(tmp_path: Path) -> None:
     """TestPluginRegistrationAtKubeletStart; a dead socket at the start holds up nobody (behaviour 15)."""
     root = tmp_path / "root"
     (root / "deeper").mkdir(parents=True)
@@ -219,7 +219,7 @@ async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) ->
             assert "deprecated" in str(said["error"])
 
 
-async def test_a_root_that_is_removed_is_found_again_though_plugins_still_listen_in_it(tmp_path: Path) -> None:
+async def test_a_removed_root_is_found_again_while_plugins_still_listen_in_it(tmp_path: Path) -> None:
     """Behaviours 10 and 11."""
     root = tmp_path / "root"
     (root / "deeper").mkdir(parents=True)

@@ -124,7 +124,7 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
             assert any(f"{deprecated} lies in a deprecated directory: move it" in reason for reason in reasons)
 
 
-async def test_without_a_handler_the_example_plugin_ends_with_the_reason_and_a_patient_one_is_parked(
+async def test_without_a_handler_the_example_plugin_exits_with_the_reason_and_one_that_stays_is_parked(
     tmp_path: Path,
 ) -> None:
     """Behaviour 29.
@@ -154,7 +154,7 @@ async def test_without_a_handler_the_example_plugin_ends_with_the_reason_and_a_p
 
 
 @pytest.mark.parametrize("value", ["no_such_module:Handler", "example_handler:NoSuchClass"])
-def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_78(value: str, tmp_path: Path) -> None:
+def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_code_78(value: str, tmp_path: Path) -> None:
     environment = entry_point(tmp_path / "site", value)
     arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
     done = run(*arguments, environment=environment)
@@ -162,7 +162,7 @@ def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_78(value: str, tmp
     assert done.err.startswith(f"plugind: the handler for ExamplePlugin ({value}) cannot be loaded: ")
 
 
-async def test_the_embedding_example_waits_for_a_colour_and_lets_it_go(tmp_path: Path) -> None:
+async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_path: Path) -> None:
     path = tmp_path / "red.sock"
     fake: list[str | Path] = [
         *PLUGIND[1:],

@@ -86,7 +86,7 @@ async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: P
             assert names(tmp_path) == []
 
 
-async def test_the_fake_goes_on_when_nobody_reads_its_lines(tmp_path: Path) -> None:
+async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path) -> None:
     """fault 95."""
     path = str(tmp_path / "a.sock")
     async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
@@ -112,7 +112,7 @@ async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Pa
         await notify(channel, registered=True)
 
 
-async def test_a_socket_that_cannot_be_had_is_one_line_and_exit_1(tmp_path: Path) -> None:
+async def test_a_socket_that_cannot_be_bound_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     """fault 23, among others."""
     (tmp_path / "file").touch()
     reasons = {

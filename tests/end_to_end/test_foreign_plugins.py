@@ -13,7 +13,7 @@ from plugind.tests.end_to_end.processes import Daemon, number, plugin_process
 pytestmark = pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
 
 
-async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
+async def test_a_plugin_is_killed_restarted_renamed_and_removed(
     foreign: Foreign, patient: Daemon, tmp_path: Path
 ) -> None:
     """TestPluginRegistration, TestPluginReRegistration; behaviours 3, 4, 9 and 24."""
@@ -24,7 +24,7 @@ async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
     command = foreign.command(path, foreign.name, tmp_path / "service.sock")
     async with patient.watch() as watch:
         async with plugin_process(command) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             first = await watch.state(path, "registered")
             endpoint = tmp_path / "service.sock" if foreign.own_endpoint else path
             facts = (foreign.type, foreign.name, str(endpoint), foreign.versions, 1, None)
@@ -34,13 +34,13 @@ async def test_a_plugin_lives_through_kill_restart_rename_and_removal(
             # Killed, it leaves its socket: what the next one does with the path is an unlink and a bind.
             assert await plugin.end(signal.SIGKILL) == -signal.SIGKILL
         async with plugin_process(command) as plugin:
-            await plugin.told_registered()
+            await plugin.notified_registered()
             second = await watch.state(path, "registered", after=number(first["generation"]))
             assert tuple(second[key] for key in keys) == facts
             assert second["pid"] == plugin.process.pid
 
             path.rename(renamed)
-            await plugin.told_registered()
+            await plugin.notified_registered()
             await watch.state(path, "gone")
             third = await watch.state(renamed, "registered")
             assert (third["name"], third["attempt"]) == (foreign.name, 1)

@@ -17,10 +17,10 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
     old, new = directory / "driver-1-reg.sock", directory / "driver-2-reg.sock"
     name = "rolling.example.com"
     async with shared.watch() as watch, plugin_process(PYDRA.command(old, name, tmp_path / "1.sock")) as first:
-        await first.told_registered()
+        await first.notified_registered()
         assert (await watch.state(old, "registered"))["active"] is True
         async with plugin_process(NODE.command(new, name, tmp_path / "2.sock")) as second:
-            await second.told_registered()
+            await second.notified_registered()
             await watch.until(lambda watch: watch.now[str(old)]["active"] is False)
             assert (await watch.state(new, "registered"))["active"] is True
             assert watch.now[str(old)]["state"] == "registered"
@@ -34,7 +34,7 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
         await watch.state(old, "gone")
 
 
-async def test_of_many_sockets_on_one_path_in_quick_succession_the_last_is_registered(
+async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_registered(
     patient: Daemon, tmp_path: Path
 ) -> None:
     """Behaviours 9, 13 and 20: whatever was under way for a socket that is gone is no news any more."""

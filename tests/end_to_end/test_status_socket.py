@@ -82,7 +82,7 @@ async def command(*words: str) -> int:
     return await trio.to_thread.run_sync(commands.main, words)
 
 
-async def test_the_commands_tell_what_the_daemon_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_commands_show_what_the_daemon_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "s")
     async with daemon(path) as node:
         await node.show("a", StateName.REGISTERED)
@@ -113,7 +113,7 @@ async def test_no_daemon_is_one_line_that_says_what_to_do(tmp_path: Path, capsys
     )
 
 
-async def test_wait_outlasts_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kubernetes issue 91758."""
     path = str(tmp_path / "s")
     codes: list[int] = []
@@ -200,7 +200,7 @@ async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("words", [["ls"], ["watch"]])
-async def test_a_reader_that_has_seen_enough_gets_no_complaint(tmp_path: Path, words: list[str]) -> None:
+async def test_a_closed_standard_output_is_no_error(tmp_path: Path, words: list[str]) -> None:
     """Fault 95: EPIPE, as by ``| head -1``."""
     path = str(tmp_path / "s")
     async with daemon(path) as node:

@@ -56,9 +56,7 @@ def test_the_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "arguments", [[], ["fly"], ["run", "--rescan", "0"], ["wait"], ["fake", "--socket", "/x"], ["describe"]]
 )
-def test_wrong_usage_ends_with_two_and_says_what_is_wrong(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_exits_2_and_prints_what_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         commands.main(arguments)
     assert end.value.code == 2

@@ -40,7 +40,7 @@ OK, WARNING, WRONG = Verdict.OK, Verdict.WARNING, Verdict.WRONG
 SAID = [("path", OK), ("connect", OK), ("GetInfo", OK), ("info", OK)]
 
 
-async def test_a_good_plugin_is_right_in_every_step_and_is_not_notified(tmp_path: Path) -> None:
+async def test_a_good_plugin_passes_every_step_and_is_not_notified(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     async with fake(path, GOOD) as calls:
         steps = await probe(str(path), timeout=5)
@@ -50,7 +50,7 @@ async def test_a_good_plugin_is_right_in_every_step_and_is_not_notified(tmp_path
     assert all(step.seconds is not None for step in steps[1:3])
 
 
-async def test_it_notifies_when_told_to(tmp_path: Path) -> None:
+async def test_with_notify_the_plugin_is_notified(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     async with fake(path, GOOD) as calls:
         steps = await probe(str(path), timeout=5, notify=True)
@@ -94,7 +94,7 @@ async def test_a_plugin_that_hangs_is_given_up_in_time(hang: str, step: str, tmp
     assert verdicts(steps)[-1] == (step, WRONG)
 
 
-async def test_what_is_no_plugin_socket_is_told_at_the_path(tmp_path: Path) -> None:
+async def test_anything_but_a_socket_is_reported_at_the_path_step(tmp_path: Path) -> None:
     """Faults 5, 6, 7 and 28."""
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "file")
@@ -110,7 +110,7 @@ async def test_what_is_no_plugin_socket_is_told_at_the_path(tmp_path: Path) -> N
     assert "stale" in steps[-1].detail
 
 
-async def test_a_dot_file_and_a_socket_for_everyone_are_told_of(tmp_path: Path) -> None:
+async def test_a_dot_file_and_a_world_writable_socket_are_reported(tmp_path: Path) -> None:
     """Fault 5."""
     path = tmp_path / ".a.sock"
     async with fake(path, GOOD):

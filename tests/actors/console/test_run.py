@@ -19,12 +19,12 @@ def configured(*arguments: str, **environment: str) -> Config:
     return daemon.config_from(parser.parse_args(arguments), environment)
 
 
-def test_without_a_word_the_root_is_the_kubelets() -> None:
+def test_the_default_root_is_that_of_the_kubelet() -> None:
     """Behaviour 1."""
     assert configured().roots == (Root(DEFAULT_ROOT),)
 
 
-def test_roots_of_the_environment_stand_in_for_those_of_the_command_line() -> None:
+def test_roots_of_the_environment_are_used_where_the_command_line_names_none() -> None:
     assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
     assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
 
@@ -49,14 +49,14 @@ def test_an_empty_root_is_bad_configuration() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e9"])
-def test_a_rescan_that_never_comes_or_always_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rescan_interval_out_of_range_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         configured(f"--rescan={text}")
     assert error.value.code == 2
     assert "is not a number of seconds" in capsys.readouterr().err
 
 
-def test_a_service_manager_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_service_manager_is_notified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "notify.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
@@ -65,7 +65,7 @@ def test_a_service_manager_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert manager.recv(100) == b"READY=1"
 
 
-def test_a_service_manager_that_is_gone_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fault 95."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody.sock"))
     daemon.tell_service_manager("READY=1")

@@ -22,7 +22,7 @@ def shown(*plugins: PluginStatus) -> list[Plugin]:
     return [plugin_to_json(plugin, 10.0) for plugin in plugins]
 
 
-def test_a_pipe_gets_plain_whole_columns() -> None:
+def test_a_pipe_gets_plain_columns_without_cuts() -> None:
     assert console_table.plain(shown(WAITS, GOOD)) == (
         "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  SOCKET     REASON\n"
         "csi.example.com  CSIPlugin  registered  10.0s  1        -         /r/a.sock\n"
@@ -30,11 +30,11 @@ def test_a_pipe_gets_plain_whole_columns() -> None:
     )
 
 
-def test_no_plugin_is_a_table_of_its_heads() -> None:
+def test_without_plugins_the_table_has_only_its_header() -> None:
     assert console_table.plain([]) == "NAME  TYPE  STATE  SINCE  ATTEMPT  NEXT TRY  SOCKET  REASON\n"
 
 
-def test_a_terminal_gets_states_whole_and_the_rest_cut_to_its_width() -> None:
+def test_on_a_terminal_paths_and_reasons_are_cut_to_its_width() -> None:
     """Fault 22; markup of a plugin's own is shown, not obeyed."""
     out = io.StringIO()
     long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/" + "x" * 60 + "-reg.sock")
@@ -54,7 +54,7 @@ def test_a_terminal_gets_states_whole_and_the_rest_cut_to_its_width() -> None:
         (3600, "1h00m"), (15_000, "4h10m"), (90_000, "1d01h"),
     ],
 )  # fmt: skip
-def test_seconds_are_told_as_people_say_them(seconds: float | None, words: str) -> None:
+def test_seconds_are_shown_in_the_unit_that_fits(seconds: float | None, words: str) -> None:
     assert console_table.duration(seconds) == words
 
 
