@@ -1,4 +1,4 @@
-"""What a node can be told: every default of plugind in one place. Times are seconds."""
+"""The configuration of a node, with all of its defaults. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
 @attrs.frozen
 class Timeouts:
-    """How long each step may take in all; one byte a second stretches none of them (behaviour 26, fault 63)."""
+    """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63)."""
 
+    #: From the first attempt to connect until the plugin is connected.
     dial: float = 10.0
-    #: How long a socket that refuses connections may still be on its way from bind to listen (behaviour 12).
+    #: How long connections may be refused while a plugin has bound its socket and does not listen yet (behaviour 12).
     refused_grace: float = 1.0
+    #: The plugin's answer to GetInfo.
     get_info: float = 1.0
+    #: The plugin's answer to NotifyRegistrationStatus.
     notify: float = 5.0
     #: One call of a handler: validate, register or deregister.
     handler: float = 120.0
-    #: From the request to stop until what is in flight is cut off; half of it passes before a roll-back begins.
+    #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
     stop_grace: float = 10.0
 
 
 @attrs.frozen
 class Root:
-    """A directory to discover plugins in; ``deprecated`` ones are for plugins of old (behaviour 16)."""
+    """A directory in which plugins are discovered."""
 
+    #: An absolute path.
     path: str
+    #: Whether plugins found here get a warning, because drivers should use another directory (behaviour 16).
     deprecated: bool = False
 
 
@@ -41,27 +46,32 @@ class Root:
 class Config:
     """A node's configuration."""
 
+    #: The directories in which plugins are discovered; none may lie in another.
     roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
-    #: Seconds between rescans, jittered by a tenth (behaviour 14).
+    #: Seconds between rescans, with a jitter of a tenth (behaviour 14).
     rescan: float = 10.0
+    #: The deadlines of single steps.
     timeouts: Timeouts = attrs.field(factory=Timeouts)
+    #: The delays between attempts to register a plugin.
     backoff: Backoff = attrs.field(factory=Backoff)
+    #: How often actors may crash before the node gives up.
     intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
+    #: How long the texts and lists in a plugin's GetInfo may be.
     info_limits: InfoLimits = attrs.field(factory=InfoLimits)
-    #: How much a plugin may ask of a connection: sizes, frames, bytes (faults 50 to 65).
+    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65).
     wire_limits: Limits = DEFAULT_LIMITS
-    #: Deregister what is registered when the node stops (behaviour 42).
+    #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
-    #: Take symbolic links that resolve to a socket inside their root (behaviour 7).
+    #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = ()
-    #: Seed of all chance: jitter of backoff and of rescans. None takes one from the system.
+    #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 
 
 def check_roots(roots: tuple[Root, ...]) -> None:
-    """Check that a node can have these ``roots``.
+    """Check the roots of a configuration.
 
     Raises:
       ConfigError: if there is none, one is not an absolute path, or one lies in another.
