@@ -106,7 +106,7 @@ async def _check_view(stage: Stage) -> None:
 
 
 def _active(stage: Stage) -> set[str]:
-    """Who is active, by the rule of the policy; those that are held are in the order of their registration."""
+    """Return the active paths by the rule of the policy; registered plugins are in the order of their registration."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     held = stage.handlers.registered()
     for path, plugin in held.items():

@@ -17,17 +17,17 @@ import attrs
 class Fault(enum.Enum):
     """What may go wrong in a script; the names are those of ``plugind simulate --faults``."""
 
-    #: Plugins that fail, hang, dawdle, lie, die in the midst of a call, or leave a socket that nobody listens on.
+    #: Plugins that fail, hang, answer late, lie, die during a call, or leave a socket without a listener.
     PLUGINS = "plugins"
     #: Connections that break, silence, full backlogs, denied or exhausted dials, bytes that trickle.
     NETWORK = "network"
     #: Renames, unlinked sockets, links, clutter, directories and the root itself removed.
     FILES = "files"
-    #: Events that are lost or held back, overflows, watches that end or are not to be had.
+    #: Events that are dropped or delayed, overflows, watches that end or that cannot be added.
     EVENTS = "events"
     #: Scans and looks that fail.
     SCANS = "scans"
-    #: Handlers that fail, hang or dawdle, and that are removed and added.
+    #: Handlers that fail, hang or answer late, and that are removed and added.
     HANDLERS = "handlers"
     #: An exception in a run of an actor: watcher, reconciler, registration, status, handler.
     CRASHES = "crashes"
@@ -123,7 +123,7 @@ class Event:
 def choose(seed: int, faults: Collection[Fault]) -> frozenset[Fault]:
     """Return the faults that the script of ``seed`` has of these: most scripts all of them, every fourth a few.
 
-    Where everything goes wrong at once, a node may be late for any reason; with few faults it has no excuse.
+    Where everything goes wrong at once, a node may be late for any reason; with few faults every delay is a violation.
     """
     if seed // 4 % 4:
         return frozenset(faults)

@@ -1,4 +1,4 @@
-"""Sentinels: plugins without a fault and with names of their own, which nobody's hang may delay (behaviour 22)."""
+"""Sentinels: plugins without faults, with names of their own, which no hung plugin may delay (behaviour 22)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Sentinels:
             self._going[oldest] = trio.current_time()
 
     def grant_grace(self, seconds: float) -> None:
-        """The whole node was disturbed just now, and may need so long to recover."""
+        """The whole node was disturbed just now: give it ``seconds`` to recover."""
         self._grace_until = max(self._grace_until, trio.current_time() + seconds)
 
     def give_up(self) -> None:
-        """Nothing is known any more of those that come and go."""
+        """Expect nothing any more of the sentinels that start or stop."""
         self._coming.clear()
         self._going.clear()
 

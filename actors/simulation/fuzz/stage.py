@@ -60,7 +60,7 @@ class Stage:
     node: WatchedNode = attrs.field(init=False)
     sentinels: Sentinels = attrs.field(init=False)
     handler: WatchedHandler | None = attrs.field(init=False, default=None)
-    #: What is plugged in, by path; and who ever misbehaved, or was disturbed by a fault of its connections.
+    #: The plugins by path, and the paths whose plugin ever misbehaved or had a fault of its connections.
     plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
     faulty: set[str] = attrs.field(init=False, factory=set)
     _handlers_made: int = attrs.field(init=False, default=0)

@@ -1,4 +1,4 @@
-"""What was seen while a script was played: the trace, its hash, and what was wrong."""
+"""The trace of a script: what happened, its hash, and the rules that were violated."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EPSILON: Final = 1e-6
 
 @attrs.frozen
 class Violation:
-    """Something that must never be, and was."""
+    """A rule that was violated."""
 
-    #: The rule that was broken: a word for it.
+    #: The rule, in a word.
     oracle: str
     #: Virtual seconds.
     time: float
@@ -38,19 +38,19 @@ class Trace:
         self._hash = hashlib.sha256()
 
     def line(self, *words: object) -> None:
-        """Take note of something."""
+        """Add a line."""
         text = f"{trio.current_time():.6f} {' '.join(map(str, words))}"
         self._hash.update(text.encode("utf-8", "backslashreplace") + b"\n")
         if self._show is not None:
             self._show(text)
 
     def violated(self, oracle: str, text: str) -> None:
-        """Take note of a rule that was broken."""
+        """Record a violation."""
         self.line("VIOLATION", oracle, text)
         if len(self.violations) < self.MOST:
             self.violations.append(Violation(oracle, round(trio.current_time(), 6), text))
 
     @property
     def hash(self) -> str:
-        """The hash of all lines so far, in short."""
+        """The hash of all lines so far, shortened."""
         return self._hash.hexdigest()[:16]
