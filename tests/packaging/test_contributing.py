@@ -17,7 +17,7 @@ def test_each_tool_is_named() -> None:
 
 
 def test_each_path_and_tool_that_is_named_exists() -> None:
-    names = re.findall(r"`((?:actors|protocol|docs|tests|examples|requirements|\.ci)/[\w./-]*)`", PAGE)
+    names = re.findall(r"`((?:actors|protocol|docs|tests|examples|\.ci)/[\w./-]*)`", PAGE)
     names += [name.replace(".", "/") + ".py" for name in re.findall(r"python -m (tests\.tools\.\w+)", PAGE)]
     assert len(names) > 20
     assert [name for name in names if not (REPOSITORY / name).exists()] == []

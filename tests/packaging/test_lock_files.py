@@ -20,7 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13")
 
 def entries(name: str) -> list[str]:
     """The entries of a lock file, each with its hashes on one line."""
-    text = (REPOSITORY / "requirements" / f"{name}.txt").read_text()
+    text = (REPOSITORY / ".ci/requirements" / f"{name}.txt").read_text()
     lines = text.replace("\\\n", "").splitlines()
     return [line for line in lines if not line.startswith("#")]
 

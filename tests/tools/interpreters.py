@@ -6,8 +6,9 @@
     python -m tests.tools.interpreters --list
     python -m tests.tools.interpreters --locked /usr/bin/python3
 
-The clone holds what is committed. ``--locked`` installs by ``requirements/dev.txt`` before the command runs, which then
-finds everything in place; without it the command installs what is newest, as it does for somebody who follows README.
+The clone holds what is committed. ``--locked`` installs ``.ci/requirements/dev.txt`` before the command runs, which
+then finds everything in place; without it the command installs what is newest, as it does for somebody who follows
+README.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def run(interpreter: Interpreter, *, locked: bool) -> bool:
         (path / "python3").chmod(0o755)
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         environment.pop("VIRTUAL_ENV", None)
-        install = "python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements/dev.txt"
+        install = "python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r .ci/requirements/dev.txt"
         script = f"{install}\n{test_command()}" if locked else test_command()
         return subprocess.run(["bash", "-euc", script], cwd=clone, env=environment, check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Write the lock files: ``requirements/run.txt`` for what plugind needs, ``requirements/dev.txt`` for its development.
+"""Write the lock files in ``.ci/requirements``: ``run.txt`` for what plugind needs, ``dev.txt`` for its development.
 
 ::
 
@@ -23,7 +23,7 @@ HEADER = "# Written by `python -m tests.tools.lock`; install it with `pip instal
 
 def write(name: str, arguments: list[str]) -> None:
     """Write one lock file."""
-    target = REPOSITORY / "requirements" / f"{name}.txt"
+    target = REPOSITORY / ".ci/requirements" / f"{name}.txt"
     extras = [f"--extra={extra}" for extra in LOCKS[name]]
     options = ["--quiet", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--python-version=3.11"]
     command = ["uv", "pip", "compile", *options, *extras, *arguments, "--output-file", str(target), "pyproject.toml"]
