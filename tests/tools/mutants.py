@@ -55,7 +55,7 @@ _WIRE_TESTS: Final = (
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
     "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
-    "protocol/claims.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
+    "protocol/claims.py": (_PROTOCOL + "claims*.py", _PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),
     "protocol/plugins.py": (_PROTOCOL + "plugins*.py",),
     "protocol/discovery.py": (_PROTOCOL + "discovery*.py",),
