@@ -85,6 +85,26 @@ async def test_a_message_cancels_nothing_before_interrupts_are_on_and_after_they
     assert [inbox.receive_nowait(), inbox.receive_nowait()] == [VANISHED, VANISHED]
 
 
+async def test_the_inbox_says_how_many_messages_are_in_it() -> None:
+    inbox = RegistrationInbox()
+    assert inbox.waiting == 0
+    counts: list[int] = []
+    for _ in range(3):
+        inbox.send_nowait(FREED)
+        counts.append(inbox.waiting)
+    inbox.receive_nowait()
+    counts.append(inbox.waiting)
+    await inbox.receive()
+    counts.append(inbox.waiting)
+    inbox.receive_nowait()
+    counts.append(inbox.waiting)
+    assert counts == [1, 2, 3, 2, 1, 0]
+
+    with pytest.raises(trio.WouldBlock):
+        inbox.receive_nowait()
+    assert inbox.waiting == 0
+
+
 # --- a wait -----------------------------------------------------------------------------------------------------------
 
 
