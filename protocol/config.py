@@ -82,5 +82,5 @@ def check_roots(roots: tuple[Root, ...]) -> None:
         if not root.path.startswith("/"):
             raise ConfigError(f"the root {root.path!r} is not an absolute path")
     for root, other in itertools.permutations(roots, 2):
-        if (other.path.rstrip("/") + "/").startswith(root.path.rstrip("/") + "/"):
+        if (other.path + "/").startswith(root.path.rstrip("/") + "/"):
             raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")

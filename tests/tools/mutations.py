@@ -1,7 +1,7 @@
 """The mutations that :mod:`tests.tools.mutants` makes, one at a time, in the syntax tree of a module.
 
-Code whose change no test can notice is left alone: docstrings, annotations, decorators, type aliases, the texts of
-errors and of f-strings, and ``assert_never``, which is never reached.
+Code whose change no test can notice is left alone: docstrings, annotations, decorators, type aliases, the names of type
+variables, the texts of errors and of f-strings, and ``assert_never``, which is never reached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mutation:
     _new: ast.AST
 
     def source(self, tree: ast.Module) -> str:
-        """Return the whole module with this change; ``tree``, in which the place is, comes back as it was."""
+        """Return the source of ``tree`` with this change. The tree itself is restored."""
         self._put(self._new)
         try:
             return ast.unparse(tree)
@@ -71,7 +71,7 @@ class Mutation:
 
 
 def mutations(tree: ast.Module) -> list[Mutation]:
-    """Return all changes to be made to a module, in the order of its lines."""
+    """Return all changes to make in a module, in the order of its lines."""
     found = [
         Mutation(_line(old, parent), _text(old), _text(new), parent, field, index, old, new)
         for parent, field, index, old in _places(tree)
@@ -97,8 +97,9 @@ def _left_alone(parent: ast.AST, node: ast.AST) -> bool:
         return True
     if isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or "assert_never" in _text(node)):
         return True
-    if isinstance(parent, ast.Call) and "Error" in _text(parent.func) and isinstance(node, ast.Constant):
-        return True
+    if isinstance(parent, ast.Call) and isinstance(node, ast.Constant):
+        called = _text(parent.func)
+        return "Error" in called or called == "TypeVar"
     if isinstance(parent, ast.Module) and isinstance(node, ast.Assign | ast.AnnAssign):
         return "__all__" in _text(node) or node.value is None or isinstance(node.value, ast.Subscript | ast.BinOp)
     return False

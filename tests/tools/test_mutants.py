@@ -1,6 +1,4 @@
-"""The mutation check makes the changes that it says, one at a time, and can tell a test that sees one from one that
-does not.
-"""
+"""The mutation check makes the changes that it lists, one at a time, and leaves alone what no test can notice."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from plugind.tests.tools.mutations import mutations
 MODULE = '''
 """What it is for."""
 from __future__ import annotations
+T = TypeVar("T")
 LIMIT: int = 3
 
 def admit(count: int, done: list[str], name: str = "a") -> bool:
@@ -23,25 +22,25 @@ def admit(count: int, done: list[str], name: str = "a") -> bool:
 '''
 
 
-def test_every_place_that_a_test_could_tell_is_changed_in_its_turn() -> None:
-    told = [f"{mutation.line}: {mutation.before} → {mutation.after}" for mutation in mutations(ast.parse(MODULE))]
+def test_each_change_that_a_test_could_notice_is_made_once() -> None:
+    made = [f"{mutation.line}: {mutation.before} → {mutation.after}" for mutation in mutations(ast.parse(MODULE))]
 
-    assert "\n".join(told) == textwrap.dedent("""\
-        4: 3 → 4
-        6: 'a' → ''
-        8: count + 1 < LIMIT and (not done) → not (count + 1 < LIMIT and (not done))
-        8: count + 1 < LIMIT and (not done) → count + 1 < LIMIT or not done
-        8: count + 1 < LIMIT → count + 1 <= LIMIT
-        8: count + 1 → count - 1
-        8: 1 → 2
-        8: not done → done
-        9: done.append(name) → pass
-        10: return True → return None
-        10: True → False
-        11: raise ValueError('full') → pass""")
+    assert "\n".join(made) == textwrap.dedent("""\
+        5: 3 → 4
+        7: 'a' → ''
+        9: count + 1 < LIMIT and (not done) → not (count + 1 < LIMIT and (not done))
+        9: count + 1 < LIMIT and (not done) → count + 1 < LIMIT or not done
+        9: count + 1 < LIMIT → count + 1 <= LIMIT
+        9: count + 1 → count - 1
+        9: 1 → 2
+        9: not done → done
+        10: done.append(name) → pass
+        11: return True → return None
+        11: True → False
+        12: raise ValueError('full') → pass""")
 
 
-def test_a_mutant_differs_in_its_one_place_and_the_tree_comes_back_as_it_was() -> None:
+def test_a_mutant_differs_in_one_line_and_the_tree_is_restored() -> None:
     tree = ast.parse(MODULE)
     original = ast.unparse(tree)
 

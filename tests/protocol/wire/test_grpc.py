@@ -60,6 +60,8 @@ def test_metadata_leaves_out_grpcs_own_fields_and_invalid_base64() -> None:
     fields = [
         (":status", "200"),
         ("content-type", "application/grpc"),
+        ("te", "trailers"),
+        ("user-agent", "grpc-c/1.0"),
         ("grpc-status", "0"),
         ("x", "y"),
         ("b-bin", "AAE"),
@@ -75,6 +77,11 @@ def test_binary_metadata_survives_without_padding(value: bytes) -> None:
     import base64
 
     assert decode_binary(base64.b64encode(value).rstrip(b"=").decode()) == value
+
+
+@pytest.mark.parametrize("text", ["AAE", "AAE=", "AAE==", "AAE===="])
+def test_binary_metadata_may_have_any_padding(text: str) -> None:
+    assert decode_binary(text) == b"\0\1"
 
 
 @settings(max_examples=50)
