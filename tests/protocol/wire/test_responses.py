@@ -1,5 +1,6 @@
 """Responses that are recognized by their bytes have the same effect as when they are taken frame by frame."""
 
+import itertools
 import random
 import struct
 from collections.abc import Iterator
@@ -8,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import frame
+from plugind.protocol.wire.frames import DATA, PADDED, SETTINGS, frame
 from plugind.protocol.wire.grpc import ClientCall
-from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, HeaderCache
+from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, NEW_BLOCKS_PER_CONNECTION, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
-from plugind.tests.wire.hostile import HELLO, data, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO, data, fields, headers, message, trailers
 
 LIMITS = (
     Limits(),
@@ -134,6 +136,113 @@ def test_a_response_is_recognized_with_any_message() -> None:
     call = begin(connection, unary=True, ended=True)[0]
     connection.receive(HELLO + headers(1) + data(1, message(b"another")) + trailers(1))
     assert (connection.hits, list(call.messages or ())) == (1, [b"another"])
+
+
+LONG = ("x", "y" * 400)
+TYPE = (":status", "200"), ("content-type", "application/grpc")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        pytest.param(HELLO + headers(1) + data(1, message(b"x" * 300)) + trailers(1), id="a message"),
+        pytest.param(frame(SETTINGS, 0, 0, struct.pack(">HI", 0xFF00, 1) * 50) + OK, id="SETTINGS"),
+        pytest.param(HELLO + headers(1, fields(*TYPE, LONG)) + data(1, message(b"x")) + trailers(1), id="headers"),
+        pytest.param(
+            HELLO + headers(1) + data(1, message(b"x")) + trailers(1, fields(("grpc-status", "0"), LONG)), id="trailers"
+        ),
+    ],
+)
+def test_a_response_is_recognized_though_a_part_of_it_is_longer_than_a_byte_counts(response: bytes) -> None:
+    learnt(response)
+
+
+def hits_of(cache: HeaderCache, response: bytes, limits: Limits | None = None) -> int:
+    connection = Counting(limits or Limits(), cache)
+    begin(connection, unary=True, ended=True)
+    connection.receive(response)
+    return connection.hits
+
+
+def test_a_connection_adds_at_most_two_responses_to_the_cache() -> None:
+    """Fault 65."""
+    cache = HeaderCache()
+    parts = [HELLO, *(headers(n) + data(n, message(b"x")) + trailers(n) for n in (1, 3, 5))]
+    hits = list[list[bool]]()
+    for _ in range(4):
+        connection = Counting(cache=cache)
+        begin(connection, unary=True, ended=True)
+        counted = list[int]()
+        for part in parts:
+            connection.receive(part)
+            counted.append(connection.hits)
+        hits.append([after > before for before, after in itertools.pairwise(counted)])
+    # The first connection adds the responses to streams 1 and 3, and the second one that to stream 5.
+    assert hits == [[False, False, False], [True, True, False], [True, True, True], [True, True, True]]
+
+
+@pytest.mark.parametrize(("size", "hits"), [(2048, 1), (2049, 0)])
+def test_a_response_of_more_than_2048_bytes_is_not_remembered(size: int, hits: int) -> None:
+    """Fault 65."""
+    start, end = HELLO + headers(1), trailers(1)
+    response = start + data(1, message(b"x" * (size - len(start) - len(end) - 14))) + end
+    assert len(response) == size
+    cache = HeaderCache()
+    assert hits_of(cache, response) == 0
+    assert hits_of(cache, response) == hits
+
+
+def test_a_response_at_the_limits_of_a_connection_is_recognized_and_one_above_is_not() -> None:
+    cache = learnt()
+    response = HELLO + headers(1) + data(1, message(b"four")) + trailers(1)
+    # As RFC 7541 section 4.1 counts: each name, its value and 32 bytes.
+    list_bytes = sum(len(name) + len(value) + 32 for name, value in TYPE)
+    assert hits_of(cache, response, Limits(message_bytes=4)) == 1
+    assert hits_of(cache, response, Limits(message_bytes=3)) == 0
+    assert hits_of(cache, response, Limits(header_list_bytes=list_bytes)) == 1
+    assert hits_of(cache, response, Limits(header_list_bytes=list_bytes - 1)) == 0
+
+
+def test_a_response_that_comes_in_two_parts_is_not_remembered() -> None:
+    for cut in range(1, len(HELLO + OK)):
+        cache = HeaderCache()
+        connection = Counting(cache=cache)
+        call = begin(connection, unary=True, ended=True)[0]
+        connection.receive((HELLO + OK)[:cut])
+        connection.receive((HELLO + OK)[cut:])
+        assert connection.failure is None
+        assert list(call.messages or ()) == [b"x"]
+        # If only the SETTINGS came alone, the rest is a whole response.
+        assert len(cache.root.prefixes) == (cut == len(HELLO))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(frame(DATA, PADDED, 1, b"\1" + message(b"x") + b"\0"), id="padded"),
+        pytest.param(data(3, message(b"x")), id="of another stream"),
+    ],
+)
+def test_a_response_with_unusual_data_is_not_remembered(body: bytes) -> None:
+    cache = HeaderCache()
+    for _ in range(2):
+        assert hits_of(cache, HELLO + headers(1) + body + trailers(1)) == 0
+    assert not cache.root.prefixes
+
+
+def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either() -> None:
+    """Fault 65: the connection has used up the blocks that it may add to the cache."""
+    cache = learnt()
+    connection = Counting(cache=cache)
+    call = begin(connection, unary=True, ended=True)[0]
+    connection.receive(HELLO)
+    for number in range(NEW_BLOCKS_PER_CONNECTION):
+        connection.receive(headers(1, fields((":status", "100"), ("x", str(number)))))
+    known = len(cache)
+    connection.receive(headers(1) + data(1, message(b"x")) + trailers(1, fields(("grpc-status", "0"), ("new", "y"))))
+    assert connection.failure is None
+    assert call.outcome is SUCCESS
+    assert len(cache) == known
 
 
 @pytest.mark.parametrize(
