@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plugind.protocol.wire.frames import DATA, PADDED, SETTINGS, frame
+from plugind.protocol.wire.frames import DATA, END_HEADERS, END_STREAM, PADDED, SETTINGS, frame
 from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, MAX_PREFIX_SIZES, NEW_BLOCKS_PER_CONNECTION, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
@@ -17,7 +17,7 @@ from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.outcomes import SUCCESS
 from plugind.tests.tools.fuzz_wire import mutate
 from plugind.tests.tools.wire_streams import HEAD, plain_response
-from plugind.tests.wire.hostile import HELLO, data, fields, headers, message, trailers
+from plugind.tests.wire.hostile import HELLO, RESPONSE, data, fields, headers, message, trailers
 
 LIMITS = (
     Limits(),
@@ -228,6 +228,29 @@ def test_a_response_with_unusual_data_is_not_remembered(body: bytes) -> None:
     for _ in range(2):
         assert hits_of(cache, HELLO + headers(1) + body + trailers(1)) == 0
     assert not cache.root.prefixes
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(headers(1, fields(("grpc-status", "0"))), id="that do not end the stream"),
+        pytest.param(trailers(3), id="of another stream"),
+        pytest.param(trailers(1, RESPONSE), id="with a status of HTTP"),
+        pytest.param(frame(DATA, END_HEADERS | END_STREAM, 1, fields(("grpc-status", "0"))), id="that are data"),
+    ],
+)
+def test_a_response_with_unusual_trailers_is_not_remembered(end: bytes) -> None:
+    """Fault 68: its blocks and the bytes before its message are in the cache."""
+    cache = learnt()
+    known = len(cache)
+    for _ in range(2):
+        connection = Counting(cache=cache)
+        call = begin(connection, unary=True, ended=True)[0]
+        connection.receive(HELLO + headers(1) + data(1, message(b"x")) + end)
+        assert connection.failure is None
+        assert connection.hits == 0
+        assert call.outcome is not SUCCESS
+    assert len(cache) == known
 
 
 def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either() -> None:
