@@ -1,8 +1,8 @@
-"""Plugin types, names, versions and endpoints: what a plugin may say of itself, and what we take from it.
+"""Plugin types, names, versions and endpoints: what a plugin may say about itself.
 
-Everything that a plugin says arrives here before any handler sees it. The limits hold for every type (faults 51, 72
-and 73); what a type asks beyond them are rules of its handler, and stand here too, as functions without a clock or a
-socket.
+Everything that a plugin says passes through this module before a handler sees it. The limits hold for every type
+(faults 51, 72 and 73). The further rules of a type belong to its handler; they are here too, as functions without a
+clock or a socket.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ BUILT_IN_TYPES = (CSI, DEVICE, DRA)
 
 
 class InstancePolicy(enum.Enum):
-    """What holds when several sockets bring one name of one type (behaviour 37)."""
+    """The policy when several sockets offer one name of one type (behaviour 37)."""
 
-    #: All are registered and all are active.
+    #: All are registered, and all are active.
     ALL = "all"
-    #: All are registered; the one registered last is active, the others stand by.
+    #: All are registered. The latest registration is active; the others are on standby.
     NEWEST = "newest"
-    #: All are registered; the one with the highest version is active, among equals the newest.
+    #: All are registered. The one with the highest version is active, or the newest among equal versions.
     HIGHEST_VERSION = "highest-version"
-    #: Only the first is registered; others are refused while it is there.
+    #: Only the first is registered; others are refused while it exists.
     REJECT = "reject"
 
 
 @attrs.frozen
 class InfoLimits:
-    """How much a plugin may say in its PluginInfo (faults 51 and 73)."""
+    """The limits of a plugin's PluginInfo (faults 51 and 73)."""
 
-    #: Characters in type, name and each version.
+    #: Characters in the type, the name and each version.
     max_string: int = 253
     #: Characters in the endpoint.
     max_endpoint: int = 4096
-    #: How many versions.
+    #: The number of versions.
     max_versions: int = 128
 
 
 @attrs.frozen
 class PluginInfo:
-    """What a plugin said of itself, checked by :func:`check_info`; ``endpoint`` is never empty."""
+    """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty."""
 
     type: str
     name: str
@@ -70,20 +70,20 @@ class Plugin:
     versions: tuple[str, ...]
     #: The path of the registration socket.
     socket: str
-    #: Grows with each appearance of a socket; unique in the life of the daemon.
+    #: Increases with each appearance of a socket; unique in the lifetime of the daemon.
     generation: int
-    #: The socket lies under a root that is marked deprecated (behaviour 16).
+    #: Whether the socket is in a root that is marked deprecated (behaviour 16).
     found_in_deprecated_dir: bool = False
 
 
 def check_info(
     plugin_type: str, name: str, endpoint: str, versions: tuple[str, ...], *, socket: str, limits: InfoLimits
 ) -> PluginInfo:
-    """Return what the plugin said as a :class:`PluginInfo`, an empty endpoint defaulted to the ``socket``.
+    """Return what the plugin said as a :class:`PluginInfo`; an empty endpoint becomes the ``socket``.
 
     Raises:
       ValidationError: if a text is empty, too long or holds control characters, if there are too many versions, or if
-        the endpoint is no absolute path of a unix socket (faults 42, 44, 51, 72 and 73).
+        the endpoint is not the absolute path of a unix socket (faults 42, 44, 51, 72 and 73).
     """
     for what, text in (("type", plugin_type), ("name", name)):
         if not text:
@@ -129,9 +129,9 @@ class Version:
 
     @property
     def key(self) -> tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...], str]:
-        """What versions are ordered by; pre-releases part by part, as Semantic Versioning 2.0.0 section 11 says."""
+        """The key that orders versions. Pre-releases compare part by part (Semantic Versioning 2.0.0, section 11)."""
         parts = tuple(_prerelease_key(part) for part in self.prerelease.split("."))
-        # The text itself comes last, so that only equal versions compare as equal ("rc.1" and "rc.01" are not).
+        # The text itself comes last, so that only identical versions are equal ("rc.1" and "rc.01" are not).
         return self.numbers, not self.prerelease, parts, self.prerelease
 
     def __str__(self) -> str:
@@ -146,17 +146,17 @@ class Version:
 
 
 def _prerelease_key(part: str) -> tuple[bool, int, str]:
-    """Numbers come before words, and by size: compared by length first, for a hostile one may be too long for int()."""
+    """Order numbers before words and by size. Lengths compare first: a hostile number may be too long for int()."""
     digits = part.lstrip("0")
     return (False, len(digits), digits) if part.isdecimal() and part.isascii() else (True, 0, part)
 
 
 @functools.lru_cache(maxsize=256)
 def parse_version(text: str) -> Version:
-    """Parse ``text``, a leading ``v`` allowed; ``1`` counts as ``1.0.0``.
+    """Parse ``text``, which may start with ``v``; ``1`` counts as ``1.0.0``.
 
     Raises:
-      ValidationError: if it is no version number.
+      ValidationError: if it is not a version number.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
@@ -167,7 +167,7 @@ def parse_version(text: str) -> Version:
 
 
 def highest_version(versions: tuple[str, ...]) -> Version | None:
-    """Return the highest of ``versions``, those passed over that are no version number; None if there is none."""
+    """Return the highest of ``versions``, or None; texts that are not version numbers are skipped."""
     numbers = [version for version in map(_version_or_none, versions) if version is not None]
     return max(numbers, key=lambda version: version.key, default=None)
 
@@ -185,13 +185,13 @@ _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def check_csi_versions(versions: tuple[str, ...]) -> Version:
-    """Return the highest of a CSI driver's ``versions`` that this node can speak.
+    """Return the highest of a CSI driver's ``versions`` that this node supports.
 
-    As in the reference, a driver may name versions beside it that this node cannot speak: 2.x and above, and what is
-    no version number.
+    As in the reference, a driver may also offer versions that this node does not support: 2.x and above, and texts that
+    are not version numbers.
 
     Raises:
-      ValidationError: if there is none, or none that this node can speak.
+      ValidationError: if there is no version, or none that this node supports.
     """
     if not versions:
         raise ValidationError("the CSI driver names no supported version")
@@ -207,10 +207,10 @@ def _is_of_the_future(text: str) -> bool:
 
 
 def check_extended_resource(name: str) -> None:
-    """Check that ``name`` is an extended resource, ``vendor.domain/name``, as a device plugin's must be.
+    """Check that ``name`` is an extended resource, ``vendor.domain/name``, as device plugins require.
 
     Raises:
-      ValidationError: if it is not; the reason says which part is wrong.
+      ValidationError: if it is not; the reason names the invalid part.
     """
     domain, slash, resource = name.partition("/")
     if not slash or not domain:
@@ -225,18 +225,17 @@ def check_extended_resource(name: str) -> None:
         )
 
 
-#: The DRA services that this node can call, the newest first.
+#: The DRA services that this node can call, newest first.
 DRA_SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 
 
 def choose_dra_service(versions: tuple[str, ...]) -> str:
     """Return the newest of :data:`DRA_SERVICES` that a driver's ``versions`` name.
 
-    A driver that names only version numbers (``1.0.0``) is of the time before services were named, and speaks the
-    oldest service.
+    A driver that offers only version numbers (``1.0.0``) predates named services, and provides the oldest service.
 
     Raises:
-      ValidationError: if it names none, or none that this node knows.
+      ValidationError: if there is no version, or no service that this node knows.
     """
     if not versions:
         raise ValidationError("the DRA driver names no supported service")

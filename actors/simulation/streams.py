@@ -31,7 +31,7 @@ class ClientEnd:
         self._incoming = incoming
         self._outgoing = outgoing
         self._reader: trio.lowlevel.Task | None = None
-        self._nudged = False
+        self._woken = False
         self._was_reset = False
         self.closed = False
 
@@ -48,7 +48,7 @@ class ClientEnd:
     async def receive(self, *, unsent: bool) -> bytes | None:
         """See ``Transport``."""
         del unsent  # There is always room.
-        self._nudged = False
+        self._woken = False
         await trio.lowlevel.checkpoint()
         data = self._read()
         if data is None and not self._interrupted:
@@ -61,7 +61,7 @@ class ClientEnd:
     @property
     def _interrupted(self) -> bool:
         """True if a wait must end, whatever has come."""
-        return self._nudged or self.closed
+        return self._woken or self.closed
 
     def _read(self) -> bytes | None:
         return None if self._interrupted else self.receive_now()
@@ -75,9 +75,9 @@ class ClientEnd:
         except trio.WouldBlock:
             return None
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """See ``Transport``."""
-        self._nudged = True
+        self._woken = True
         self._wake()
 
     def close(self) -> None:

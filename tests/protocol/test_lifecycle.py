@@ -533,11 +533,11 @@ def test_a_retry_on_request_starts_the_backoff_afresh() -> None:
     ],
     ids=["refusing", "refusing after register", "leaving"],
 )
-@pytest.mark.parametrize(("nudge", "attempt"), [(m.TryNow(), 1), (m.NameFreed(), 2)], ids=["asked", "name freed"])
+@pytest.mark.parametrize(("wake", "attempt"), [(m.TryNow(), 1), (m.NameFreed(), 2)], ids=["asked", "name freed"])
 def test_a_trigger_before_the_backoff_begins_is_not_lost(
-    way: tuple[s.Event, ...], ending: tuple[s.Event, ...], nudge: s.Event, attempt: int
+    way: tuple[s.Event, ...], ending: tuple[s.Event, ...], wake: s.Event, attempt: int
 ) -> None:
-    assert after(*way, nudge, *ending) == s.Dialing(1, attempt)
+    assert after(*way, wake, *ending) == s.Dialing(1, attempt)
 
 
 def test_no_event_is_legal_after_the_end() -> None:

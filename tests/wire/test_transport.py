@@ -1,4 +1,4 @@
-"""A transport reads its socket before it waits for it, and loses no nudge and no close between the two."""
+"""A transport reads its socket before it waits for it, and loses no wake and no close between the two."""
 
 import socket
 import types
@@ -60,7 +60,7 @@ async def test_a_nudge_before_the_wait_ends_it(pair: tuple[SocketTransport, sock
     """A leader that is about to wait for bytes only must hear that there is something to send."""
     transport, theirs = pair
     with trio.fail_after(5):
-        assert await meanwhile(transport.receive(unsent=False), transport.nudge) is None
+        assert await meanwhile(transport.receive(unsent=False), transport.wake) is None
         theirs.send(b"x")
         assert await transport.receive(unsent=False) == b"x"
 

@@ -172,7 +172,7 @@ class Driver:
         else:
             del outgoing[:sent]
             # A leader that waits for bytes only must wait for room too.
-            self._transport.nudge()
+            self._transport.wake()
 
     def _break(self, error: OSError) -> None:
         """The peer takes no more bytes; what it sent last may tell why."""

@@ -23,13 +23,13 @@ class Transport(Protocol):
     async def receive(self, *, unsent: bool) -> bytes | None:
         """Wait for bytes, or with ``unsent`` also for room to send.
 
-        Return ``b""`` at the end, and None when there is only room to send or ``nudge`` was called.
+        Return ``b""`` at the end, and None when there is only room to send or ``wake`` was called.
         """
 
     def receive_now(self) -> bytes | None:
         """Return what can be read without waiting: None if nothing, ``b""`` at the end."""
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Make a waiting ``receive`` return None."""
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class Transport(Protocol):
 class SocketTransport:
     """A connected, non-blocking stream socket, which it owns."""
 
-    __slots__ = ("_closed", "_nudged", "_reads_first", "_socket", "_waits_on")
+    __slots__ = ("_closed", "_reads_first", "_socket", "_waits_on", "_woken")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -47,8 +47,8 @@ class SocketTransport:
         self._waits_on = -1
         #: True once ``close`` was called.
         self._closed = False
-        #: True if ``nudge`` was called since ``receive`` began.
-        self._nudged = False
+        #: True if ``wake`` was called since ``receive`` began.
+        self._woken = False
         #: True while ``receive`` tries to read before it waits. A wait costs more system calls than a read. Where other
         #: tasks are busy, the answer to a short call is there once they have had their turn. A connection on which it
         #: was not there once, such as an idle stream, waits first from then on.
@@ -66,11 +66,11 @@ class SocketTransport:
         if unsent:
             return await self._receive_or_room()
         if self._reads_first:
-            self._nudged = False
+            self._woken = False
             await trio.lowlevel.checkpoint()
             if self._closed:
                 raise trio.ClosedResourceError
-            if self._nudged:
+            if self._woken:
                 return None
             try:
                 return self._socket.recv(READ_BYTES)
@@ -83,7 +83,7 @@ class SocketTransport:
         except BlockingIOError:
             return None
         except trio.ClosedResourceError:
-            # This is how a nudge arrives; the socket is still open then.
+            # This is how a wake-up arrives; the socket is still open then.
             if self._closed:
                 raise
             return None
@@ -111,9 +111,9 @@ class SocketTransport:
         except BlockingIOError:
             return None
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """See ``Transport``."""
-        self._nudged = True
+        self._woken = True
         if self._waits_on >= 0:
             trio.lowlevel.notify_closing(self._waits_on)
 
@@ -121,5 +121,5 @@ class SocketTransport:
         """See ``Transport``."""
         if not self._closed:
             self._closed = True
-            self.nudge()
+            self.wake()
             self._socket.close()

@@ -41,9 +41,9 @@ async def test_a_nudge_ends_a_wait_without_bytes(autojump_clock: trio.testing.Mo
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
-        async def nudge() -> None:
+        async def wake() -> None:
             await trio.sleep(1)
-            made.client.nudge()
+            made.client.wake()
 
         assert await made.client.receive(unsent=False) is None
     assert trio.current_time() == 1
