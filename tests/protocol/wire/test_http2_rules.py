@@ -682,6 +682,20 @@ def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[i
     assert not connection.sender.request(call, bytes(16_384), b"")
 
 
+@pytest.mark.parametrize("window", [(4, 5), (0, 5)], ids=["of a stream", "of the connection"])
+def test_a_request_that_fills_a_window_is_sent_in_one_step(window: tuple[int, int]) -> None:
+    connection, _ = begun()
+    if window[0]:
+        connection.receive(settings(window))
+    else:
+        connection.sender.send_window = window[1]
+    connection.outgoing.clear()
+    call = ClientCall(connection.sender, unary=True)
+    assert connection.sender.request(call, HEAD, b"12345")
+    assert bytes(connection.outgoing).endswith(frame(DATA, END_STREAM, 3, b"12345"))
+    assert min(connection.sender.send_window, call.send_window) == 0
+
+
 def test_a_recognized_response_causes_the_same_events_as_its_frames() -> None:
     """Headers, data, trailers and the end, to a stream that takes them one by one."""
     cache, events = HeaderCache(), []
