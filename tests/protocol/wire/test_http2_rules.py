@@ -696,6 +696,19 @@ def test_a_request_that_fills_a_window_is_sent_in_one_step(window: tuple[int, in
     assert min(connection.sender.send_window, call.send_window) == 0
 
 
+def test_a_request_ends_without_data_though_its_window_is_negative() -> None:
+    """RFC 9113 section 6.9.2: a frame without data needs no window."""
+    connection, call = begun(ended=False)
+    assert connection.sender.send(call, bytes(10), end=False) == 10
+    connection.receive(settings((4, 0)))
+    assert call.send_window == -10
+    connection.outgoing.clear()
+    assert connection.sender.send(call, b"x", end=True) == 0
+    assert connection.sender.send(call, b"", end=True) == 0
+    assert bytes(connection.outgoing) == frame(DATA, END_STREAM, 1)
+    assert not call.local_open
+
+
 def test_a_recognized_response_causes_the_same_events_as_its_frames() -> None:
     """Headers, data, trailers and the end, to a stream that takes them one by one."""
     cache, events = HeaderCache(), []
