@@ -696,6 +696,20 @@ def test_a_request_that_fills_a_window_is_sent_in_one_step(window: tuple[int, in
     assert min(connection.sender.send_window, call.send_window) == 0
 
 
+def test_a_window_is_used_to_its_last_byte() -> None:
+    connection, call = begun(ended=False)
+    connection.sender.send_window = 1
+    assert connection.sender.send(call, b"ab", end=True) == 1
+    assert bytes(connection.outgoing) == frame(DATA, 0, 1, b"a")
+    assert connection.sender.send(call, b"b", end=True) == 0
+    assert call.local_open
+    connection.receive(update(0, 1))
+    connection.outgoing.clear()
+    assert connection.sender.send(call, b"b", end=True) == 1
+    assert bytes(connection.outgoing) == frame(DATA, END_STREAM, 1, b"b")
+    assert not call.local_open
+
+
 def test_a_request_ends_without_data_though_its_window_is_negative() -> None:
     """RFC 9113 section 6.9.2: a frame without data needs no window."""
     connection, call = begun(ended=False)
