@@ -54,6 +54,7 @@ _WIRE_TESTS: Final = (
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/states.py": (_PROTOCOL + "lifecycle*.py",),
     "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/claims.py": (_PROTOCOL + "claims*.py", _PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/backoff.py": (_PROTOCOL + "backoff*.py",),
@@ -77,6 +78,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/config.py": (_PROTOCOL + "config*.py",),
     "actors/dial_slots.py": (_ACTORS + "dial_slots*.py",),
     "actors/registration.py": (_ACTORS + "registration*.py",),
+    "actors/registrations.py": (_ACTORS + "registrations.py",),
     "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
     "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
     "actors/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
