@@ -710,6 +710,16 @@ def test_a_window_is_used_to_its_last_byte() -> None:
     assert not call.local_open
 
 
+def test_a_stream_is_credited_once_half_of_its_window_is_used() -> None:
+    """Fault 65. RFC 9113 section 6.9."""
+    connection, call = begun(Limits(stream_window=65_536))
+    connection.sender.used(call, 32_767)
+    assert not connection.outgoing
+    connection.sender.used(call, 1)
+    assert bytes(connection.outgoing) == update(1, 32_768)
+    assert (call.receive_window, call.unacknowledged) == (65_536 + 32_768, 0)
+
+
 def test_a_request_ends_without_data_though_its_window_is_negative() -> None:
     """RFC 9113 section 6.9.2: a frame without data needs no window."""
     connection, call = begun(ended=False)
