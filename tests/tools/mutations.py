@@ -154,7 +154,10 @@ def _of_statement(node: ast.stmt) -> Iterator[ast.stmt]:
     match node:
         case ast.Return(ast.expr() as value) if _text(value) != "None":
             yield ast.Return(ast.Constant(value=None))
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AnnAssign(target=ast.Attribute()):
+        case (
+            ast.Assign(targets=[ast.Attribute() | ast.Subscript()])
+            | ast.AnnAssign(target=ast.Attribute(), value=ast.expr())
+        ):
             yield ast.Pass()
         case _ if isinstance(node, _DELETABLE):
             yield ast.Pass()

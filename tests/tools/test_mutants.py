@@ -19,6 +19,11 @@ def admit(count: int, done: list[str], name: str = "a") -> bool:
         done.append(name)
         return True
     raise ValueError("full")
+
+class Count:
+    def __init__(self) -> None:
+        self.kind: str
+        self.most: int = LIMIT
 '''
 
 
@@ -37,7 +42,8 @@ def test_each_change_that_a_test_could_notice_is_made_once() -> None:
         10: done.append(name) → pass
         11: return True → return None
         11: True → False
-        12: raise ValueError('full') → pass""")
+        12: raise ValueError('full') → pass
+        17: self.most: int = LIMIT → pass""")
 
 
 def test_a_mutant_differs_in_one_line_and_the_tree_is_restored() -> None:
