@@ -266,3 +266,20 @@ async def test_a_renamed_socket_leaves_under_its_old_name_and_registers_under_th
         assert node.state("b.sock") == "registered"
         assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
         assert list(handler.registered) == ["/plugins/b.sock"]
+
+
+async def test_an_actor_that_crashes_withdraws_its_validate_and_closes_its_connection(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 82 and 85: a Validate that hangs would keep the successor from the name until its deadline."""
+    handler = FakeHandler().script("validate", Hangs())
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(MOMENT)
+        assert node.state("a.sock") == "validating"
+        assert plugin.connections == 1
+        assert node.crash("registration", "a.sock")
+        await trio.sleep(10.0)
+        assert node.state("a.sock") == "registered"
+        assert handler.asked() == ["validate", "deregister", "validate", "register"]
+        assert (plugin.accepted, plugin.connections) == (2, 0)
