@@ -70,6 +70,16 @@ async def test_the_handler_gets_the_info_of_the_plugin_with_its_socket_for_an_em
         }
 
 
+async def test_a_registration_says_how_long_it_took_since_its_socket_appeared(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler().always("register", Takes(3.0))}) as node:
+        await trio.sleep(7.0)
+        node.plug("a.sock", colour())
+        await node.settled()
+        status = node.status("a.sock")
+        assert status is not None
+        assert status.registered_in == 3.0
+
+
 async def test_one_connection_carries_the_whole_conversation_and_is_closed(autojump_clock: MockClock) -> None:
     """Behaviour 26: one connection throughout."""
     async with SimulatedNode() as node:

@@ -131,3 +131,17 @@ async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock:
             (StateName.LEAVING, "its actor crashed", None),
             (StateName.GONE, "plugind stops", Finished(Operation.DEREGISTER, Outcome.OK, 1.0)),
         ]
+
+
+async def test_an_actor_that_is_asked_for_a_report_sends_its_last_one_without_the_operation_that_ended(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: a status actor that starts again asks, and must not count an operation twice."""
+    async with running() as rig:
+        await trio.sleep(2.2)
+        assert rig.said()[-1] == (StateName.WAITING, REFUSED, Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0))
+        rig.inbox.send_nowait(m.ReportAsked())
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.said() == [(StateName.WAITING, REFUSED, None)]
+        await trio.sleep(0.4)
+        assert rig.said() == [(StateName.DIALING, None, None)]
