@@ -3,6 +3,8 @@
 The names in ``__all__`` and the module ``plugind.testing`` are the public interface; docs/api.md describes them and
 says what is promised about them. Each name is imported when it is first used, so that a program which only needs a
 configuration does not load Trio. Modules inside of the package import each other, never this one.
+
+PYTEST_DONT_REWRITE
 """
 
 import typing as _typing

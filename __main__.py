@@ -1,4 +1,7 @@
-"""``python -m plugind`` is the command ``plugind``."""
+"""``python -m plugind`` is the command ``plugind``.
+
+PYTEST_DONT_REWRITE
+"""
 
 import sys
 

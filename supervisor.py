@@ -4,6 +4,8 @@ It starts the status actor, a handler actor for each plugin type and the *node*,
 the reconciler with its registration actors and one watcher for each root. Only the supervisor starts actors: the
 reconciler asks it for a registration actor and gets the address. When the reconciler crashes, both worlds are lost.
 Then the registrations deregister their plugins, and the node starts again from the file system (fault 85).
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` a
 
 **Errors.** :class:`NotSettledError` says which sockets did not come to rest, :class:`LeakError` what was left open,
 and :class:`NodeEndedError` that the node ended while somebody waited for it.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

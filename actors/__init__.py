@@ -31,4 +31,6 @@ circle of actors blocks on each other.
 
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. No actor imports
 another: the supervisor hands each the addresses that it may use.
+
+PYTEST_DONT_REWRITE
 """

@@ -1,4 +1,7 @@
-"""The calls of the program that embeds a node: they wait for an answer no longer than the node lives."""
+"""The calls of the program that embeds a node: they wait for an answer no longer than the node lives.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

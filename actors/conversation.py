@@ -2,6 +2,8 @@
 
 Each call returns the event that its outcome is for the lifecycle; the words of a failure are the reference's
 (behaviours 27, 28 and 33). Deadlines are the caller's, but for the dialer's own.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ as all of them together, past the deadlines of its calls. So a conversation firs
 A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault 47). So while others wait, a slot
 expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
 is bounded by the number of descriptors.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Reports flow up with :func:`report`, which waits while the inbox is full: back-p
 A registration actor makes its calls to the plugin in its one task, and a message may have to end such a call. So the
 actor names the messages that do (:meth:`Wait.call`), and its :class:`RegistrationInbox` cancels the actor's scope as it
 takes one in. No second task listens to the inbox, which in a storm of thousands would cost more than the call itself.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

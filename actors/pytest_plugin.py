@@ -19,6 +19,8 @@ A test that uses ``node`` runs under a :class:`trio.testing.MockClock` that jump
 of its own (``autojump_clock``, ``mock_clock``) gets that one.
 
 Nothing of plugind is imported before a test asks for one of these fixtures.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

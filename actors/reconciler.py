@@ -3,6 +3,8 @@
 It has no timer. It wakes when a message arrives, takes all messages that have arrived, and carries out the effects that
 ``plugind.protocol.world`` returns for each. It waits only for its inbox and, when the inbox of the status actor is
 full, for the status actor, which waits for no other actor.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

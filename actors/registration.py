@@ -17,6 +17,8 @@ When the socket of a registered plugin is replaced, the inbox receives ``SocketA
 - ``HandlerAnswered`` leads to ``Dialing`` in the new generation and commands ``Release`` and ``Dial``. The reconciler
   is sent ``Released`` for the old generation, and the new socket is dialed.
 - From there the new plugin goes through the whole lifecycle, with a fresh backoff.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

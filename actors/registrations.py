@@ -9,6 +9,8 @@ An actor is *current* while the present reconciler knows it; there is at most on
 crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those that did not end in
 time, because a handler hangs, become *detached*: they run on and report to nobody. A new actor of such a path does not
 begin before the detached one has ended, so that a plugin is unregistered before another takes its path (behaviour 20).
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ change since then (faults 11 and 12). Looking is one ``lstat``. Judging is done 
 
 A *rescan* reads every directory again. It repairs whatever the events missed, and is the only source where inotify is
 not available (behaviour 14). *Following events* looks only at the paths that events named.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

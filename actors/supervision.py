@@ -3,6 +3,8 @@
 The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. A child that crashes is
 started again, as its specification says. When crashes come too often, :class:`GaveUpError` ends the supervisor (fault
 85).
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

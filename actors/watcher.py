@@ -5,6 +5,8 @@ rescan is due, how soon to try again after an error, and how often an overflow m
 :class:`~plugind.actors.scanner.Scanner` does the work, and the two talk by values: a rescan returns a
 :class:`~plugind.actors.scanner.ScanReport`. The watcher turns the report into the messages ``ScanCompleted`` for the
 reconciler and ``RootReported`` for the status actor; what appears and vanishes goes to the reconciler as it is found.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""What is true without a clock, a socket or a scheduler."""
+"""What is true without a clock, a socket or a scheduler.
+
+PYTEST_DONT_REWRITE
+"""

@@ -1,6 +1,8 @@
 """Backoff as arithmetic: delays between attempts, and how often an actor may be restarted.
 
 The caller passes in chance and time: jitter is a number from its seeded source, and restarts are times of its clock.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A plugin claims its name before it is validated. :class:`Name` records the claims of one name, and
 ``plugind.protocol.world`` decides which of them to admit.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The configuration of a node, with all of its defaults. Times are in seconds."""
+"""The configuration of a node, with all of its defaults. Times are in seconds.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

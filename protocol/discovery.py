@@ -17,6 +17,8 @@ none of these                             nothing: a duplicate report (behaviour
 ========================================  =================================================
 
 Nothing here waits, touches a file or reads a clock.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The effects: what ``plugind.protocol.world`` decides and the reconciler carries out."""
+"""The effects: what ``plugind.protocol.world`` decides and the reconciler carries out.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ Order of this file
   the path above; the moves that several of these share.
 
 docs/design.md prints the whole table of transitions.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

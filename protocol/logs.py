@@ -1,4 +1,7 @@
-"""The form of a log line: a constant message and variable fields. Each event is one line, whatever its fields hold."""
+"""The form of a log line: a constant message and variable fields. Each event is one line, whatever its fields hold.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Events are in the past tense, asks in the imperative. An *address* is the sending end of an inbox; an actor knows
 nothing else of another actor. ``plugind.actors`` shows which messages go where.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The labels are bounded, whatever plugins say of themselves (fault 92). The type of a plugin is one of the built-in types
 or of those that have had a handler, and otherwise ``other``; it is ``unknown`` until the plugin has given its info.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

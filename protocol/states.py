@@ -1,6 +1,8 @@
 """The values of one socket's lifecycle: its states, the events that it takes and the commands that it returns.
 
 What follows from what is decided in ``plugind.protocol.lifecycle``.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The JSON forms are in ``plugind.protocol.status_json``. The messages are made of these values, so this module imports no
 message.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

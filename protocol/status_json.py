@@ -1,4 +1,7 @@
-"""The JSON forms of a plugin's status, as the status socket and the commands print them."""
+"""The JSON forms of a plugin's status, as the status socket and the commands print them.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text from outside, made safe to show on a terminal, in a log line or in JSON (faults 21, 22, 91 and 94)."""
+"""Text from outside, made safe to show on a terminal, in a log line or in JSON (faults 21, 22, 91 and 94).
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A value never changes. Only the type checker enforces that. A class that refuses assignments at run time takes three
 times as long to make an instance of (1.3 µs instead of 0.4 µs with six attributes), and a registration makes
 some fifty. ``docs/performance.md`` has the measurement.
+
+PYTEST_DONT_REWRITE
 """
 
 from typing import TYPE_CHECKING

@@ -1,3 +1,6 @@
-"""The version of plugind. The package's metadata and the public face both read it here."""
+"""The version of plugind. The package's metadata and the public face both read it here.
+
+PYTEST_DONT_REWRITE
+"""
 
 __version__ = "0.1.0"

@@ -6,6 +6,8 @@ marks on a path until the scanner looks there.
 
 A directory is *trusted* while it has been watched without a break since its last complete scan: if no event came,
 nothing happened there.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ What happens when the socket of a registered plugin is replaced, say generation 
    name.
 6. The actor has its handler validate and register generation 2, and sends ``PluginRegistered``. The claim becomes
    *registered*, actual equals desired, and the roles are decided anew. The plugin is notified of its registration.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""The command ``plugind``: one module for each of its commands, with the same two functions in each."""
+"""The command ``plugind``: one module for each of its commands, with the same two functions in each.
+
+PYTEST_DONT_REWRITE
+"""

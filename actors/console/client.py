@@ -1,4 +1,7 @@
-"""What the commands that ask a daemon share: where its status socket is, how it is asked, and how it is understood."""
+"""What the commands that ask a daemon share: where its status socket is, how it is asked, and how it is understood.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Each command is a module of this package with two functions: ``add_arguments(par
 ``run(args)`` does the work and returns the exit code, or raises :class:`~plugind.actors.console.ending.CommandError`.
 Only the module of the command that was asked for is imported, since the daemon takes many times as long to import as
 ``plugind ls`` takes to run.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

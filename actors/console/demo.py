@@ -2,6 +2,8 @@
 
 The demo makes a temporary directory, embeds a node as a program would, and plays eight fake plugins: some work, some
 do not, one dies and comes back, one is replaced. :mod:`~plugind.actors.console.demo_display` shows what happens.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What ``plugind demo`` shows: the table of the node, and a guide to it, as large as the terminal allows."""
+"""What ``plugind demo`` shows: the table of the node, and a guide to it, as large as the terminal allows.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

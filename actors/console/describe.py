@@ -1,4 +1,7 @@
-"""``plugind describe``: everything about the sockets of one plugin."""
+"""``plugind describe``: everything about the sockets of one plugin.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 What a fake plugin answers and how it misbehaves is :class:`plugind.actors.simulation.plugins.FakePlugin`, which the
 test kit uses too. Here are its socket (:func:`run_fake`), its options, and the line that it prints for each call.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

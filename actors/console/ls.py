@@ -1,4 +1,7 @@
-"""``plugind ls``: every plugin socket, one line each."""
+"""``plugind ls``: every plugin socket, one line each.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

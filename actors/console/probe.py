@@ -2,6 +2,8 @@
 
 The plugin author's first tool. It looks at the path, dials, asks GetInfo, holds the answer against every rule, and
 dials the endpoint; it notifies only when told to, since a registrar may act on that.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``plugind retry``: an attempt to register a plugin now."""
+"""``plugind retry``: an attempt to register a plugin now.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``plugind run``: one node as a daemon, from its configuration until a signal stops it."""
+"""``plugind run``: one node as a daemon, from its configuration until a signal stops it.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

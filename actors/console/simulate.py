@@ -1,4 +1,7 @@
-"""`plugind simulate`: random scripts against the oracles, a line for each seed, and the command that repeats it."""
+"""`plugind simulate`: random scripts against the oracles, a line for each seed, and the command that repeats it.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

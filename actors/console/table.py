@@ -1,4 +1,7 @@
-"""Plugins as text: a table on a terminal, plain columns in a pipe, and everything about one plugin."""
+"""Plugins as text: a table on a terminal, plain columns in a pipe, and everything about one plugin.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``plugind wait``: until plugins are registered, or the reason why they are not."""
+"""``plugind wait``: until plugins are registered, or the reason why they are not.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

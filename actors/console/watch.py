@@ -1,4 +1,7 @@
-"""``plugind watch``: each change of a plugin as it happens."""
+"""``plugind watch``: each change of a plugin as it happens.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""One actor per plugin type, and the handlers that come with plugind."""
+"""One actor per plugin type, and the handlers that come with plugind.
+
+PYTEST_DONT_REWRITE
+"""

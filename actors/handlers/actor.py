@@ -7,6 +7,8 @@ and 82).
 Every ask that is not withdrawn is answered. Each call is cancelled at its deadline, and few calls can wait before it in
 the lane of its name: one Validate or Register, since one plugin of a name is admitted at a time, and one Deregister for
 each instance that leaves.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The handler of CSI drivers."""
+"""The handler of CSI drivers.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The handler of device plugins."""
+"""The handler of device plugins.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

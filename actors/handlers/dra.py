@@ -1,4 +1,7 @@
-"""The handler of drivers for dynamic resource allocation."""
+"""The handler of drivers for dynamic resource allocation.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

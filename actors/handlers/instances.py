@@ -1,4 +1,7 @@
-"""The plugins that a handler has registered: for each name all instances, in the order of registration."""
+"""The plugins that a handler has registered: for each name all instances, in the order of registration.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The handlers that a node has by itself: the built-in ones, and those of installed packages."""
+"""The handlers that a node has by itself: the built-in ones, and those of installed packages.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

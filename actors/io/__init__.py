@@ -1,1 +1,4 @@
-"""The only modules that touch descriptors."""
+"""The only modules that touch descriptors.
+
+PYTEST_DONT_REWRITE
+"""

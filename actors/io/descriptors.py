@@ -1,4 +1,7 @@
-"""How many file descriptors this process may have."""
+"""How many file descriptors this process may have.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

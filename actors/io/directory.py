@@ -2,6 +2,8 @@
 
 Except for :meth:`Directory.follow`, nothing here follows a symbolic link. Nothing opens a file, and nothing decides
 what a look means. Names that are not UTF-8 are decoded by ``os.fsdecode`` (fault 21).
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The client of the status socket: each HTTP/1.1 request has a connection of its own."""
+"""The client of the status socket: each HTTP/1.1 request has a connection of its own.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

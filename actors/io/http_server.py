@@ -3,6 +3,8 @@
 Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
 connections that do not stay open. A broken connection ends nothing but itself; an error of our own is raised to the
 actor that serves.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Prepares the roots of a node before a watcher starts: makes them, checks them, and locks out a second daemon."""
+"""Prepares the roots of a node before a watcher starts: makes them, checks them, and locks out a second daemon.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

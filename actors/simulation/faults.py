@@ -2,6 +2,8 @@
 
 A crash comes from where a bug would: an actor receives a message that no actor sends, or its port raises an error that
 no port raises.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

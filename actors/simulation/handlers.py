@@ -1,4 +1,7 @@
-"""A scripted handler that records its calls."""
+"""A scripted handler that records its calls.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plugins of a simulated node: what they answer, how they misbehave, and the process that they live in."""
+"""Plugins of a simulated node: what they answer, how they misbehave, and the process that they live in.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""The status actor: the view, what commands ask of it, health and metrics."""
+"""The status actor: the view, what commands ask of it, health and metrics.
+
+PYTEST_DONT_REWRITE
+"""

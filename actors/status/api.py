@@ -1,4 +1,7 @@
-"""The routes of the status socket. A part of the status actor: it reads the view and never changes it."""
+"""The routes of the status socket. A part of the status actor: it reads the view and never changes it.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A part of the status actor. Families with bounded labels are rendered at once. The gauge that is compatible with the
 kubelet has a series for each path (behaviour 39): it is rendered in pieces, between which other actors run, and left
 out above a number of paths (fault 92).
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

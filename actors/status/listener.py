@@ -1,4 +1,7 @@
-"""The socket on which the daemon answers questions about its plugins: only its own user and root may connect."""
+"""The socket on which the daemon answers questions about its plugins: only its own user and root may connect.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ Run from the repository root, with the ``dev`` extra installed::
 The generated files are committed, so that users need no compiler; a test runs :func:`generate` into a temporary
 directory and compares, so that they stay fresh. What the compilers write is changed in two places: the messages go into
 the pool of ``pool.py``, and imports inside of the package become relative.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
@@ -22,15 +24,23 @@ HERE = Path(__file__).resolve().parent
 MODULE_PATH = Path("plugind") / "protocol" / "proto"
 _PACKAGE = ".".join(MODULE_PATH.parts)
 
+
+def _docstring(text: str) -> str:
+    """Return a module's docstring that keeps pytest from rewriting the module."""
+    return f'"""{text}\n\nPYTEST_DONT_REWRITE\n"""'
+
+
 #: What is replaced in the files whose names end so; each replacement must find its text.
 REWRITES = {
     "_pb2.py": (
         ("from google.protobuf import descriptor_pool as _descriptor_pool\n", "from .pool import POOL as _POOL\n"),
         ("_descriptor_pool.Default()", "_POOL"),
+        ('"""Generated protocol buffer code."""', _docstring("Generated protocol buffer code.")),
     ),
     "_grpc.py": (
         (f"import {_PACKAGE}.", "from . import "),
         (f"{_PACKAGE}.", ""),
+        ("import abc\n", _docstring("Generated stubs and service bases.") + "\nimport abc\n"),
     ),
     "_pb2.pyi": (),
 }

@@ -1,4 +1,7 @@
-"""How many more frames a peer may send of each kind that costs us work and carries nothing (faults 54 to 60)."""
+"""How many more frames a peer may send of each kind that costs us work and carries nothing (faults 54 to 60).
+
+PYTEST_DONT_REWRITE
+"""
 
 from typing import Final
 

@@ -1,4 +1,7 @@
-"""HTTP/2 frames as bytes, and the pieces of HPACK that our own requests need (RFC 9113 section 4, RFC 7541)."""
+"""HTTP/2 frames as bytes, and the pieces of HPACK that our own requests need (RFC 9113 section 4, RFC 7541).
+
+PYTEST_DONT_REWRITE
+"""
 
 import struct
 from collections.abc import Iterator

@@ -9,6 +9,8 @@ and section 4 for eviction).
 
 The memory is bounded. There is a maximum number of blocks in all, after which everything is forgotten, and a maximum
 number of new blocks for each connection, so that one hostile plugin alone cannot empty the cache for the others.
+
+PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Iterable, Sequence

@@ -3,6 +3,8 @@
 The budgets of control frames are per connection and per ``budget_period``: keep-alive is answered on a stream that
 lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
 calls ``Budgets.replenish`` when a period has passed.
+
+PYTEST_DONT_REWRITE
 """
 
 import struct

@@ -1,4 +1,7 @@
-"""The metadata of a response, as gRPC writes it in header fields."""
+"""The metadata of a response, as gRPC writes it in header fields.
+
+PYTEST_DONT_REWRITE
+"""
 
 import binascii
 from collections.abc import Iterable

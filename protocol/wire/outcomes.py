@@ -1,4 +1,7 @@
-"""How a call ended, and the gRPC status that follows from each way to end: the mappings that gRPC defines."""
+"""How a call ended, and the gRPC status that follows from each way to end: the mappings that gRPC defines.
+
+PYTEST_DONT_REWRITE
+"""
 
 from typing import Final
 from urllib.parse import unquote

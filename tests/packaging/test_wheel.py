@@ -19,7 +19,7 @@ PACKAGE = ("actors", "protocol")
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Each module and data file of the package, and no test, benchmark or stray file."""
     sources = [path for name in PACKAGE for path in (REPOSITORY / name).rglob("*")] + list(REPOSITORY.glob("*"))
-    modules = {path for path in sources if path.suffix == ".py" or path.name == "py.typed"} - {REPOSITORY / "setup.py"}
+    modules = {path for path in sources if path.suffix == ".py" or path.name == "py.typed"}
     generated = {path for path in sources if path.suffix in (".proto", ".pyi")}
     expected = {f"plugind/{path.relative_to(REPOSITORY)}" for path in modules | generated}
     metadata = f"plugind-{__version__}.dist-info"

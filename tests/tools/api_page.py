@@ -26,6 +26,8 @@ import attrs
 import plugind
 import plugind.testing
 
+#: A word in the docstrings of modules, for pytest and not for readers.
+OPT_OUT = "PYTEST_DONT_REWRITE"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 INTRODUCTION = """# The public interface
 
@@ -181,7 +183,8 @@ def markdown(text: str) -> str:
     text = re.sub(
         r":[a-z:]+:`~?([^`]*)`", lambda role: f"`{role[1].removeprefix('plugind.').rpartition('.')[2]}`", text
     )
-    return "\n".join(_blocks(text.replace("``", "`").splitlines())).strip()
+    text = text.replace("``", "`").replace(OPT_OUT, "")
+    return "\n".join(_blocks(text.splitlines())).strip()
 
 
 def _blocks(lines: list[str]) -> Iterator[str]:

@@ -1,1 +1,4 @@
-"""The client half of gRPC on Trio."""
+"""The client half of gRPC on Trio.
+
+PYTEST_DONT_REWRITE
+"""

@@ -3,6 +3,8 @@
 A channel is one connection without a background task: see ``plugind.actors.io.grpc_client.driver``. Nothing reads an
 idle channel. A task that must learn when the connection ends, and have keep-alive answered meanwhile, waits in
 ``Channel.wait_closed``.
+
+PYTEST_DONT_REWRITE
 """
 
 from collections.abc import Callable

@@ -5,6 +5,8 @@ until something has come for their call, or until the leader is done and one of 
 no task, no lock and no queue, and nothing outlives the caller.
 
 ``Driver.__init__`` states the invariants of this scheme, field by field.
+
+PYTEST_DONT_REWRITE
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""One call on a ``Driver``, with the methods of ``grpclib.client.Stream``."""
+"""One call on a ``Driver``, with the methods of ``grpclib.client.Stream``.
+
+PYTEST_DONT_REWRITE
+"""
 
 from collections.abc import AsyncIterator
 from types import TracebackType

@@ -1,1 +1,4 @@
-"""The server half of gRPC on Trio."""
+"""The server half of gRPC on Trio.
+
+PYTEST_DONT_REWRITE
+"""

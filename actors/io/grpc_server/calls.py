@@ -1,4 +1,7 @@
-"""The calls in progress on one connection of the gRPC server: each is a task that runs a handler."""
+"""The calls in progress on one connection of the gRPC server: each is a task that runs a handler.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

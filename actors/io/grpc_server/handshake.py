@@ -1,4 +1,7 @@
-"""How the server's half of a connection is set up in h2."""
+"""How the server's half of a connection is set up in h2.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The header fields of requests and replies: what is read from them, and how they are written."""
+"""The header fields of requests and replies: what is read from them, and how they are written.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one client of the server may cost."""
+"""What one client of the server may cost.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

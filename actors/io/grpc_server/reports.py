@@ -1,4 +1,7 @@
-"""What the server reports: how each connection ended, and which handlers failed. Values only."""
+"""What the server reports: how each connection ended, and which handlers failed. Values only.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The request side of one call, from DATA frames to messages."""
+"""The request side of one call, from DATA frames to messages.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A handler written for grpclib runs here unchanged: ``recv_message``, ``send_initial_metadata``, ``send_message``,
 ``send_trailing_metadata``, ``cancel``, ``async for``, ``metadata``, ``deadline``, ``peer``. Deadlines are points in
 Trio's time, so a test's clock governs them.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

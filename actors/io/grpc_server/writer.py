@@ -1,4 +1,7 @@
-"""The one task that sends on a connection: what others queue is sent in order, in as few writes as possible."""
+"""The one task that sends on a connection: what others queue is sent in order, in as few writes as possible.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

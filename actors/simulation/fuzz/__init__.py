@@ -1,1 +1,4 @@
-"""Random scripts against a simulated node."""
+"""Random scripts against a simulated node.
+
+PYTEST_DONT_REWRITE
+"""

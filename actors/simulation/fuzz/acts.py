@@ -1,4 +1,7 @@
-"""What a script does to a node: to plugins and their connections, to files, and to inotify events and scans."""
+"""What a script does to a node: to plugins and their connections, to files, and to inotify events and scans.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

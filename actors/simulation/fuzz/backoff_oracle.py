@@ -1,4 +1,7 @@
-"""The rule of backoff, checked while a script is played: on each state that is shown, and on each dial."""
+"""The rule of backoff, checked while a script is played: on each state that is shown, and on each dial.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

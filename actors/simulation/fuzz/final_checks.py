@@ -1,4 +1,7 @@
-"""What must hold once the faults have stopped: what is there is registered, as the view says, and nothing leaks."""
+"""What must hold once the faults have stopped: what is there is registered, as the view says, and nothing leaks.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rules of a handler's calls and of the verdicts that plugins receive, checked while a script is played."""
+"""The rules of a handler's calls and of the verdicts that plugins receive, checked while a script is played.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plays a script on a watched node: what each event does."""
+"""Plays a script on a watched node: what each event does.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

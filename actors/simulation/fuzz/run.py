@@ -10,6 +10,8 @@ lists the rules.
 
     outcome = simulate(7, events=200)
     assert not outcome.violations, outcome.violations
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A script is a list of :class:`Event`, drawn from one seed. Each event carries a seed of its own, from which its details
 follow once it is played: so an event that is taken out changes nothing about the others, and a script can be shrunk.
+
+PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations

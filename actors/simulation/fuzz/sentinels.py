@@ -1,4 +1,7 @@
-"""Sentinels: plugins without faults, with names of their own, which no hung plugin may delay (behaviour 22)."""
+"""Sentinels: plugins without faults, with names of their own, which no hung plugin may delay (behaviour 22).
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shrinking: the fewest events of a script that still break the same rule."""
+"""Shrinking: the fewest events of a script that still break the same rule.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The stage of a script: the node, who is plugged in, what the oracles saw, and what must be known to judge it."""
+"""The stage of a script: the node, who is plugged in, what the oracles saw, and what must be known to judge it.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

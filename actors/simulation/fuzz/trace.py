@@ -1,4 +1,7 @@
-"""The trace of a script: what happened, its hash, and the rules that were violated."""
+"""The trace of a script: what happened, its hash, and the rules that were violated.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The node that scripts are played on: a :class:`SimulatedNode` that reports to oracles."""
+"""The node that scripts are played on: a :class:`SimulatedNode` that reports to oracles.
+
+PYTEST_DONT_REWRITE
+"""
 
 from __future__ import annotations
 
