@@ -178,11 +178,11 @@ class Scanner:
         """Watch one directory, then read it (fault 12). If it cannot be read, return False; nothing else follows."""
         self._inotify.watch(path)
         trusted = self._watches.trusts(path)
-        known = self._discovery.children(path) if trusted and not deep else {}
+        known_inodes = self._discovery.children(path) if trusted and not deep else {}
         seen: set[str] = set()
         self._inotify.read()
         try:
-            with closing(self._directory.scan(path, known)) as chunks:
+            with closing(self._directory.scan(path, known_inodes)) as chunks:
                 for chunk in chunks:
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()

@@ -162,8 +162,8 @@ def summary(results: Sequence[Churn]) -> str:
         for one in results
         if one.errors
     ]
-    held = [one.rate for one in results if not one.errors and one.achieved >= 0.98 * one.rate]
-    verdict = f"held: {', '.join(f'{rate:g}' for rate in held) or 'none'} per second"
+    sustained = [one.rate for one in results if not one.errors and one.achieved >= 0.98 * one.rate]
+    verdict = f"held: {', '.join(f'{rate:g}' for rate in sustained) or 'none'} per second"
     return "\n".join(["Plugins that come and go", machine(), "", table(head, lines), "", *troubles, verdict])
 
 

@@ -107,8 +107,8 @@ def measure(scenario: Scenario, runs: int) -> Steps:
             progress.step(f"storm {number + 1} of {runs}")
             seen_in = Path(directory) / f"{number}.json"
             run = run_storm(attrs.evolve(scenario, profile=seen_in), idle=False)
-            if run.lost or run.trouble:
-                raise RuntimeError(f"{run.lost} plugins were lost; {run.trouble}")
+            if run.lost or run.last_error:
+                raise RuntimeError(f"{run.lost} plugins were lost; {run.last_error}")
             seen = json.loads(seen_in.read_text())
             collector += seen["collector_s"]
             cpu += (run.cpu_settled_ms or 0.0) * run.healthy / 1000

@@ -100,7 +100,7 @@ class StormRun:
     retries: int = 0
     wire_failures: int = 0
     warnings: int = 0
-    trouble: str = ""
+    last_error: str = ""
 
     @property
     def floors(self) -> float | None:
@@ -111,7 +111,7 @@ class StormRun:
     def errors(self) -> int:
         """The number of errors. Plugins that hang, and failures on request, are not errors."""
         counted = self.lost + self.notified_twice + self.refused + self.retries + self.wire_failures
-        return counted + bool(self.trouble)
+        return counted + bool(self.last_error)
 
 
 def run_storm(scenario: Scenario, *, idle: bool) -> StormRun:
@@ -186,7 +186,7 @@ class _Storm:
         if poll.times:
             self.result.healthz_median_ms, self.result.healthz_max_ms = median(poll.times), max(poll.times)
         if poll.failures and not self._scenario.stop_midway:
-            self.result.trouble = f"{poll.failures} requests to the status socket failed"
+            self.result.last_error = f"{poll.failures} requests to the status socket failed"
 
     def _wait(self, daemon: DaemonProcess, cpu_before: float) -> None:
         result = self.result
@@ -240,7 +240,7 @@ class _Storm:
             try:
                 result.stop_s = daemon.stop()
             except RuntimeError as error:
-                result.trouble = str(error)
+                result.last_error = str(error)
         result.warnings = len(re.findall(rb"^[^\n]*level=(?:warning|error)", self._log.read_bytes(), re.MULTILINE))
 
     def _remove(self, daemon: DaemonProcess) -> None:
@@ -259,11 +259,11 @@ class _Storm:
                     if _let_go(daemon) - before >= self.result.notified:
                         break
                     if now - ended > _REMOVAL:
-                        self.result.trouble = f"only {gone} of {self.result.notified} plugins were seen to go"
+                        self.result.last_error = f"only {gone} of {self.result.notified} plugins were seen to go"
                         break
             self.result.removal_s = ended - began
         if daemon.status is not None and (gone := _let_go(daemon) - before) != self.result.notified:
-            self.result.trouble = f"of {self.result.notified} plugins the handler let {gone} go"
+            self.result.last_error = f"of {self.result.notified} plugins the handler let {gone} go"
 
 
 _DEREGISTERED = re.compile(

@@ -35,7 +35,7 @@ _COLOURS = {
     "grpclib-asyncio": "#cc79a7",
     "floor": "#8a94a0",
 }
-_HELD = 1000
+_MOST_IDLE_CHANNELS = 1000
 #: The aim for plugind's client, in floors.
 _TARGET = 2.5
 
@@ -117,7 +117,7 @@ class Bench:
         Raises:
           ClientFailed: if the client fails.
         """
-        return self.child(client, _held(self.server.options), "--hold")["rss_per_idle_channel_kib"]
+        return self.child(client, _idle_channels(self.server.options), "--hold")["rss_per_idle_channel_kib"]
 
     def run(self, client: str, concurrency: int) -> Run:
         """Measure once, and compare the client's count with the server's.
@@ -203,7 +203,7 @@ def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], 
             "",
             table(head, lines),
             "",
-            f"resident memory per open idle channel ({_held(server)} of them): {idle or 'not measured'}",
+            f"resident memory per open idle channel ({_idle_channels(server)} of them): {idle or 'not measured'}",
             machine(),
         ]
     )
@@ -245,8 +245,8 @@ def _title(server: ServerOptions) -> str:
     return f"Registration conversations on {server.sockets:,} sockets, against one server that {does}"
 
 
-def _held(server: ServerOptions) -> int:
-    return min(_HELD, server.sockets)
+def _idle_channels(server: ServerOptions) -> int:
+    return min(_MOST_IDLE_CHANNELS, server.sockets)
 
 
 def _parse() -> argparse.Namespace:

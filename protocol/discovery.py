@@ -164,8 +164,8 @@ class Discovery:
 
     def children(self, path: str) -> Mapping[str, int]:
         """The known names directly below ``path``, with the inode number of the socket, or 0. A live view."""
-        known = self._directories.get(path)
-        return known.children if known is not None else {}
+        directory = self._directories.get(path)
+        return directory.children if directory is not None else {}
 
     def missing(self, path: str, seen: Set[str]) -> list[str]:
         """The known paths directly below ``path`` whose names are not in ``seen``, sorted."""
@@ -279,10 +279,10 @@ class Discovery:
         self._changes.messages.append(message)
 
     def _observe_directory(self, path: str, identity: Identity, marks: int) -> None:
-        known = self._directories.get(path)
-        if known is not None:
-            if not marks & REMOVED and _inode(known.identity) == _inode(identity):
-                known.identity = identity
+        directory = self._directories.get(path)
+        if directory is not None:
+            if not marks & REMOVED and _inode(directory.identity) == _inode(identity):
+                directory.identity = identity
                 return
             self._forget(path)
         elif path in self._entries:

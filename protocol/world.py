@@ -175,8 +175,8 @@ class World:
     def _appeared(self, message: m.SocketAppeared, now: float) -> None:
         if not message.path:
             raise ValueError("socket path is empty")
-        known = self._desired.get(message.path)
-        if known is not None and message.first_scan and known.identity == message.identity:
+        entry = self._desired.get(message.path)
+        if entry is not None and message.first_scan and entry.identity == message.identity:
             return  # A restarted watcher reports again what it had reported before.
         self._forget_refused(message.path, now)
         self._desired[message.path] = message
@@ -186,9 +186,9 @@ class World:
         refused = self._refused.get(path)
         if refused is not None and generation >= refused.generation:
             self._forget_refused(path, now)
-        known = self._desired.get(path)
+        entry = self._desired.get(path)
         # Not equality: a watcher that was restarted gives a new generation to a socket that is known already.
-        if known is not None and generation >= known.generation:
+        if entry is not None and generation >= entry.generation:
             del self._desired[path]
             self._reconcile(path)
 
@@ -217,9 +217,9 @@ class World:
     def _scanned(self, message: m.ScanCompleted, now: float) -> None:
         if message.paths is None:
             return
-        known = [(path, entry.generation, entry.root) for path, entry in self._desired.items()]
-        known += [(path, entry.generation, entry.root) for path, entry in self._refused.items()]
-        for path, generation, root in known:
+        shown = [(path, entry.generation, entry.root) for path, entry in self._desired.items()]
+        shown += [(path, entry.generation, entry.root) for path, entry in self._refused.items()]
+        for path, generation, root in shown:
             if root == message.root and path not in message.paths:
                 self._vanished(path, generation, now)
 

@@ -154,8 +154,8 @@ def run(args: argparse.Namespace) -> int:
         result = {"socket": encodable(args.socket), "ok": well, "steps": [_to_json(step) for step in steps]}
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        told = "" if args.notify else "; the plugin was not notified"
-        sys.stdout.write(f"a daemon would register this plugin{told}\n" if well else "not acceptable: see ✗ above\n")
+        remark = "" if args.notify else "; the plugin was not notified"
+        sys.stdout.write(f"a daemon would register this plugin{remark}\n" if well else "not acceptable: see ✗ above\n")
     return EXIT_OK if well else EXIT_FAILED
 
 

@@ -83,8 +83,8 @@ def _faults(text: str) -> frozenset[Fault]:
     try:
         return frozenset(map(Fault, text.split(",")))
     except ValueError:
-        known = ", ".join(fault.value for fault in Fault)
-        raise argparse.ArgumentTypeError(f"{text!r} names faults that are not known: choose from {known}") from None
+        names = ", ".join(fault.value for fault in Fault)
+        raise argparse.ArgumentTypeError(f"{text!r} names faults that are not known: choose from {names}") from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ class Directory(Protocol):
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
 
-    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
         """List the directory ``path`` in chunks, between which other tasks may run.
 
         Regular files and dot names are left out, so a chunk may be empty. ``known`` has names with the inode number of
@@ -194,7 +194,7 @@ class RealDirectory:
         except OSError:
             return None
 
-    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -203,7 +203,7 @@ class RealDirectory:
                 for count, entry in enumerate(entries, 1):
                     if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
                         pass
-                    elif known.get(entry.name) == entry.inode() and not (entry.is_symlink() or entry.is_dir()):
+                    elif known_inodes.get(entry.name) == entry.inode() and not (entry.is_symlink() or entry.is_dir()):
                         chunk.unchanged.append(entry.name)
                     else:
                         _look_at(entry, chunk)

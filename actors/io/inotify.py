@@ -56,16 +56,16 @@ class Inotify:
         """
         if self._events is None:
             return
-        known = self._watches.descriptor(path)
+        previous = self._watches.descriptor(path)
         try:
             descriptor = self._events.watch(path)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            if known is None:
+            if previous is None:
                 self._unwatched = f"cannot watch {path}: {describe(error)}"
             return
-        if descriptor != known:
+        if descriptor != previous:
             self.unwatch(path)
             self._watches.add(path, descriptor)
 

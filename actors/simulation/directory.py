@@ -85,7 +85,7 @@ class MemoryDirectory:
         inside = path.startswith(root + "/")
         return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
 
-    def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
         """See :class:`plugind.actors.io.directory.Directory`."""
         self.scans += 1
         inode = self.inode(path)
@@ -93,16 +93,16 @@ class MemoryDirectory:
             raise os_error(self.scan_errors[path], path)
         names = [name for name in inode.children if not name.startswith(".")]
         for start in range(0, len(names) or 1, CHUNK):
-            yield self._chunk(path, inode, names[start : start + CHUNK], known)
+            yield self._chunk(path, inode, names[start : start + CHUNK], known_inodes)
             self._crash()
 
-    def _chunk(self, path: str, directory: Inode, names: list[str], known: Mapping[str, int]) -> Chunk:
+    def _chunk(self, path: str, directory: Inode, names: list[str], known_inodes: Mapping[str, int]) -> Chunk:
         chunk = Chunk()
         for name in names:
             inode = directory.children.get(name)
             if inode is None or inode.kind is Kind.OTHER:
                 continue
-            if known.get(name) == inode.number and inode.kind is Kind.SOCKET:
+            if known_inodes.get(name) == inode.number and inode.kind is Kind.SOCKET:
                 chunk.unchanged.append(name)
             elif below(path, name) in self.look_errors:
                 chunk.unreadable.append(name)

@@ -323,16 +323,16 @@ def _report(what: HandlerFailed | ConnectionEnded) -> None:
 class _Recorded:
     """A service whose calls are written down before they are made."""
 
-    def __init__(self, service: Service, told: Callable[[Call], None]) -> None:
+    def __init__(self, service: Service, report: Callable[[Call], None]) -> None:
         self._service = service
-        self._told = told
+        self._report = report
 
     def __mapping__(self) -> Mapping[str, Method]:
         return {path: self._record(path, method) for path, method in self._service.__mapping__().items()}
 
     def _record(self, path: str, method: Method) -> Method:
         async def call(stream: Stream[Message, Message]) -> None:
-            self._told(Call(now(), path.rpartition("/")[2]))
+            self._report(Call(now(), path.rpartition("/")[2]))
             await method.func(stream)
 
         return method._replace(func=call)

@@ -109,7 +109,7 @@ def _troubles(outcome: StormResult) -> Iterator[str]:
                 yield (
                     f"{scenario.daemon}, {scenario.sockets:,} sockets: {run.lost} lost, {run.notified_twice} notified "
                     f"more than once, {run.refused} refused, {run.retries} asked again, {run.wire_failures} failures "
-                    "on the wire" + (f"; {run.trouble}" if run.trouble else "")
+                    "on the wire" + (f"; {run.last_error}" if run.last_error else "")
                 )
 
 

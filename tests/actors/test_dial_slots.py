@@ -135,11 +135,11 @@ async def test_overdue_conversations_are_bounded_by_the_descriptors(autojump_clo
     slots = DialSlots(limit=1, expire_after=0.05, most_open=3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
-        held = [await slots.acquire() for _ in range(3)]
+        acquired = [await slots.acquire() for _ in range(3)]
         with trio.move_on_after(10) as scope:
             await slots.acquire()
         assert scope.cancelled_caught
-        held[0].release()
+        acquired[0].release()
         with trio.fail_after(1):
             await slots.acquire()
         nursery.cancel_scope.cancel()

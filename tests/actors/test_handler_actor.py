@@ -72,7 +72,7 @@ class Asker:
 
     def crash(self) -> None:
         """Crash the actor by a message that no actor sends."""
-        self.address.send_nowait(cast("m.HandlerMessage", Bomb()))
+        self.address.send_nowait(cast("m.HandlerMessage", PoisonMessage()))
 
 
 @asynccontextmanager
@@ -452,7 +452,7 @@ async def test_a_validate_that_is_withdrawn_too_late_changes_nothing(autojump_cl
 
 
 @attrs.define
-class Bomb:
+class PoisonMessage:
     """A message that no actor sends."""
 
 

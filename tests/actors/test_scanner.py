@@ -243,8 +243,8 @@ async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
     found: list[str] = []
     scan = stage.directory.scan
 
-    def recording(path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
-        for chunk in scan(path, known):
+    def recording(path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
+        for chunk in scan(path, known_inodes):
             found.extend(name for name, _ in chunk.found)
             yield chunk
 
@@ -302,10 +302,10 @@ async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: Mock
     """Fault 12: what is bound between the two is found once."""
 
     class Racing(MemoryDirectory):
-        def scan(self, path: str, known: Mapping[str, int]) -> Generator[Chunk, None, None]:
+        def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
             if path == SUB and not self.exists(f"{SUB}/b.sock"):
                 self.bind(f"{SUB}/b.sock")
-            return super().scan(path, known)
+            return super().scan(path, known_inodes)
 
     stage = scanned(Racing())
     stage.directory.mkdir(ROOT)

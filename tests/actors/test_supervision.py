@@ -15,14 +15,14 @@ from plugind.protocol.errors import ConfigError
 @attrs.define
 class Stage:
     intensity: RestartIntensity = RestartIntensity(restarts=3, period=10.0)
-    told: list[tuple[float, str, str]] = attrs.Factory(list)
+    reported: list[tuple[float, str, str]] = attrs.Factory(list)
     log: list[str] = attrs.Factory(list)
 
     def crashes(self) -> Crashes:
         return Crashes(self.intensity, self.tell)
 
     def tell(self, name: str, error: Exception) -> None:
-        self.told.append((trio.current_time(), name, str(error)))
+        self.reported.append((trio.current_time(), name, str(error)))
 
 
 async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock: MockClock) -> None:
@@ -50,7 +50,7 @@ async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock:
         await children.stop("b")
         await children.wait("b")
     assert stage.log == ["c", "a", "b"]
-    assert stage.told == []
+    assert stage.reported == []
 
 
 async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock: MockClock) -> None:
@@ -71,7 +71,7 @@ async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock
         children.start(ChildSpec("worker", run))
         await trio.sleep(100.0)
         await children.stop_all()
-    assert stage.told == [(1.0, "worker", "crash 1"), (2.0, "worker", "crash 2")]
+    assert stage.reported == [(1.0, "worker", "crash 1"), (2.0, "worker", "crash 2")]
     assert runs == 3
 
 
@@ -96,7 +96,7 @@ async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_do
         await trio.sleep(1.0)
         await children.stop_all()
     assert sorted(runs) == ["permanent", "permanent", "transient"]
-    assert stage.told == [(6.0, "permanent", "it ended, and should not have")]
+    assert stage.reported == [(6.0, "permanent", "it ended, and should not have")]
 
 
 async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_the_cause(
@@ -116,7 +116,7 @@ async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_t
     assert isinstance(error, GaveUpError)
     assert str(error) == "actors crashed more often than 3 in 10 s, the last was worker: OSError('again')"
     assert isinstance(error.__cause__, OSError)
-    assert [time for time, _, _ in stage.told] == [2.0, 4.0, 6.0, 8.0]
+    assert [time for time, _, _ in stage.reported] == [2.0, 4.0, 6.0, 8.0]
 
 
 async def test_crashes_that_are_rare_enough_are_mended_for_ever(autojump_clock: MockClock) -> None:
@@ -132,7 +132,7 @@ async def test_crashes_that_are_rare_enough_are_mended_for_ever(autojump_clock: 
         children.start(ChildSpec("worker", run))
         await trio.sleep(3600.0)
         await children.stop_all()
-    assert len(stage.told) == 1028
+    assert len(stage.reported) == 1028
 
 
 @pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])
@@ -150,7 +150,7 @@ async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
         async with trio.open_nursery() as nursery:
             Children(nursery, stage.crashes()).start(ChildSpec("worker", run))
     assert caught.value.exceptions == (error,)
-    assert stage.told == []
+    assert stage.reported == []
 
 
 async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
@@ -182,7 +182,7 @@ async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
         await children.stop("worker")
 
     assert stage.log == ["ran to its end"]
-    assert [(time, name) for time, name, _ in stage.told] == [(1.0, "worker")]
+    assert [(time, name) for time, name, _ in stage.reported] == [(1.0, "worker")]
 
 
 async def test_a_name_is_free_again_once_its_child_has_ended(autojump_clock: MockClock) -> None:

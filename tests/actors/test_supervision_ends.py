@@ -36,15 +36,15 @@ async def test_a_crash_during_a_cancellation_is_reported_and_the_child_is_not_re
     autojump_clock: MockClock,
 ) -> None:
     """Fault 85."""
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     async with trio.open_nursery() as nursery:
-        children = Children(nursery, Crashes(INTENSITY, lambda name, error: told.append((name, repr(error)))))
+        children = Children(nursery, Crashes(INTENSITY, lambda name, error: reported.append((name, repr(error)))))
         children.start(ChildSpec("a", crashing_as_it_is_cancelled(ValueError("late"))))
         await wait_all_tasks_blocked()
         with trio.fail_after(1):
             await children.stop("a")
-    assert [name for name, _ in told] == ["a"]
-    assert "late" in told[0][1]
+    assert [name for name, _ in reported] == ["a"]
+    assert "late" in reported[0][1]
 
 
 @pytest.mark.parametrize("error", [ConfigError("name another"), GaveUpError("too many")])

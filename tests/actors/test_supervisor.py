@@ -112,7 +112,7 @@ async def test_a_register_that_hangs_holds_a_stop_no_longer_than_the_grace(autoj
 
 
 async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockClock) -> None:
-    """Fault 87: nothing is owed before Register."""
+    """Fault 87: before Register there is nothing to deregister."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red(hang="get-info"))
         await trio.sleep(0.5)
@@ -163,7 +163,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, where: object, name: str, *, aft
 async def test_a_registration_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: before Register nothing is owed."""
+    """Fault 85: before Register there is nothing to deregister."""
     crashed = crash_once(monkeypatch, conversation, "check_info")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -178,7 +178,7 @@ async def test_a_registration_that_crashes_is_started_again(
 async def test_a_registration_that_crashes_after_register_is_deregistered_by_its_successor(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85, behaviour 36: the deregistration that is owed is done exactly once."""
+    """Fault 85, behaviour 36: the pending deregistration is made exactly once."""
     crash_once(monkeypatch, conversation, "RegistrationStatus")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -518,7 +518,7 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
             await ask(node)
         errors.append(str(caught.value))
 
-    async def deaf(self: object, message: object) -> None:
+    async def block(self: object, message: object) -> None:
         await trio.sleep_forever()
 
     with trio.fail_after(60):
@@ -526,8 +526,8 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
             with trio.CancelScope() as scope:
                 async with node:
                     await trio.sleep(1.0)
-                    monkeypatch.setattr(reconciler._Reconciler, "take", deaf)
-                    # It waits for a message already, and takes that one in.
+                    monkeypatch.setattr(reconciler._Reconciler, "take", block)
+                    # The reconciler waits in its old method already; the next message enters the new one.
                     simulated.directory.chmod("/plugins/a.sock")
                     await trio.sleep(1.0)
                     nursery.start_soon(asking)

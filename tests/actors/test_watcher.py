@@ -54,7 +54,7 @@ async def test_ten_paths_are_ten_sockets(autojump_clock: MockClock) -> None:
         for number in range(1, 11):
             stage.directory.bind(f"{ROOT}/{number}.sock")
         await stage.sent()
-        assert stage.known == {f"{ROOT}/{number}.sock": number for number in range(1, 11)}
+        assert stage.latest == {f"{ROOT}/{number}.sock": number for number in range(1, 11)}
 
 
 async def test_a_path_that_is_recreated_gets_a_newer_generation_each_time(autojump_clock: MockClock) -> None:

@@ -294,12 +294,12 @@ async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: 
             directory.bind(f"{ROOT}/{number}.sock")
 
     async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=3)) as stage:
-        assert sorted(stage.known) == [f"{ROOT}/{number}.sock" for number in range(3)]
+        assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in range(3)]
         assert stage.reports[-1].reason == "2 entries beyond the limit of 3 are not taken"
         stage.directory.unlink(f"{ROOT}/0.sock")
         stage.directory.unlink(f"{ROOT}/1.sock")
         await trio.sleep(11)
-        assert sorted(stage.known) == [f"{ROOT}/{number}.sock" for number in (2, 3, 4)]
+        assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in (2, 3, 4)]
         assert stage.reports[-1].reason is None
 
 

@@ -90,9 +90,9 @@ async def play(stage: Stage, operations: list[Operation]) -> None:
 def agrees(stage: Stage) -> None:
     """Check that each socket that is there is known under exactly one of its paths, and no other."""
     there = stage.directory.sockets(ROOT)
-    known = {path: there.get(path) for path in stage.sockets}
-    assert None not in known.values(), f"known and not there: {known}"
-    assert sorted(set(there.values())) == sorted(inode for inode in known.values() if inode)
+    inodes = {path: there.get(path) for path in stage.sockets}
+    assert None not in inodes.values(), f"known and not there: {inodes}"
+    assert sorted(set(there.values())) == sorted(inode for inode in inodes.values() if inode)
     assert stage.generations == sorted(set(stage.generations))
 
 
@@ -148,6 +148,6 @@ def test_a_recreated_socket_is_one_new_generation_for_each_batch_of_events(opera
                 removed = removed or operation[0] == "replace"
                 if removed and not stage.directory.delaying_events:
                     expected, removed = expected + 1, False
-                assert stage.known == {f"{ROOT}/a": expected}
+                assert stage.latest == {f"{ROOT}/a": expected}
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

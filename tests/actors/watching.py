@@ -61,7 +61,7 @@ class Stage:
     lines: list[Line] = attrs.Factory(list)
     reports: list[RootReported] = attrs.Factory(list)
     #: The latest generation of each path, and every generation so far.
-    known: dict[str, int] = attrs.Factory(dict)
+    latest: dict[str, int] = attrs.Factory(dict)
     generations: list[int] = attrs.Factory(list)
     #: The paths with a socket, by the latest message about each.
     sockets: set[str] = attrs.Factory(set)
@@ -84,11 +84,11 @@ class Stage:
             self.lines.pop()
         elif isinstance(message, SocketAppeared | EntryRefused):
             self.generations.append(message.generation)
-            self.known[message.path] = message.generation
+            self.latest[message.path] = message.generation
             if isinstance(message, SocketAppeared):
                 self.sockets.add(message.path)
         elif isinstance(message, SocketVanished):
-            assert self.known.pop(message.path) == message.generation
+            assert self.latest.pop(message.path) == message.generation
             self.sockets.discard(message.path)
 
 

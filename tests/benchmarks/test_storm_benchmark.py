@@ -21,7 +21,7 @@ from plugind.benchmarks.storm_run import StormRun, run_storm
 from plugind.tests.benchmarks.storms import TINY, three_storms
 
 ROOT = Path(__file__).parents[2]
-QUIET = {"lost": 0, "notified_twice": 0, "refused": 0, "retries": 0, "wire_failures": 0, "trouble": ""}
+QUIET = {"lost": 0, "notified_twice": 0, "refused": 0, "retries": 0, "wire_failures": 0, "last_error": ""}
 
 
 def _faults(run: StormRun) -> dict[str, object]:

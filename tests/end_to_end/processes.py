@@ -58,7 +58,7 @@ class Watch:
     _pieces: AsyncIterator[bytes]
     _rest: bytes = b""
     #: All changes so far.
-    told: list[Plugin] = attrs.field(factory=list)
+    changes: list[Plugin] = attrs.field(factory=list)
     #: The last change of each socket.
     now: dict[str, Plugin] = attrs.field(factory=dict)
 
@@ -70,10 +70,10 @@ class Watch:
                     self._rest += await anext(self._pieces)
                 line, self._rest = self._rest.split(b"\n", 1)
                 plugin: Plugin = json.loads(line)
-                self.told.append(plugin)
+                self.changes.append(plugin)
                 self.now[str(plugin["socket"])] = plugin
             return
-        raise AssertionError("it did not happen; changes: " + "\n".join(map(str, self.told)))
+        raise AssertionError("it did not happen; changes: " + "\n".join(map(str, self.changes)))
 
     async def state(self, path: str | Path, state: str, *, after: int = 0) -> Plugin:
         """Read until the socket is in ``state``, in a generation after ``after``, and return its description."""
@@ -93,7 +93,7 @@ class Watch:
 
     def states(self, path: str | Path) -> list[str]:
         """The states of one socket so far, in order."""
-        return [str(plugin["state"]) for plugin in self.told if plugin["socket"] == str(path)]
+        return [str(plugin["state"]) for plugin in self.changes if plugin["socket"] == str(path)]
 
 
 def number(value: object) -> int:

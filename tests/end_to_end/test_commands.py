@@ -39,8 +39,8 @@ CONTRACT = {
 SOON = "5"
 
 
-def attempts(told: list[Plugin]) -> set[tuple[object, object]]:
-    return {(said["socket"], said["attempt"]) for said in told}
+def attempts(changes: list[Plugin]) -> set[tuple[object, object]]:
+    return {(said["socket"], said["attempt"]) for said in changes}
 
 
 async def all_done(commands: Mapping[str, list[str]], status: str) -> dict[str, Done]:
@@ -74,7 +74,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
             await plugin.notified_registered()
             registered = await watch.state(good, "registered")
             waiting = await watch.state(hung, "waiting")
-            seen = len(watch.told)
+            seen = len(watch.changes)
             done = await all_done(
                 {
                     "ls": ["ls"],
@@ -90,7 +90,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
                 shared.status,
             )
             # What a retry does is to begin again: the first attempt of the same generation.
-            await watch.until(lambda watch: (str(hung), 1) in attempts(watch.told[seen:]))
+            await watch.until(lambda watch: (str(hung), 1) in attempts(watch.changes[seen:]))
             assert watch.now[str(hung)]["generation"] == waiting["generation"]
 
     assert {label: (ended.code, ended.err) for label, ended in done.items() if ended.code} == {

@@ -115,9 +115,9 @@ async def test_a_second_daemon_on_one_root_is_refused_in_one_line(shared: Daemon
     await shared.ready()
     # By another name, and beside a root that is free, it is still the same directory.
     roots = ["--root", str(tmp_path / "free"), "--root", f"{shared.root}/../{shared.root.name}/."]
-    told = refused(*roots, "--status", str(tmp_path / "status.sock"))
+    result = refused(*roots, "--status", str(tmp_path / "status.sock"))
     said = f"plugind: another plugind runs on {shared.root}: stop it, or choose another directory with --root"
-    assert told == (1, said)
+    assert result == (1, said)
     assert not (tmp_path / "status.sock").exists()
     await shared.plugins()
 

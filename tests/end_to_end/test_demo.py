@@ -50,7 +50,7 @@ def test_the_commands_that_the_demo_names_work_when_they_are_pasted() -> None:
                 if sum("  registered  " in line for line in shown) >= 6:
                     break
             script = PASTED + "\n".join(questions)
-            told = subprocess.run(
+            result = subprocess.run(
                 ["bash", "-euc", script], capture_output=True, text=True, timeout=DEADLINE, check=True
             )
             setting = PASTED + "\n".join([*questions[:2], watch])
@@ -66,10 +66,10 @@ def test_the_commands_that_the_demo_names_work_when_they_are_pasted() -> None:
         finally:
             demo.kill()
     status = Path(questions[1].partition("=")[2])
-    assert told.stderr == ""
-    assert told.stdout.splitlines()[0].split()[:3] == ["NAME", "TYPE", "STATE"]
-    assert "Name:       faulty.example.com\n" in told.stdout
-    assert told.stdout.endswith(f"trying {status.parent}/plugins/odd.sock now\n")
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[0].split()[:3] == ["NAME", "TYPE", "STATE"]
+    assert "Name:       faulty.example.com\n" in result.stdout
+    assert result.stdout.endswith(f"trying {status.parent}/plugins/odd.sock now\n")
     assert watch == "plugind watch"
     assert {"csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
     assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")

@@ -120,7 +120,7 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
             with trio.fail_after(DEADLINE):
                 assert await second.process.wait() == 1
             await watch.state(deprecated, "gone")
-            reasons = [str(said["reason"]) for said in watch.told if said["socket"] == str(deprecated)]
+            reasons = [str(said["reason"]) for said in watch.changes if said["socket"] == str(deprecated)]
             assert any(f"{deprecated} lies in a deprecated directory: move it" in reason for reason in reasons)
 
 
@@ -143,12 +143,12 @@ async def test_without_a_handler_the_example_plugin_exits_with_the_reason_and_on
                     capture_stderr=True,
                     check=False,
                 )
-            told = f"example plugin: not registered: {refusal.format(path)}\n"
-            assert (plugin.returncode, plugin.stderr.decode()) == (1, told)
+            message = f"example plugin: not registered: {refusal.format(path)}\n"
+            assert (plugin.returncode, plugin.stderr.decode()) == (1, message)
             await watch.state(path, "gone")
             async with started(*PLUGIND[1:], "fake", "--type", "ExamplePlugin", "--name", "b", "--socket", patient):
                 await watch.state(patient, "parked")
-            parked = {said["socket"]: said["reason"] for said in watch.told if said["state"] == "parked"}
+            parked = {said["socket"]: said["reason"] for said in watch.changes if said["state"] == "parked"}
             assert parked[str(patient)] == refusal.format(patient)
             assert parked.get(str(path), refusal.format(path)) == refusal.format(path)
 

@@ -50,7 +50,7 @@ async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_regis
         await watch.until(lambda watch: watch.now.get(str(path), {}).get("name") == NAME.format(29))
         last = await watch.state(path, "registered")
         assert last["attempt"] == 1
-        generations = [number(plugin["generation"]) for plugin in watch.told if plugin["socket"] == str(path)]
+        generations = [number(plugin["generation"]) for plugin in watch.changes if plugin["socket"] == str(path)]
         assert generations == sorted(generations)
         # Made and removed again, at once: nothing stays.
         path.unlink()

@@ -41,9 +41,9 @@ class Daemon:
     path: str
     inbox: trio.MemorySendChannel[StatusMessage]
 
-    async def show(self, name: str, state: StateName, reason: str | None = None, *, known: bool = True) -> None:
+    async def show(self, name: str, state: StateName, reason: str | None = None, *, with_info: bool = True) -> None:
         socket = f"/r/{name}.sock"
-        info = PluginInfo("CSIPlugin", name, socket, ("1.0.0",)) if known else None
+        info = PluginInfo("CSIPlugin", name, socket, ("1.0.0",)) if with_info else None
         await self.inbox.send(StateChanged(socket, "/r", 1, state, trio.current_time(), reason, 1, info=info))
 
     async def until(self, count: int) -> None:
@@ -86,7 +86,7 @@ async def test_the_commands_show_what_the_daemon_knows(tmp_path: Path, capsys: p
     path = str(tmp_path / "s")
     async with daemon(path) as node:
         await node.show("a", StateName.REGISTERED)
-        await node.show("b", StateName.WAITING, "no answer", known=False)
+        await node.show("b", StateName.WAITING, "no answer", with_info=False)
         await node.until(2)
         assert await command("ls", "--status", path) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -105,9 +105,9 @@ async def test_the_commands_show_what_the_daemon_knows(tmp_path: Path, capsys: p
 async def test_no_daemon_is_one_line_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "none")
     assert await command("ls", "--status", path) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
         f"plugind: no daemon answers at {path} (No such file or directory);"
         " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS\n"
     )
@@ -144,7 +144,7 @@ async def test_wait_says_at_its_timeout_why_each_is_not_registered(
     async with daemon(path) as node:
         await node.show("good", StateName.REGISTERED)
         await node.show("bad", StateName.PARKED, "no handler")
-        await node.show("quiet", StateName.WAITING, "no answer", known=False)
+        await node.show("quiet", StateName.WAITING, "no answer", with_info=False)
         await node.until(3)
         assert await command("wait", "good", "bad", "none", "--timeout", "0.3", "--status", path) == 1
         assert capsys.readouterr().err == (

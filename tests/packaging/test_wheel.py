@@ -29,18 +29,18 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     }
 
     with ZipFile(wheel) as archive:
-        held = set(archive.namelist())
+        contents = set(archive.namelist())
 
-    assert sorted(held - expected) == []
-    assert sorted(expected - held) == []
+    assert sorted(contents - expected) == []
+    assert sorted(expected - contents) == []
 
 
 def test_every_level_of_the_package_is_marked_as_typed(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
-        held = set(archive.namelist())
-    levels = {name.rpartition("/")[0] for name in held if name.endswith("/__init__.py")}
+        contents = set(archive.namelist())
+    levels = {name.rpartition("/")[0] for name in contents if name.endswith("/__init__.py")}
     assert "plugind/actors/io/grpc_client" in levels
-    assert sorted(level for level in levels if f"{level}/py.typed" not in held) == []
+    assert sorted(level for level in levels if f"{level}/py.typed" not in contents) == []
 
 
 def test_every_package_of_the_repository_is_named_in_pyproject() -> None:

@@ -244,7 +244,7 @@ class Node:
     def carry_out(self, effect: w.Effect) -> None:
         match effect:
             case w.Send():
-                self.rules.told(effect.path, effect.message)
+                self.rules.sent(effect.path, effect.message)
                 self.actors[effect.path].send_nowait(effect.message)
             case w.StartRegistration():
                 self.start(effect)
@@ -273,14 +273,14 @@ class Node:
             actor.handler = effect.to_deregister.handler
             actor.enter(*lifecycle.resume(effect.appeared, effect.to_deregister.info, effect.to_deregister.generation))
 
-    def picks(self, *, trouble: bool, goes_well: bool | None = None) -> list[Pick]:
+    def picks(self, *, faults: bool, goes_well: bool | None = None) -> list[Pick]:
         """Return what may happen next; without ``trouble`` all goes well and no timer elapses.
 
         With it, calls go as ``goes_well`` says, or by chance where it says nothing.
         """
 
         def well() -> bool:
-            return not trouble or (self.rng.random() < 0.7 if goes_well is None else goes_well)
+            return not faults or (self.rng.random() < 0.7 if goes_well is None else goes_well)
 
         picks: list[Pick] = [lambda sender=sender: self.deliver(sender) for sender, mail in self.mail.items() if mail]  # type: ignore[misc]
         for actor in self.actors.values():
@@ -290,7 +290,7 @@ class Node:
                 picks.append(actor.read)
             elif isinstance(actor.waiting, s.Dial | s.AskInfo | s.Notify):
                 picks.append(lambda actor=actor: actor.outcome(well=well()))  # type: ignore[misc]
-            elif trouble and isinstance(actor.waiting, s.StartTimer | s.ClaimName):
+            elif faults and isinstance(actor.waiting, s.StartTimer | s.ClaimName):
                 picks.append(lambda actor=actor: actor.outcome(well=False))  # type: ignore[misc]
         for handler in self.everyone():
             for name, lane in handler.lanes.items():
@@ -301,7 +301,7 @@ class Node:
     def run(self, steps: int) -> None:
         """Let so many things happen, good and bad."""
         for _ in range(steps):
-            picks = self.picks(trouble=True)
+            picks = self.picks(faults=True)
             if not picks:
                 return
             self.rng.choice(picks)()
@@ -309,12 +309,12 @@ class Node:
     def settle(self) -> None:
         """Let all happen that goes well, until nothing is left to; timers elapse a few times at last."""
         for _ in range(8):
-            while picks := self.picks(trouble=False):
+            while picks := self.picks(faults=False):
                 self.rng.choice(picks)()
             for actor in self.actors.values():
                 if not actor.dead and isinstance(actor.waiting, s.StartTimer):
                     actor.outcome(well=True)
-        while picks := self.picks(trouble=False):
+        while picks := self.picks(faults=False):
             self.rng.choice(picks)()
 
     # --- what came of it ---

@@ -1,7 +1,7 @@
-"""What must hold on every node, told from outside: from what plugins and handlers are asked, and in which order.
+"""The rules that hold on every node, checked from the calls of plugins and handlers and from their order.
 
-A second opinion on `plugind.protocol.lifecycle` and `plugind.protocol.world`, which knows none of their states but
-for the count of tries. The rules are those of docs/simulation.md, as far as they need no clock.
+They check ``plugind.protocol.lifecycle`` and ``plugind.protocol.world`` independently: they use nothing of their states
+but the count of tries. The rules are those of docs/simulation.md, as far as they need no clock.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ def instance_of(ask: m.Ask) -> Instance:
 
 @attrs.define(eq=False)
 class Rules:
-    """Checks each word as it is said."""
+    """Checks each call and each message as it is made."""
 
     policies: dict[str, InstancePolicy] = attrs.Factory(dict)
-    #: The plugin that was asked to be registered at a path, and not yet let go.
-    held: dict[str, m.Register] = attrs.Factory(dict)
-    #: Those of them of which the handler said that it has them.
+    #: The Register of each path that no Deregister has undone yet.
+    registered: dict[str, m.Register] = attrs.Factory(dict)
+    #: Instances whose Register succeeded.
     taken: set[Instance] = attrs.Factory(set)
-    #: Instances that the handler found valid, and that were not asked to be registered since.
+    #: Instances that passed validation and had no Register since.
     valid: set[Instance] = attrs.Factory(set)
-    #: Those that are being let go: asked, and not answered.
+    #: The Deregister of each path that is not answered yet.
     leaving: dict[str, m.Deregister] = attrs.Factory(dict)
-    #: What the plugin at each path said that it is, when it last asked for its name.
+    #: The info of the plugin at each path when it last claimed its name.
     claimed: dict[str, PluginInfo] = attrs.Factory(dict)
-    #: Held ones that were told to go.
-    told_to_go: set[str] = attrs.Factory(set)
-    #: Paths whose actor crashed: it may be said again what was said, and later than else.
-    excused: set[str] = attrs.Factory(set)
-    #: A stop was asked: whoever is admitted was told of the stop before, and does nothing with it.
+    #: Registered paths whose actor got a message that makes it leave.
+    must_leave: set[str] = attrs.Factory(set)
+    #: Paths whose actor crashed: calls may be repeated, and may come later than usual.
+    crashed_paths: set[str] = attrs.Factory(set)
+    #: Whether a stop was requested. An actor that is admitted later got the stop first, and ignores its admission.
     stopping: bool = False
-    #: How often each path was tried since something allowed it a fresh start.
+    #: How often each path was tried since its last fresh start.
     tries: dict[str, int] = attrs.Factory(lambda: defaultdict(int))
-    #: How often the plugin was told of its registration, without success, since it was registered.
+    #: How often the plugin was notified of its registration since it was registered.
     notify_tries: dict[str, int] = attrs.Factory(lambda: defaultdict(int))
 
-    # --- what a handler is asked ---
+    # --- calls of handlers ---
 
     def asked(self, ask: m.Ask) -> None:
         path, instance = ask.plugin.socket, instance_of(ask)
         match ask:
             case m.Validate():
-                assert path not in self.held, f"{path} is validated while it is registered"
+                assert path not in self.registered, f"{path} is validated while it is registered"
                 self.valid.discard(instance)
-                self.excused.discard(path)
+                self.crashed_paths.discard(path)
             case m.Register():
                 assert instance in self.valid, f"{instance} is registered without a Validate"
-                assert path not in self.held, f"{path} is registered twice"
+                assert path not in self.registered, f"{path} is registered twice"
                 self._check_alone(ask.plugin.socket, ask.plugin.type, ask.plugin.name)
                 self.valid.discard(instance)
-                self.held[path] = ask
+                self.registered[path] = ask
                 self.notify_tries[path] = 0
             case m.Deregister():
                 self._check_deregister(ask)
@@ -74,50 +74,50 @@ class Rules:
             assert not others, f"{path} is registered beside {others}"
 
     def _others(self, path: str, plugin_type: str, name: str) -> list[str]:
-        held = [held.plugin for other, held in self.held.items() if other != path]
-        return [other.socket for other in held if (other.type, other.name) == (plugin_type, name)]
+        others = [ask.plugin for other, ask in self.registered.items() if other != path]
+        return [other.socket for other in others if (other.type, other.name) == (plugin_type, name)]
 
-    def told(self, path: str, message: m.RegistrationMessage) -> None:
-        """Behaviours 20, 21 and 37: who is told to go is let go before another of that name is admitted."""
+    def sent(self, path: str, message: m.RegistrationMessage) -> None:
+        """Behaviours 20, 21 and 37: a plugin that must leave is deregistered before another of its name is admitted."""
         match message:
             case m.SocketAppeared() | m.SocketVanished() | m.HandlerWithdrawn():
-                if path in self.held:
-                    self.told_to_go.add(path)
+                if path in self.registered:
+                    self.must_leave.add(path)
             case m.StopAsked() | m.StopForced():
                 self.stopping = True
             case m.Admitted() if not self.stopping:
                 info = self.claimed[path]
                 self._check_alone(path, info.type, info.name)
-                going = self.told_to_go & set(self._others(path, info.type, info.name))
-                assert not going, f"{path} is admitted before {going} are let go"
+                leaving = self.must_leave & set(self._others(path, info.type, info.name))
+                assert not leaving, f"{path} is admitted before {leaving} are deregistered"
             case _:
                 pass
 
     def _check_deregister(self, ask: m.Deregister) -> None:
         path = ask.plugin.socket
-        if path in self.excused:
+        if path in self.crashed_paths:
             return
-        held = self.held.get(path)
-        assert held is not None, f"{path} is let go, and is not registered"
-        assert held.plugin == ask.plugin, "what is let go is what was registered"
-        assert path not in self.leaving, f"{path} is let go twice"
+        registered = self.registered.get(path)
+        assert registered is not None, f"{path} is deregistered without a Register"
+        assert registered.plugin == ask.plugin, "the plugin of a Deregister is that of its Register"
+        assert path not in self.leaving, f"{path} is deregistered twice"
 
     def answered(self, ask: m.Ask, *, ok: bool) -> None:
         instance = instance_of(ask)
         match ask:
             case m.Validate() if ok:
                 self.valid.add(instance)
-            case m.Register() if ok and self.held.get(ask.plugin.socket) is ask:
+            case m.Register() if ok and self.registered.get(ask.plugin.socket) is ask:
                 self.taken.add(instance)
             case m.Deregister():
                 self.taken.discard(instance)
-                self.held.pop(ask.plugin.socket, None)
+                self.registered.pop(ask.plugin.socket, None)
                 self.leaving.pop(ask.plugin.socket, None)
-                self.told_to_go.discard(ask.plugin.socket)
+                self.must_leave.discard(ask.plugin.socket)
             case _:
                 pass
 
-    # --- what a plugin is asked, and when ---
+    # --- calls of plugins ---
 
     def stepped(self, path: str, before: s.State, event: s.Event, after: s.State) -> None:
         if after != before and is_fresh(before, event):
@@ -126,35 +126,37 @@ class Rules:
     def performed(self, path: str, state: s.State, command: s.Command) -> None:
         match command:
             case s.Dial():
-                if path not in self.held:
+                if path not in self.registered:
                     self.tries[path] += 1
             case s.AskInfo():
-                assert path not in self.held
+                assert path not in self.registered
             case s.Notify(error=None):
-                assert (path, state.generation) in self.taken, f"{path} is told of what was not registered"
+                assert (path, state.generation) in self.taken, (
+                    f"{path} is notified of a registration that does not exist"
+                )
                 self.notify_tries[path] += 1
             case s.Notify():
-                assert (path, state.generation) not in self.taken, f"{path} is registered, and is told that it is not"
+                assert (path, state.generation) not in self.taken, f"{path} is registered, and is notified of a failure"
             case s.StartTimer():
                 pending = s.pending_deregistration(state) is not None
-                assert pending == (path in self.held)
+                assert pending == (path in self.registered)
                 expected = self.tries[path] if not pending else None
                 assert expected is None or command.failures == expected, f"{path}: {command} after {expected} tries"
             case _:
                 pass
 
     def crashed(self, path: str) -> None:
-        # What it asked of the handler goes on, and its successor lets go of what may have come of it.
-        self.excused.add(path)
+        # Its calls to the handler go on, and its successor deregisters what they may have registered.
+        self.crashed_paths.add(path)
 
     def check_rest(self, registered: set[Instance]) -> None:
-        """When nothing is under way, what is held is what the handlers have."""
+        """Check, with no call under way, that exactly the plugins with a Register are registered at their handlers."""
         assert not self.leaving
-        assert {instance_of(held) for held in self.held.values()} == registered == self.taken
+        assert {instance_of(ask) for ask in self.registered.values()} == registered == self.taken
 
 
 def is_fresh(before: s.State, event: s.Event) -> bool:
-    """Whether an event that changes something lets a path begin with its first try again (behaviour 23)."""
+    """Whether an event that changes the state resets the count of tries (behaviour 23)."""
     parked = isinstance(before, s.Parked)
     if isinstance(before, s.Refusing | s.Leaving):
         parked = isinstance(before.then, s.ThenPark)

@@ -56,135 +56,135 @@ NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
 )
 def test_a_known_socket_that_is_looked_at_again(after: Found, marks: int, trusted: bool, expected: str) -> None:
     """Behaviours 3, 9 and 13, faults 10 and 11."""
-    known = discovery()
+    tree = discovery()
     before = found(7, 5)
-    known.observe(A, before, time=1.0)
-    assert known.take().messages == [appeared(A, 1, before, 1.0)]
-    known.observe(A, after, marks, time=2.0, trusted=trusted)
+    tree.observe(A, before, time=1.0)
+    assert tree.take().messages == [appeared(A, 1, before, 1.0)]
+    tree.observe(A, after, marks, time=2.0, trusted=trusted)
     follows = {NEW: [appeared(A, 2, after, 2.0)], TOUCHED: [SocketTouched(A, 1)], NOTHING: []}
-    assert known.take().messages == follows[expected]
-    assert known.sockets == 1
-    known.observe(A, after, time=3.0)
-    assert known.take().messages == []
+    assert tree.take().messages == follows[expected]
+    assert tree.sockets == 1
+    tree.observe(A, after, time=3.0)
+    assert tree.take().messages == []
 
 
 def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -> None:
     """Behaviour 9: DELETE, a look that finds the new socket already, then its CREATE."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    known.observe(A, found(7), LOOK | REMOVED, time=0.0)
-    known.observe(A, found(7), LOOK, time=0.0)
-    assert known.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    tree.observe(A, found(7), LOOK | REMOVED, time=0.0)
+    tree.observe(A, found(7), LOOK, time=0.0)
+    assert tree.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
 
 
 def test_only_a_known_entry_can_vanish() -> None:
     """Behaviour 8."""
-    known = discovery()
-    known.observe(A, None, LOOK | REMOVED, time=0.0)
-    known.observe(B, found(3, kind=Kind.OTHER), LOOK | REMOVED, time=0.0)
-    assert known.take().messages == []
-    known.observe(A, found(7), time=0.0)
-    known.observe(A, None, LOOK | REMOVED, time=0.0)
-    known.observe(A, None, LOOK | REMOVED, time=0.0)
-    assert known.take().messages == [appeared(A, 1, found(7)), SocketVanished(A, 1)]
-    assert known.paths() == frozenset()
+    tree = discovery()
+    tree.observe(A, None, LOOK | REMOVED, time=0.0)
+    tree.observe(B, found(3, kind=Kind.OTHER), LOOK | REMOVED, time=0.0)
+    assert tree.take().messages == []
+    tree.observe(A, found(7), time=0.0)
+    tree.observe(A, None, LOOK | REMOVED, time=0.0)
+    tree.observe(A, None, LOOK | REMOVED, time=0.0)
+    assert tree.take().messages == [appeared(A, 1, found(7)), SocketVanished(A, 1)]
+    assert tree.paths() == frozenset()
 
 
 def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
     """Behaviour 5."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    known.take()
-    known.observe(A, found(8, kind=Kind.OTHER), LOOK, time=0.0)
-    assert known.take().messages == [SocketVanished(A, 1)]
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    tree.take()
+    tree.observe(A, found(8, kind=Kind.OTHER), LOOK, time=0.0)
+    assert tree.take().messages == [SocketVanished(A, 1)]
 
 
 def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
     """After a restart of the watcher, a known identity is not new, unless a removal was seen."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0, first=True)
-    known.observe(B, found(8), REMOVED, time=0.0, first=True)
-    assert known.take().messages == [appeared(A, 1, found(7), first=True), appeared(B, 2, found(8))]
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0, first=True)
+    tree.observe(B, found(8), REMOVED, time=0.0, first=True)
+    assert tree.take().messages == [appeared(A, 1, found(7), first=True), appeared(B, 2, found(8))]
 
 
 @pytest.mark.parametrize("other", [directory(9), found(9, kind=Kind.SYMLINK)])
 def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other: Found) -> None:
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    known.take()
-    known.observe(A, other, LOOK, time=0.0)
-    changes = known.take()
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    tree.take()
+    tree.observe(A, other, LOOK, time=0.0)
+    changes = tree.take()
     assert changes.messages[0] == SocketVanished(A, 1)
-    assert known.sockets == 0
+    assert tree.sockets == 0
     if other.kind is Kind.DIRECTORY:
         assert changes.messages[1:] == []
         assert changes.enter == [A]
-        known.observe(A, found(7), LOOK, time=0.0)
-        changes = known.take()
+        tree.observe(A, found(7), LOOK, time=0.0)
+        changes = tree.take()
         assert changes.leave == [A]
         assert changes.messages == [appeared(A, 2, found(7))]
     else:
         reason = "a symbolic link, and links are not followed"
         assert changes.messages[1:] == [EntryRefused(A, 2, ROOT, reason, 0.0)]
-        known.observe(A, found(7), LOOK, time=0.0)
-        assert known.take().messages == [SocketVanished(A, 2), appeared(A, 3, found(7))]
-    assert known.sockets == 1
+        tree.observe(A, found(7), LOOK, time=0.0)
+        assert tree.take().messages == [SocketVanished(A, 2), appeared(A, 3, found(7))]
+    assert tree.sockets == 1
 
 
 def test_a_hard_link_is_refused_until_the_first_name_is_removed() -> None:
     """Fault 8."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    assert known.hard_link_of(A, found(7)) is None
-    assert known.hard_link_of(B, found(7)) == A
-    known.observe(B, found(7), time=0.0)
-    assert known.take().messages[1:] == [EntryRefused(B, 2, ROOT, f"a hard link of {A}", 0.0)]
-    known.observe(B, found(7), time=0.0)
-    assert known.take().messages == []
-    known.observe(A, None, time=0.0)
-    changes = known.take()
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    assert tree.hard_link_of(A, found(7)) is None
+    assert tree.hard_link_of(B, found(7)) == A
+    tree.observe(B, found(7), time=0.0)
+    assert tree.take().messages[1:] == [EntryRefused(B, 2, ROOT, f"a hard link of {A}", 0.0)]
+    tree.observe(B, found(7), time=0.0)
+    assert tree.take().messages == []
+    tree.observe(A, None, time=0.0)
+    changes = tree.take()
     assert (changes.messages, changes.again) == ([SocketVanished(A, 1)], [B])
-    known.observe(B, found(7), time=0.0)
-    assert known.take().messages == [SocketVanished(B, 2), appeared(B, 3, found(7))]
+    tree.observe(B, found(7), time=0.0)
+    assert tree.take().messages == [SocketVanished(B, 2), appeared(B, 3, found(7))]
 
 
 def test_the_other_name_of_a_socket_is_accepted_when_the_first_name_is_bound_again() -> None:
     """Faults 8 and 10."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    known.observe(B, found(7), time=0.0)
-    known.take()
-    known.observe(A, found(8), LOOK | REMOVED, time=0.0)
-    assert known.take().again == [B]
-    known.observe(B, found(7), time=0.0)
-    assert known.take().messages == [SocketVanished(B, 2), appeared(B, 4, found(7))]
-    assert known.sockets == 2
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    tree.observe(B, found(7), time=0.0)
+    tree.take()
+    tree.observe(A, found(8), LOOK | REMOVED, time=0.0)
+    assert tree.take().again == [B]
+    tree.observe(B, found(7), time=0.0)
+    assert tree.take().messages == [SocketVanished(B, 2), appeared(B, 4, found(7))]
+    assert tree.sockets == 2
 
 
 def test_the_remaining_hard_links_are_looked_at_when_the_first_name_is_removed() -> None:
     """Fault 8."""
-    known = discovery()
+    tree = discovery()
     for path in (A, B, C):
-        known.observe(path, found(7), time=0.0)
-    known.observe(B, None, time=0.0)
-    known.take()
-    known.observe(A, None, time=0.0)
-    assert known.take().again == [C]
+        tree.observe(path, found(7), time=0.0)
+    tree.observe(B, None, time=0.0)
+    tree.take()
+    tree.observe(A, None, time=0.0)
+    assert tree.take().again == [C]
 
 
 def test_the_discovery_keeps_nothing_of_removed_entries() -> None:
     """A node that runs for a year sees millions of names."""
-    known = discovery()
+    tree = discovery()
     for path in (A, B, B, A):
-        known.observe(path, None if path in known.paths() else found(7), time=0.0)
-    assert (known.paths(), known.children(ROOT)) == (frozenset(), {})
-    assert not known._others
-    assert not known._owners
+        tree.observe(path, None if path in tree.paths() else found(7), time=0.0)
+    assert (tree.paths(), tree.children(ROOT)) == (frozenset(), {})
+    assert not tree._others
+    assert not tree._owners
 
 
 def test_a_removed_directory_removes_everything_below_it() -> None:
     """Behaviour 10, for any directory."""
-    known = discovery()
+    tree = discovery()
     for path, seen in {
         "/r/x": directory(2),
         "/r/x/y": directory(3),
@@ -192,76 +192,76 @@ def test_a_removed_directory_removes_everything_below_it() -> None:
         "/r/x/a.sock": found(7),
         "/r/xa.sock": found(9),
     }.items():
-        known.observe(path, seen, time=0.0)
-    assert known.take().enter == ["/r/x", "/r/x/y"]
-    assert known.subdirectories(ROOT) == ["/r/x"]
-    known.observe("/r/x", None, LOOK | REMOVED, time=0.0)
-    changes = known.take()
+        tree.observe(path, seen, time=0.0)
+    assert tree.take().enter == ["/r/x", "/r/x/y"]
+    assert tree.subdirectories(ROOT) == ["/r/x"]
+    tree.observe("/r/x", None, LOOK | REMOVED, time=0.0)
+    changes = tree.take()
     assert changes.messages == [SocketVanished("/r/x/a.sock", 2), SocketVanished("/r/x/y/b.sock", 1)]
     assert changes.leave == ["/r/x", "/r/x/y"]
-    assert known.paths() == {"/r/xa.sock"}
+    assert tree.paths() == {"/r/xa.sock"}
 
 
 @pytest.mark.parametrize(("inode", "marks"), [(2, LOOK | REMOVED), (5, 0)])
 def test_a_replaced_directory_is_entered_again(inode: int, marks: int) -> None:
     """Faults 14 to 16, for any directory: its entries are new, whatever their identity."""
-    known = discovery()
-    known.observe("/r/x", directory(2), time=0.0)
-    known.observe("/r/x/a.sock", found(7), time=0.0)
-    known.take()
-    known.observe("/r/x", directory(inode), marks, time=0.0)
-    changes = known.take()
+    tree = discovery()
+    tree.observe("/r/x", directory(2), time=0.0)
+    tree.observe("/r/x/a.sock", found(7), time=0.0)
+    tree.take()
+    tree.observe("/r/x", directory(inode), marks, time=0.0)
+    changes = tree.take()
     assert (changes.leave, changes.messages, changes.enter) == (["/r/x"], [SocketVanished("/r/x/a.sock", 1)], ["/r/x"])
-    known.observe("/r/x/a.sock", found(7), time=0.0)
-    assert known.take().messages == [appeared("/r/x/a.sock", 2, found(7))]
+    tree.observe("/r/x/a.sock", found(7), time=0.0)
+    assert tree.take().messages == [appeared("/r/x/a.sock", 2, found(7))]
 
 
 def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
     """Seed 3195: a late event of a removed directory led to a socket in its successor, which was not entered yet."""
-    known = discovery()
-    known.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
-    known.observe("/r/x/y", directory(3), LOOK, time=0.0)
-    known.observe("/r/x/l", found(9, kind=Kind.SYMLINK), LOOK, time=0.0)
-    changes = known.take()
-    assert (changes.messages, changes.enter, known.paths(), known.sockets) == ([], [], frozenset(), 0)
-    known.observe("/r/x", directory(2), time=0.0)
-    known.observe("/r/x/a.sock", found(7), time=0.0)
-    assert known.take().messages == [appeared("/r/x/a.sock", 1, found(7))]
-    assert known.missing("/r/x", set()) == ["/r/x/a.sock"]
+    tree = discovery()
+    tree.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
+    tree.observe("/r/x/y", directory(3), LOOK, time=0.0)
+    tree.observe("/r/x/l", found(9, kind=Kind.SYMLINK), LOOK, time=0.0)
+    changes = tree.take()
+    assert (changes.messages, changes.enter, tree.paths(), tree.sockets) == ([], [], frozenset(), 0)
+    tree.observe("/r/x", directory(2), time=0.0)
+    tree.observe("/r/x/a.sock", found(7), time=0.0)
+    assert tree.take().messages == [appeared("/r/x/a.sock", 1, found(7))]
+    assert tree.missing("/r/x", set()) == ["/r/x/a.sock"]
 
 
 def test_a_directory_that_is_looked_at_again_stays() -> None:
     """Behaviour 9, for directories."""
-    known = discovery()
-    known.observe("/r/x", directory(2), time=0.0)
-    known.take()
-    known.observe("/r/x", found(2, 99, Kind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
-    changes = known.take()
+    tree = discovery()
+    tree.observe("/r/x", directory(2), time=0.0)
+    tree.take()
+    tree.observe("/r/x", found(2, 99, Kind.DIRECTORY), LOOK | ATTRIBUTES, time=0.0)
+    changes = tree.take()
     assert (changes.messages, changes.enter, changes.leave) == ([], [], [])
 
 
 def test_missing_names_are_known_and_not_in_the_listing() -> None:
     """Behaviour 14."""
-    known = discovery()
-    known.observe(A, found(7), time=0.0)
-    known.observe(B, found(8), time=0.0)
-    known.observe("/r/x", directory(2), time=0.0)
-    assert known.missing(ROOT, {"b.sock", "new.sock"}) == [A, "/r/x"]
-    assert known.children(ROOT) == {"a.sock": 7, "b.sock": 8, "x": 0}
-    assert known.missing("/r/unknown", {"a"}) == []
+    tree = discovery()
+    tree.observe(A, found(7), time=0.0)
+    tree.observe(B, found(8), time=0.0)
+    tree.observe("/r/x", directory(2), time=0.0)
+    assert tree.missing(ROOT, {"b.sock", "new.sock"}) == [A, "/r/x"]
+    assert tree.children(ROOT) == {"a.sock": 7, "b.sock": 8, "x": 0}
+    assert tree.missing("/r/unknown", {"a"}) == []
 
 
 def test_entries_beyond_the_depth_or_over_the_limit_are_ignored() -> None:
     """Faults 13 and 48."""
-    known = discovery(max_depth=1, max_entries=2)
-    known.observe("/r/x", directory(2), time=0.0)
-    known.observe("/r/x/y", directory(3), time=0.0)
+    tree = discovery(max_depth=1, max_entries=2)
+    tree.observe("/r/x", directory(2), time=0.0)
+    tree.observe("/r/x/y", directory(3), time=0.0)
     reason = "a directory more than 1 levels below the root"
-    assert known.take().messages == [EntryRefused("/r/x/y", 1, ROOT, reason, 0.0)]
-    known.observe(A, found(7), time=0.0)
-    known.observe("/r/z", directory(4), time=0.0)
-    assert known.take().messages == []
-    assert known.over_limit == 2
-    known.observe("/r/x/y", None, time=0.0)
-    known.observe(A, found(7), time=0.0)
-    assert known.take().messages == [SocketVanished("/r/x/y", 1), appeared(A, 2, found(7))]
+    assert tree.take().messages == [EntryRefused("/r/x/y", 1, ROOT, reason, 0.0)]
+    tree.observe(A, found(7), time=0.0)
+    tree.observe("/r/z", directory(4), time=0.0)
+    assert tree.take().messages == []
+    assert tree.over_limit == 2
+    tree.observe("/r/x/y", None, time=0.0)
+    tree.observe(A, found(7), time=0.0)
+    assert tree.take().messages == [SocketVanished("/r/x/y", 1), appeared(A, 2, found(7))]

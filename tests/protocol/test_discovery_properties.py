@@ -107,8 +107,8 @@ class Sent:
                 assert message.generation > self.newest
                 self.newest, self.refused[path] = message.generation, message
             case SocketVanished():
-                known = self.sockets.pop(path, None) or self.refused.pop(path)
-                assert known.generation == message.generation
+                previous = self.sockets.pop(path, None) or self.refused.pop(path)
+                assert previous.generation == message.generation
             case SocketTouched():
                 assert self.sockets[path].generation == message.generation
                 self.touches.append(path)
@@ -239,7 +239,7 @@ class Pairs:
         return [path for path, number in self.pairs if number == descriptor]
 
     def has(self, path: str) -> bool:
-        return any(path == known for known, _ in self.pairs)
+        return any(path == watched for watched, _ in self.pairs)
 
     def mark(self, path: str, bits: int) -> None:
         self.marks[path] = self.marks.get(path, 0) | LOOK | bits
@@ -280,7 +280,7 @@ def test_watches_agree_with_a_list_of_pairs(steps: list[tuple[str, str, int] | t
                 watches.add_parent(descriptor)
                 model.parent = descriptor
             case ("drop", str() as path, _):
-                descriptors = [number for known, number in model.pairs if known == path]
+                descriptors = [number for watched, number in model.pairs if watched == path]
                 model.pairs = [pair for pair in model.pairs if pair[0] != path]
                 model.trusted.discard(path)
                 last = [number for number in descriptors if not model.of(number) and number != model.parent]

@@ -231,10 +231,10 @@ def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_notified(
     """Behaviours 29 to 32 and fault 77, in the reference's own words."""
     refusing = after(*events)
     assert isinstance(refusing, s.Refusing)
-    _, told = lifecycle.step(after(*events[:-1]), events[-1])
+    _, commands = lifecycle.step(after(*events[:-1]), events[-1])
     settled, _ = lifecycle.step(refusing, delivery)
 
-    assert told[-1] == s.Notify(error)
+    assert commands[-1] == s.Notify(error)
     assert isinstance(settled, s.Waiting | s.Parked | s.Leaving)
     assert settled.reason == error
 
@@ -512,7 +512,7 @@ def test_nothing_begins_anew_once_a_stop_was_asked(way: tuple[s.Event, ...], eve
     assert lifecycle.step(leaving, appeared(3)) == (leaving, ())
 
 
-# --- nudges -----------------------------------------------------------------------------------------------------------
+# --- retriggers -------------------------------------------------------------------------------------------------------
 
 
 def test_a_retry_on_request_starts_the_backoff_afresh() -> None:

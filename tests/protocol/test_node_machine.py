@@ -122,8 +122,8 @@ class NodeMachine(RuleBasedStateMachine):
     def the_watcher_is_restarted(self, lost: set[str]) -> None:
         """Fault 85: some went meanwhile, which no message tells; those that stayed are no news, under newer numbers."""
         for path in sorted(lost):
-            for known in (self.node.there, self.seen, self.refused):
-                known.pop(path, None)
+            for entries in (self.node.there, self.seen, self.refused):
+                entries.pop(path, None)
         for path in sorted(self.node.there):
             identity = m.Identity(1, self.node.there[path], self.node.there[path])
             self.node.generation += 1
@@ -159,7 +159,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     def happen(self, choices: list[int]) -> None:
         for choice in choices:
-            picks = self.node.picks(trouble=True, goes_well=choice < 224)
+            picks = self.node.picks(faults=True, goes_well=choice < 224)
             if not picks:
                 return
             picks[choice % len(picks)]()

@@ -86,11 +86,11 @@ def test_an_event_is_one_line_in_each_form(message: str, fields: dict[str, Field
     for line in (text, shown_json):
         assert line.splitlines() == [line[:-1]]
         line.encode("utf-8")
-    told = {key: value for key, value in fields.items() if value is not None}
-    assert list(fields_of(text[:-1])) == ["time", "level", "msg", *told]
+    present = {key: value for key, value in fields.items() if value is not None}
+    assert list(fields_of(text[:-1])) == ["time", "level", "msg", *present]
     read = json.loads(shown_json)
-    assert list(read) == ["time", "level", "msg", *told]
-    for key, value in told.items():
+    assert list(read) == ["time", "level", "msg", *present]
+    for key, value in present.items():
         assert read[key] == (encodable(value) if isinstance(value, str) else value)
         if isinstance(value, int):
             assert fields_of(text[:-1])[key] == str(value).lower()
@@ -138,10 +138,10 @@ def test_to_escape_again_changes_nothing(text: str) -> None:
 def test_all_bytes_of_a_file_name_are_shown(name: bytes) -> None:
     """Fault 21: from what is shown, the name can be had again."""
     text = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
-    told = re.sub(r"\\(\\|x[89a-f][0-9a-f])", lambda m: "\\" if m[1] == "\\" else f"\0{m[1][1:]}", encodable(text))
+    marked = re.sub(r"\\(\\|x[89a-f][0-9a-f])", lambda m: "\\" if m[1] == "\\" else f"\0{m[1][1:]}", encodable(text))
     back = b"".join(
         bytes.fromhex(part[:2]) + part[2:].encode() if number else part.encode()
-        for number, part in enumerate(told.split("\0"))
+        for number, part in enumerate(marked.split("\0"))
     )
     assert back == name
 
@@ -171,13 +171,13 @@ def test_a_deadline_is_never_too_short_and_at_most_a_unit_too_long(seconds: floa
     match = re.fullmatch(r"grpc-timeout=([1-9][0-9]{0,7})([umSMH])", f"{name!s}={value!s}")
     assert match is not None
     unit = UNITS[match[2]]
-    told = int(match[1]) * unit
-    assert told >= seconds * (1 - 1e-12)
+    written = int(match[1]) * unit
+    assert written >= seconds * (1 - 1e-12)
     # Each coarser unit rounds up once more.
-    assert told <= seconds + unit * 1.1 or told == unit == 1e-6
+    assert written <= seconds + unit * 1.1 or written == unit == 1e-6
     if match[2] != "u":
         finer = UNITS["umSMH"["umSMH".index(match[2]) - 1]]
-        assert seconds / finer > 99_999_990, "a finer unit would have held it"
+        assert seconds / finer > 99_999_990, "a finer unit would have been enough"
 
 
 @examples(40)

@@ -67,12 +67,12 @@ class Model:
     def accepts(self, said: StateChanged | Role) -> bool:
         if isinstance(said, tuple):
             socket, generation, active = said
-            known = self.lives.get(socket)
-            return known is not None and last(known).generation == generation and role(known) is not active
-        known = self.lives.get(said.socket)
-        if known is None:
+            life = self.lives.get(socket)
+            return life is not None and last(life).generation == generation and role(life) is not active
+        life = self.lives.get(said.socket)
+        if life is None:
             return said.state is not StateName.GONE
-        return said.generation >= last(known).generation
+        return said.generation >= last(life).generation
 
     def take(self, said: StateChanged | Role) -> bool:
         if not self.accepts(said):
@@ -99,8 +99,8 @@ def generation_of(life: list[StateChanged | Role]) -> list[StateChanged]:
 
 
 def role(life: list[StateChanged | Role]) -> bool | None:
-    told = [said[2] for said in life if isinstance(said, tuple) and said[1] == last(life).generation]
-    return told[-1] if told else None
+    roles = [said[2] for said in life if isinstance(said, tuple) and said[1] == last(life).generation]
+    return roles[-1] if roles else None
 
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
     )
 
 
-def told(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[StateChanged]]:
+def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[StateChanged]]:
     view, model, metrics = View(HISTORY_KEPT, GONE_KEPT), Model(), Metrics()
     counted = []
     for said in story:
@@ -156,8 +156,8 @@ def told(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[S
             assert (view.set_active(socket, generation, active=active) is not None) == news
             model.take(said)
             continue
-        known = model.lives.get(said.socket)
-        was = None if known is None else expected(known)
+        life = model.lives.get(said.socket)
+        was = None if life is None else expected(life)
         before, after = view.apply(said)
         assert (before and before.status) == (was and attrs.evolve(was, history=()))
         assert (after is not None) == news
@@ -172,7 +172,7 @@ def told(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, list[S
 @given(STORIES)
 def test_the_view_is_what_all_changes_together_say(story: list[StateChanged | Role]) -> None:
     """Behaviours 37 and 38: of each socket the last generation, its last words of each kind, and a bounded history."""
-    view, model, _, _ = told(story)
+    view, model, _, _ = replayed(story)
     assert {path: row.status_with_history for path, row in view.rows.items()} == {
         path: expected(life) for path, life in model.lives.items()
     }
@@ -215,7 +215,7 @@ def goes_by(plugin: PluginStatus, target: str) -> bool:
 @given(STORIES, SECONDS)
 def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
     """Faults 21 and 91: and what is read back is what was written."""
-    view, _, _, _ = told(story)
+    view, _, _, _ = replayed(story)
     for row in view.rows.values():
         plugin = row.status_with_history
         shown = described_to_json(plugin, now)
@@ -233,7 +233,7 @@ def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChan
 @given(STORIES)
 def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
     """Behaviour 39, fault 92: no operation is lost or counted twice, under labels of a bounded number."""
-    view, model, metrics, counted = told(story)
+    view, model, metrics, counted = replayed(story)
     ended = [change for change in counted if change.finished is not None]
     assert sum(metrics.operations.values()) == len(ended)
     for operation in Operation:

@@ -446,7 +446,9 @@ def test_a_socket_in_the_place_of_a_refused_entry_is_taken() -> None:
 
 
 @pytest.mark.parametrize("done", [(), (m.PluginRegistered(A, 1),)], ids=["admitted", "registered"])
-def test_the_successor_of_a_crashed_actor_is_owed_its_deregistration(done: tuple[m.ReconcilerMessage, ...]) -> None:
+def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
+    done: tuple[m.ReconcilerMessage, ...],
+) -> None:
     """Fault 85; behaviour 36: and no other plugin takes the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 

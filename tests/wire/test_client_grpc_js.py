@@ -42,7 +42,7 @@ class Echo:
         self.late = channel.stub(lambda c: UnaryStreamMethod(c, method("late_status"), Int32Value, Int32Value))
         self.metadata = channel.stub(lambda c: UnaryUnaryMethod(c, method("metadata"), BytesValue, BytesValue))
         self.hang = channel.stub(lambda c: UnaryUnaryMethod(c, method("hang"), BytesValue, BytesValue))
-        self.held = channel.stub(lambda c: UnaryStreamMethod(c, method("held"), Int32Value, Int32Value))
+        self.kept_open = channel.stub(lambda c: UnaryStreamMethod(c, method("held"), Int32Value, Int32Value))
         self.missing = channel.stub(lambda c: UnaryUnaryMethod(c, "/test.Other/missing", BytesValue, BytesValue))
 
 
@@ -189,7 +189,7 @@ async def test_cancelling_the_task_cancels_the_call_at_the_server(server: Node, 
     """Trio's cancellation becomes RST_STREAM, and the connection stays usable."""
     async with connected(path) as echo:
         with trio.CancelScope() as scope:
-            async with echo.held.open() as stream:
+            async with echo.kept_open.open() as stream:
                 await stream.send_message(Int32Value(value=7), end=True)
                 assert await stream.recv_message() == Int32Value(value=7)
                 scope.cancel()
@@ -204,7 +204,7 @@ async def test_a_server_that_shuts_down_ends_the_calls_in_progress_and_takes_no_
     path = str(tmp_path / "s")
     with node("server.js", path) as own:
         assert await own.said() == {"listening": path}
-        async with connected(path) as echo, echo.held.open() as stream:
+        async with connected(path) as echo, echo.kept_open.open() as stream:
             await stream.send_message(Int32Value(value=7), end=True)
             assert await stream.recv_message() == Int32Value(value=7)
             own.order("shutdown")
@@ -234,7 +234,7 @@ async def test_a_server_that_is_killed_leaves_its_calls_unavailable(tmp_path: Pa
     with node("server.js", path) as own:
         assert await own.said() == {"listening": path}
         async with connected(path) as echo:
-            stream = echo.held.open()
+            stream = echo.kept_open.open()
             await stream.send_message(Int32Value(value=7), end=True)
             assert await stream.recv_message() == Int32Value(value=7)
             own.process.kill()

@@ -127,9 +127,9 @@ async def test_a_large_header_block_ends_at_its_limit(tmp_path: Path) -> None:
 async def test_a_header_block_that_inflates_is_refused(tmp_path: Path) -> None:
     """Fault 61: a table entry of 4 KiB, then one byte for each repetition of it."""
     name_and_value = b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4000
-    bomb = headers(1, RESPONSE + name_and_value + b"\xbe" * 1000)
+    inflating = headers(1, RESPONSE + name_and_value + b"\xbe" * 1000)
     expected = over(WireProblem.HEADER_LIST_BYTES, "a header list", 65_536)
-    assert await refused(tmp_path, says(HELLO + bomb), timeout=None) == expected
+    assert await refused(tmp_path, says(HELLO + inflating), timeout=None) == expected
 
 
 async def test_a_push_is_an_error(tmp_path: Path) -> None:

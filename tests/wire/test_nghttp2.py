@@ -152,7 +152,7 @@ def received(out: str, field: str) -> list[str]:
         pytest.param([], id="priorities"),
         pytest.param(["--continuation"], id="continuation"),
         pytest.param(["-b200"], id="padding"),
-        # Not both in one SETTINGS, as nghttp can: h2 keeps the last, and the least is owed too (RFC 7541 section 4.2).
+        # Not both in one SETTINGS, as nghttp can: h2 keeps the last and omits the least (RFC 7541 section 4.2).
         pytest.param(["-c0"], id="no-header-table-of-its-own"),
         pytest.param(["-c8192"], id="large-header-table"),
         pytest.param(["--encoder-header-table-size=0"], id="no-header-table"),

@@ -56,7 +56,7 @@ async def test_bytes_that_come_during_the_wait_are_read_each_time(pair: tuple[So
                 assert await transport.receive(unsent=False) == word
 
 
-async def test_a_nudge_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
+async def test_a_wake_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
     """A leader that is about to wait for bytes only must hear that there is something to send."""
     transport, theirs = pair
     with trio.fail_after(5):

@@ -58,34 +58,34 @@ async def _within(seconds: float, holds: Callable[[], bool]) -> bool:
 
 def differences(stage: Stage) -> list[str]:
     """How what is registered and shown differs from what is there and valid."""
-    valid, held = stage.valid(), stage.handlers.registered()
+    valid, taken = stage.valid(), stage.handlers.registered()
     shown = stage.registered_states()
-    found = [f"{path} is held by a handler, and is not there" for path in sorted(held.keys() - valid.keys())]
-    found += [f"{path} is {stage.node.state(path)}, and not held" for path in sorted(shown.keys() - held.keys())]
-    found += [f"{path} is held, and {stage.node.state(path)}" for path in sorted(held.keys() - shown.keys())]
+    found = [f"{path} is held by a handler, and is not there" for path in sorted(taken.keys() - valid.keys())]
+    found += [f"{path} is {stage.node.state(path)}, and not held" for path in sorted(shown.keys() - taken.keys())]
+    found += [f"{path} is held, and {stage.node.state(path)}" for path in sorted(taken.keys() - shown.keys())]
     found += [
-        f"{path} is shown with generation {generation}, held with {held[path].generation}"
+        f"{path} is shown with generation {generation}, held with {taken[path].generation}"
         for path, generation in shown.items()
-        if path in held and held[path].generation != generation
+        if path in taken and taken[path].generation != generation
     ]
-    found += [f"{path} is owed a deregistration" for path in sorted(stage.handlers.owing.keys() - held.keys())]
+    found += [f"{path} has a pending deregistration" for path in sorted(stage.handlers.owing.keys() - taken.keys())]
     there = stage.node.directory.sockets(stage.node.root)
     found += [f"{path} has an actor, and is not there" for path in stage.node.actors() if path not in there]
     # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
     found += [f"{path} is there, and not shown" for path in sorted(there.keys() - stage.node.statuses.keys())]
     found += [f"{call.ask} of {call.plugin.socket} is under way" for call in stage.handlers.under_way]
     if stage.policy is InstancePolicy.REJECT:
-        names = sorted(plugin.name for plugin in held.values())
+        names = sorted(plugin.name for plugin in taken.values())
         if names != sorted(set(valid.values())):
             found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
     else:
-        found += [f"{path} is {stage.node.state(path)}" for path in sorted(valid.keys() - held.keys())]
+        found += [f"{path} is {stage.node.state(path)}" for path in sorted(valid.keys() - taken.keys())]
     return found
 
 
 async def _check_view(stage: Stage) -> None:
     """The status view, asked for, equals the truth: states, generations, names, and who is active."""
-    trace, held = stage.trace, stage.handlers.registered()
+    trace, taken = stage.trace, stage.handlers.registered()
     snapshot = await stage.node.snapshot()
     streamed = {path: status.state for path, status in stage.node.statuses.items()}
     asked = {status.socket: status.state for status in snapshot.plugins}
@@ -96,7 +96,7 @@ async def _check_view(stage: Stage) -> None:
     if there.keys() - asked.keys() or asked.keys() - there.keys() - parked:
         trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
     for status in snapshot.plugins:
-        plugin = held.get(status.socket)
+        plugin = taken.get(status.socket)
         if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
             trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
     active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
@@ -104,24 +104,24 @@ async def _check_view(stage: Stage) -> None:
         trace.violated("view", f"active are {sorted(_active(stage))}, shown as such {sorted(active)}")
     for path, plugged in stage.plugs.items():
         verdicts = [call.registered for call in plugged.calls if call.registered is not None]
-        if path in held and (not verdicts or not verdicts[-1]):
+        if path in taken and (not verdicts or not verdicts[-1]):
             trace.violated("view", f"{path} is registered, and was told {verdicts}")
 
 
 def _active(stage: Stage) -> set[str]:
     """Return the active paths by the rule of the policy; registered plugins are in the order of their registration."""
     names: defaultdict[str, list[str]] = defaultdict(list)
-    held = stage.handlers.registered()
-    for path, plugin in held.items():
+    taken = stage.handlers.registered()
+    for path, plugin in taken.items():
         names[plugin.name].append(path)
     match stage.policy:
         case InstancePolicy.NEWEST:
             return {paths[-1] for paths in names.values()}
         case InstancePolicy.HIGHEST_VERSION:
             # All versions here are 1.x.0, and max() keeps the first of equals.
-            return {max(reversed(paths), key=lambda path: held[path].versions) for paths in names.values()}
+            return {max(reversed(paths), key=lambda path: taken[path].versions) for paths in names.values()}
         case _:
-            return set(held)
+            return set(taken)
 
 
 def leftovers(stage: Stage) -> list[str]:

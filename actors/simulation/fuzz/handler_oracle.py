@@ -146,8 +146,8 @@ class HandlerOracle:
 
     def _is_orphan(self, call: UnderWay) -> bool:
         owing = self.owing.get(call.plugin.socket)
-        known = self._orphans if owing is None else (*self._orphans, owing)
-        return any(orphan.orphan and orphan.plugin == call.plugin for orphan in known)
+        orphans = self._orphans if owing is None else (*self._orphans, owing)
+        return any(orphan.orphan and orphan.plugin == call.plugin for orphan in orphans)
 
     def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
         owing = self.owing.get(plugin.socket)
@@ -191,7 +191,7 @@ class HandlerOracle:
             return
         if owing is None or owing.plugin != plugin or owing.handler != handler or owing.leaving_since is not None:
             self._trace.violated(
-                "order", f"deregister of {plugin.socket} generation {plugin.generation}, which is not owed"
+                "order", f"deregister of {plugin.socket} generation {plugin.generation}, which is not pending"
             )
         else:
             owing.leaving_since = trio.current_time()

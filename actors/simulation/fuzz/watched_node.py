@@ -141,12 +141,12 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        self._backoff.shown(status, owing=self._is_owed_notice(status))
+        self._backoff.shown(status, owing=self._must_be_notified(status))
         self._seen.shown(status)
         super().record(change)
 
-    def _is_owed_notice(self, status: PluginStatus) -> bool:
-        """Whether the plugin was registered and is still to be told so, as far as is shown: that lags the handler."""
+    def _must_be_notified(self, status: PluginStatus) -> bool:
+        """Whether the plugin is registered and not yet notified, by what is shown, which lags the handler."""
         path, before = status.socket, self.status(status.socket)
         if before is None or before.generation != status.generation:
             self._to_notify.discard(path)

@@ -298,8 +298,8 @@ async def trace(seed: int) -> list[object]:
 
 
 def run_trace(seed: int) -> str:
-    told = trio.run(partial(trace, seed), clock=MockClock(autojump_threshold=0))
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+    traced = trio.run(partial(trace, seed), clock=MockClock(autojump_threshold=0))
+    return hashlib.sha256(repr(traced).encode()).hexdigest()
 
 
 def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
@@ -316,18 +316,18 @@ def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> N
     """A canary: these names are private to Trio. If this fails, mend ``plugind.actors.simulation.scheduling``."""
 
     async def order(seed: int) -> list[int]:
-        told: list[int] = []
+        ran: list[int] = []
 
         async def tell(number: int) -> None:
             for _ in range(3):
                 await trio.lowlevel.checkpoint()
-                told.append(number)
+                ran.append(number)
 
         with pinned(seed):
             async with trio.open_nursery() as nursery:
                 for number in range(8):
                     nursery.start_soon(tell, number)
-        return told
+        return ran
 
     first = trio.run(order, 1)
     assert [trio.run(order, 1) for _ in range(5)] == [first] * 5

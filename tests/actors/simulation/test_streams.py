@@ -36,7 +36,7 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
     assert await made.server.receive_some() == b"abc"
 
 
-async def test_a_nudge_ends_a_wait_without_bytes(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waking_ends_a_wait_without_bytes(autojump_clock: trio.testing.MockClock) -> None:
     made = memory_connection()
     async with trio.open_nursery() as nursery:
 

@@ -240,8 +240,8 @@ async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_
             changed("a", StateName.LEAVING, 7.0),
             attrs.evolve(changed("a", StateName.GONE, 7.0), reason="the socket was removed"),
         )
-    told = [(message, fields["reason"], fields["attempt"], fields["name"]) for _, message, fields in node.log.events]
-    assert told == [
+    logged = [(message, fields["reason"], fields["attempt"], fields["name"]) for _, message, fields in node.log.events]
+    assert logged == [
         ("plugin waiting", "no answer", 1, None),
         ("plugin waiting", "refused", 3, None),
         ("plugin registered", None, 4, "a"),
@@ -427,8 +427,8 @@ async def test_a_retry_does_not_wait_for_a_reconciler_that_is_busy(autojump_cloc
 async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
     async def health(node: Bench) -> tuple[int, str, str, str | None]:
         response = await node.get("/healthz")
-        told = json.loads(response.body)
-        return response.status, told["status"], told["roots"][0]["status"], told["roots"][0]["reason"]
+        body = json.loads(response.body)
+        return response.status, body["status"], body["roots"][0]["status"], body["roots"][0]["reason"]
 
     async with bench() as node:
         assert await health(node) == (200, "starting", "starting", "not scanned yet")
@@ -455,9 +455,9 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
 
     async def ready(node: Bench) -> tuple[int, list[str]]:
         response = await node.get("/readyz")
-        told = json.loads(response.body)
-        assert told["ready"] is (response.status == 200)
-        return response.status, told["awaiting"]
+        body = json.loads(response.body)
+        assert body["ready"] is (response.status == 200)
+        return response.status, body["awaiting"]
 
     async with bench(config) as node:
         assert await ready(node) == (503, ["the first scan of /r", "the first scan of /s", "the plugin a"])

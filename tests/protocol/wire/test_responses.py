@@ -242,7 +242,7 @@ def test_a_response_with_unusual_data_is_not_remembered(body: bytes) -> None:
 def test_a_response_with_unusual_trailers_is_not_remembered(end: bytes) -> None:
     """Fault 68: its blocks and the bytes before its message are in the cache."""
     cache = learnt()
-    known = len(cache)
+    size = len(cache)
     for _ in range(2):
         connection = Counting(cache=cache)
         call = begin(connection, unary=True, ended=True)[0]
@@ -250,7 +250,7 @@ def test_a_response_with_unusual_trailers_is_not_remembered(end: bytes) -> None:
         assert connection.failure is None
         assert connection.hits == 0
         assert call.outcome is not SUCCESS
-    assert len(cache) == known
+    assert len(cache) == size
 
 
 def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either() -> None:
@@ -261,11 +261,11 @@ def test_a_response_whose_trailers_are_not_remembered_is_not_remembered_either()
     connection.receive(HELLO)
     for number in range(NEW_BLOCKS_PER_CONNECTION):
         connection.receive(headers(1, fields((":status", "100"), ("x", str(number)))))
-    known = len(cache)
+    size = len(cache)
     connection.receive(headers(1) + data(1, message(b"x")) + trailers(1, fields(("grpc-status", "0"), ("new", "y"))))
     assert connection.failure is None
     assert call.outcome is SUCCESS
-    assert len(cache) == known
+    assert len(cache) == size
 
 
 @pytest.mark.parametrize(
