@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from pathlib import Path
 
+import pytest
+
+from plugind.tests.tools.mutants import PLAN
 from plugind.tests.tools.mutations import mutations
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MODULE = '''
 """What it is for."""
@@ -57,3 +63,9 @@ def test_a_mutant_differs_in_one_line_and_the_tree_is_restored() -> None:
     for source in sources:
         changed = [line for line in source.splitlines() if line not in original.splitlines()]
         assert len(changed) == 1, changed
+
+
+@pytest.mark.parametrize("module", PLAN)
+def test_each_module_of_the_plan_exists_and_has_tests(module: str) -> None:
+    assert (ROOT / module).is_file()
+    assert [pattern for pattern in PLAN[module] if not any(ROOT.glob(pattern))] == []
