@@ -1,0 +1,81 @@
+"""What a registration asks: an answer belongs to the ask under way or to none, and only a Validate is withdrawn."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registration import Asks
+from plugind.protocol import messages as m
+from plugind.protocol.plugins import Plugin
+
+PLUGIN = Plugin("T", "a", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
+
+
+@attrs.frozen
+class Recording:
+    """A handler's address that keeps what is sent to it."""
+
+    sent: list[m.HandlerMessage] = attrs.Factory(list)
+
+    def send_nowait(self, message: m.HandlerMessage, /) -> None:
+        self.sent.append(message)
+
+
+@pytest.fixture
+def handler() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def asks(handler: Recording) -> Asks:
+    asks = Asks(RegistrationInbox())
+    asks.handler = handler
+    return asks
+
+
+def test_an_answer_to_an_ask_that_is_over_is_late_before_and_after_the_next_ask(asks: Asks) -> None:
+    first = asks.new_ticket()
+    assert asks.is_answered_by(first)
+    asks.close()
+    assert not asks.is_answered_by(first)
+    second = asks.new_ticket()
+    assert asks.is_answered_by(second)
+    assert not asks.is_answered_by(first)
+
+
+def test_an_ask_supersedes_the_one_before_it(asks: Asks) -> None:
+    first, second = asks.new_ticket(), asks.new_ticket()
+    assert not asks.is_answered_by(first)
+    assert asks.is_answered_by(second)
+
+
+def test_a_validate_under_way_is_withdrawn_by_the_very_ask(asks: Asks, handler: Recording) -> None:
+    """Fault 82."""
+    asks.ask_handler(m.Validate, PLUGIN)
+    asks.withdraw()
+    validate, withdraw = handler.sent
+    assert isinstance(validate, m.Validate)
+    assert asks.is_answered_by(validate.ticket)
+    assert isinstance(withdraw, m.Withdraw)
+    assert withdraw.ask is validate
+
+
+def test_a_validate_that_is_over_is_not_withdrawn(asks: Asks, handler: Recording) -> None:
+    asks.ask_handler(m.Validate, PLUGIN)
+    asks.close()
+    asks.withdraw()
+    assert len(handler.sent) == 1
+
+
+@pytest.mark.parametrize("ask", [m.Register, m.Deregister])
+def test_a_register_and_a_deregister_are_never_withdrawn(
+    asks: Asks, handler: Recording, ask: type[m.Register] | type[m.Deregister]
+) -> None:
+    """Behaviour 36: a Register is undone by a Deregister."""
+    asks.ask_handler(ask, PLUGIN)
+    asks.withdraw()
+    (sent,) = handler.sent
+    assert isinstance(sent, ask)
+    assert sent.plugin is PLUGIN
