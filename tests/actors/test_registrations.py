@@ -145,6 +145,7 @@ async def test_a_detached_actor_keeps_its_path_and_reports_to_nobody(
         await made.start(A)
         await made.crash_node()
         assert (made.registrations.detached, made.registrations.any_current) == ({A}, False)
+        assert made.registrations.paths == {A}
         await made.start(A, 2)
         await made.start(B, 3)
         assert made.begun == [(A, 1), (B, 3)]
@@ -172,6 +173,26 @@ async def test_an_actor_that_waits_for_a_detached_one_never_begins_after_the_nex
         await made.end(A)
         assert made.begun == [(A, 1), (A, 3)]
         assert made.reported() == []
+
+
+async def test_an_actor_that_waits_for_a_detached_one_is_forgotten_at_once(autojump_clock: MockClock) -> None:
+    """Fault 85: the supervisor does not wait for an actor that has not begun."""
+    async with bench() as made:
+        await made.start(A)
+        await made.crash_node()
+        await made.start(A, 2)
+        assert made.registrations.any_current
+        made.registrations.let_go()
+        assert not made.registrations.any_current
+        assert made.registrations.current(A) is None
+
+
+async def test_the_address_of_an_actor_is_its_inbox(autojump_clock: MockClock) -> None:
+    async with bench() as made:
+        address = made.registrations.start(start_of(A))
+        assert address is made.registrations.current(A)
+        await wait_all_tasks_blocked()
+        assert made.begun == [(A, 1)]
 
 
 async def test_actions_run_when_the_last_detached_actor_has_ended(autojump_clock: MockClock) -> None:
