@@ -75,7 +75,7 @@ def test_no_module_uses_a_private_name_of_another(path: Path) -> None:
     assert found == []
 
 
-def test_what_is_allowed_is_still_used() -> None:
+def test_every_exception_is_still_used() -> None:
     used = {(str(path.relative_to(ROOT)), name) for path in MODULES for _, name in reaches(path.read_text())}
     assert used >= ALLOWED.keys()
 
@@ -93,5 +93,5 @@ def test_what_is_allowed_is_still_used() -> None:
         ("node.statuses", []),
     ],
 )
-def test_a_reach_into_another_module_is_seen(source: str, names: list[str]) -> None:
+def test_the_use_of_a_private_name_of_another_module_is_found(source: str, names: list[str]) -> None:
     assert [name for _, name in reaches(source)] == names

@@ -12,7 +12,7 @@ import plugind.testing
 from plugind.actors import pytest_plugin, simulation
 
 
-def test_all_that_the_test_kit_offers_is_public() -> None:
+def test_every_name_of_the_test_kit_is_public() -> None:
     """A name that the kit gains must be offered here, and nothing comes along by accident."""
     assert sorted(plugind.testing.__all__) == sorted([*simulation.__all__, "FIXTURES"])
     public = {name for name in vars(plugind.testing) if not name.startswith("_")}

@@ -140,7 +140,7 @@ async def test_a_second_call_of_a_name_is_made_when_the_first_is_over(autojump_c
     assert asker.answers == [(2.0, ok(1)), (5.0, ok(2)), (7.0, ok(3))]
 
 
-async def test_a_call_is_made_after_an_earlier_one_is_long_over(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_is_made_long_after_an_earlier_one_has_ended(autojump_clock: trio.testing.MockClock) -> None:
     """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstCompletes: nothing is left of the first."""
     async with running(Recording()) as asker:
         asker.ask(m.Register, 1)
@@ -161,7 +161,9 @@ async def test_calls_of_different_names_run_side_by_side(autojump_clock: trio.te
     assert {answer.ticket for _, answer in asker.answers} == set(range(10))
 
 
-async def test_the_actor_ends_when_its_inbox_does_and_all_is_answered(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_actor_ends_when_its_inbox_is_closed_and_every_call_is_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Test_NewGoRoutineMap_Positive_WaitEmpty and …_Wait."""
     async with running(Recording()):
         pass
@@ -191,7 +193,7 @@ async def test_the_actor_ends_when_its_inbox_does_and_all_is_answered(autojump_c
     ],
     ids=["refusal", "error", "exit", "group", "long"],
 )
-async def test_an_error_of_a_handler_is_its_plugins_failure_alone(
+async def test_an_error_of_a_handler_fails_only_the_plugin_of_the_call(
     autojump_clock: trio.testing.MockClock, error: BaseException, outcome: Outcome, text: str
 ) -> None:
     """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics; behaviour 22, faults 81, 84 and 94."""
@@ -221,7 +223,7 @@ async def test_a_handler_that_hangs_is_cut_off_at_the_deadline_and_others_go_on(
     ]
 
 
-async def test_a_slow_handler_that_is_in_time_is_left_alone(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_slow_handler_within_its_deadline_is_not_cancelled(autojump_clock: trio.testing.MockClock) -> None:
     """Behaviour 26: the deadline is for one call, not for what waits before it."""
     async with running(Recording(registered=sleeping(119))) as asker:
         for ticket in (1, 2, 3):
@@ -274,7 +276,7 @@ async def _exit_in_a_task(plugin: Plugin) -> None:
     ],
     ids=["an error when it is cut off", "an exit in a task", "an exit among errors"],
 )
-async def test_an_error_that_is_hard_to_hold_is_contained_too(
+async def test_an_unusual_exception_is_contained_too(
     autojump_clock: trio.testing.MockClock, call: Call, outcome: Outcome
 ) -> None:
     """Faults 81 and 82: the handler's other plugins never notice."""
@@ -300,7 +302,7 @@ async def test_an_error_whose_text_cannot_be_read_is_contained_too(
     assert asker.answers == [(0.0, m.HandlerAnswered(1, Outcome.FAILED, "WordlessError: no words"))]
 
 
-async def test_an_interrupt_of_the_user_is_no_failure_of_a_plugin(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_keyboard_interrupt_is_not_a_failure_of_the_plugin(autojump_clock: trio.testing.MockClock) -> None:
     interrupt = BaseExceptionGroup("exits", [KeyboardInterrupt(), ValueError("a")])
     with pytest.raises(BaseExceptionGroup) as caught:
         async with running(Recording(registered=raising(interrupt))) as asker:
@@ -310,7 +312,7 @@ async def test_an_interrupt_of_the_user_is_no_failure_of_a_plugin(autojump_clock
     assert asker.answers == []
 
 
-async def test_of_many_workers_a_few_remain_to_wait(autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_a_few_idle_workers_remain(autojump_clock: trio.testing.MockClock) -> None:
     """A storm leaves no crowd of idle tasks behind, and no later call adds to them."""
     slow = "plugin 0"
 
@@ -383,7 +385,7 @@ def test_a_handler_without_a_policy_has_its_newest_instance_active() -> None:
         policy_of(Wrong())
 
 
-async def test_asks_of_one_name_are_called_in_their_order_whichever_worker_takes_them(
+async def test_calls_of_one_name_are_made_in_order_by_any_worker(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A Deregister that overtook its Register would leave the plugin with its handler for ever."""
@@ -417,7 +419,7 @@ async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
     assert asker.answers == [(1.0, ok(2))]
 
 
-async def test_a_validate_that_is_withdrawn_before_it_begins_never_does(
+async def test_a_validate_that_is_withdrawn_before_it_begins_is_never_called(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Another of the same ticket, of another path, is left alone."""
@@ -485,7 +487,7 @@ CRASHED = "the handler actor crashed during the call, and was started again"
 
 
 @pytest.mark.parametrize("ask", [m.Validate, m.Register])
-async def test_a_crash_fails_the_call_under_way_and_the_successor_takes_up_the_asks_that_waited(
+async def test_a_crash_fails_the_current_call_and_the_successor_makes_the_waiting_calls(
     autojump_clock: trio.testing.MockClock, ask: type[m.Validate] | type[m.Register]
 ) -> None:
     """Fault 85, seed 448: whoever asked waits for an answer, and gets one."""
@@ -501,7 +503,7 @@ async def test_a_crash_fails_the_call_under_way_and_the_successor_takes_up_the_a
     assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (3.0, ok(2))]
 
 
-async def test_a_deregister_that_was_under_way_in_a_crash_is_asked_again(
+async def test_a_deregister_that_a_crash_interrupted_is_called_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Fault 85, seed 448: one that is lost would leave the plugin with its handler for ever."""
@@ -522,7 +524,7 @@ async def test_a_deregister_that_was_under_way_in_a_crash_is_asked_again(
     assert asker.answers == [(3.0, ok(1)), (3.0, ok(2))]
 
 
-async def test_an_ask_that_had_not_begun_before_a_second_crash_has_not_failed(
+async def test_a_call_that_had_not_begun_before_a_second_crash_does_not_fail(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Fault 85: a Register that was never called is called."""
@@ -538,7 +540,7 @@ async def test_an_ask_that_had_not_begun_before_a_second_crash_has_not_failed(
     assert asker.answers == [(1.0, m.HandlerAnswered(1, Outcome.FAILED, CRASHED)), (1.0, ok(2))]
 
 
-async def test_an_ask_that_was_withdrawn_before_a_crash_stays_withdrawn(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_that_was_withdrawn_before_a_crash_stays_withdrawn(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 85."""
     handler = Recording(validated=sleeping(1e9))
     async with crashing(handler) as asker:

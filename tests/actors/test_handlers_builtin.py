@@ -57,7 +57,7 @@ def test_instances_are_kept_by_name_and_socket_the_newest_last() -> None:
     assert (list(instances), len(instances)) == ([older, newer, elsewhere], 3)
 
 
-def test_an_instance_that_comes_again_is_the_newest_and_is_there_once() -> None:
+def test_an_instance_that_is_added_again_is_the_newest_and_listed_once() -> None:
     """TestPluginReRegistration, as a handler sees it; TestRegistrationHandler: replace."""
     instances = Instances()
     again = dra(generation=3)
@@ -67,7 +67,7 @@ def test_an_instance_that_comes_again_is_the_newest_and_is_there_once() -> None:
     assert instances.of("d.example.com") == (dra(socket="/reg/b.sock", generation=2), again)
 
 
-def test_removing_one_instance_keeps_the_other_and_a_missing_one_is_no_error() -> None:
+def test_removing_one_instance_keeps_the_other_and_removing_a_missing_one_is_allowed() -> None:
     """Behaviour 37, fault 78; TestDelete: a removed driver is not found."""
     instances = Instances()
     instances.add(dra())
@@ -147,7 +147,7 @@ async def test_a_second_csi_driver_of_a_name_must_bring_a_strictly_higher_versio
     assert (reason is None) is accepted
 
 
-async def test_a_conflict_of_csi_drivers_names_the_socket_and_the_version_in_its_way() -> None:
+async def test_a_conflict_of_csi_drivers_names_the_other_socket_and_its_version() -> None:
     """TestValidatePluginExistingDriver: whoever reads it knows what to do."""
     handler = CSIHandler()
     await handler.register(csi("0.9.0", "1.10.0"))
@@ -219,9 +219,7 @@ async def test_several_device_plugins_offer_one_resource_side_by_side() -> None:
     ],
     ids=["current service", "two services", "old service", "old version"],
 )
-async def test_a_dra_driver_is_called_by_the_newest_service_that_both_know(
-    services: tuple[str, ...], chosen: str
-) -> None:
+async def test_a_dra_driver_is_called_by_the_newest_common_service(services: tuple[str, ...], chosen: str) -> None:
     """TestRegistrationHandler: current service, two services, old service."""
     handler = DRAHandler()
     driver = dra(*services)
@@ -231,7 +229,7 @@ async def test_a_dra_driver_is_called_by_the_newest_service_that_both_know(
     assert handler.service_of("d.example.com") == (driver, chosen)
 
 
-async def test_a_dra_driver_without_a_known_service_is_rejected() -> None:
+async def test_a_dra_driver_without_a_supported_service_is_rejected() -> None:
     """TestRegistrationHandler: no services, wrong version."""
     none = Plugin("DRAPlugin", "d.example.com", "/run/a.sock", (), "/reg/a.sock", 1)
 
@@ -269,7 +267,7 @@ async def test_one_endpoint_serves_one_dra_driver_only() -> None:
     )
 
 
-async def test_a_dra_driver_that_comes_again_by_its_own_socket_replaces_itself() -> None:
+async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itself() -> None:
     """TestRegistrationHandler: replace."""
     handler = DRAHandler()
     await handler.register(dra())

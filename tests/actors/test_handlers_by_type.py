@@ -26,7 +26,7 @@ async def ends(run: Callable[[], Awaitable[None]]) -> bool:
     return not scope.cancelled_caught
 
 
-async def test_an_added_handler_takes_plugins_under_its_policy(autojump_clock: MockClock) -> None:
+async def test_an_added_handler_registers_plugins_under_its_policy(autojump_clock: MockClock) -> None:
     actors, children = made()
     added = actors.add("T", FakeHandler(instances=InstancePolicy.REJECT))
     assert added == m.HandlerAdded("T", added.handler, InstancePolicy.REJECT)
@@ -70,7 +70,7 @@ async def test_a_handler_that_was_replaced_while_it_was_removed_retires_by_itsel
     assert not second_retired.is_set()
 
 
-async def test_a_new_reconciler_takes_over_the_handlers_that_are_there_and_not_the_removed_ones() -> None:
+async def test_a_new_reconciler_takes_over_current_handlers_and_not_removed_ones() -> None:
     """Fault 85: the removed ones retire by what is returned, and once."""
     actors, _ = _one()
     kept = actors.add("U", FakeHandler())
@@ -83,7 +83,7 @@ async def test_a_new_reconciler_takes_over_the_handlers_that_are_there_and_not_t
     assert retired.is_set()
 
 
-async def test_to_remove_a_handler_that_is_not_there_is_an_error() -> None:
+async def test_removing_a_missing_handler_is_an_error() -> None:
     actors, _ = made()
     with pytest.raises(KeyError, match="T"):
         actors.remove("T")

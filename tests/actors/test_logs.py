@@ -53,7 +53,7 @@ async def read_until(reader: int, end: bytes) -> bytes:
     return whole
 
 
-async def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
+async def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     log = Log(descriptor=writer, wall=at_zero)
     async with trio.open_nursery() as nursery:
@@ -65,7 +65,7 @@ async def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
     assert whole.decode() == "".join(f"{PREFIX}m n={number}\n" for number in range(1000))
 
 
-async def test_before_and_after_it_runs_lines_are_written_at_once(pipe: tuple[int, int]) -> None:
+async def test_lines_are_written_at_once_before_and_after_the_actor_runs(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     log = Log(descriptor=writer, wall=at_zero)
     log.event(Level.INFO, "early")
@@ -77,7 +77,7 @@ async def test_before_and_after_it_runs_lines_are_written_at_once(pipe: tuple[in
     assert drained(reader).decode() == f"{PREFIX}late\n"
 
 
-async def test_what_is_queued_when_it_stops_is_still_written(pipe: tuple[int, int]) -> None:
+async def test_queued_lines_are_written_before_the_actor_stops(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     log = Log(descriptor=writer, wall=at_zero)
     async with trio.open_nursery() as nursery:
@@ -161,7 +161,7 @@ async def test_a_full_disk_does_not_end_the_log_and_lost_lines_are_counted_when_
     ]
 
 
-async def test_a_regular_file_and_the_null_device_take_lines(tmp_path: Path) -> None:
+async def test_lines_can_be_written_to_a_regular_file_and_to_the_null_device(tmp_path: Path) -> None:
     for path in (tmp_path / "log", Path("/dev/null")):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
         try:
@@ -177,7 +177,7 @@ async def test_a_regular_file_and_the_null_device_take_lines(tmp_path: Path) -> 
     assert (tmp_path / "log").read_text() == f"{PREFIX}m\n"
 
 
-async def test_a_terminal_takes_lines() -> None:
+async def test_lines_can_be_written_to_a_terminal() -> None:
     leader, follower = pty.openpty()
     try:
         log = Log(descriptor=follower, wall=at_zero)

@@ -47,7 +47,7 @@ async def test_a_report_to_a_full_inbox_waits_and_is_not_lost(nursery: trio.Nurs
 # --- the inbox --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_that_interrupts_cancels_the_call_and_is_still_to_be_read(autojump_clock: MockClock) -> None:
+async def test_a_message_that_interrupts_cancels_the_call_and_stays_in_the_inbox(autojump_clock: MockClock) -> None:
     inbox = RegistrationInbox()
     with trio.CancelScope() as scope:
         inbox.interrupt_on(vanishes, scope)
@@ -61,7 +61,7 @@ async def test_a_message_that_interrupts_cancels_the_call_and_is_still_to_be_rea
         inbox.receive_nowait()
 
 
-async def test_a_message_for_which_the_rule_does_not_hold_cancels_nothing(autojump_clock: MockClock) -> None:
+async def test_a_message_that_does_not_match_the_rule_cancels_nothing(autojump_clock: MockClock) -> None:
     inbox = RegistrationInbox()
     with trio.CancelScope() as scope:
         inbox.interrupt_on(vanishes, scope)

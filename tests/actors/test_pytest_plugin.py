@@ -32,11 +32,11 @@ async def test_an_hour_passes_in_no_time(node, plugged):
     assert node.now == 3601.5
 
 
-async def test_a_clock_of_ones_own(node: SimulatedNode, mock_clock: MockClock):
+async def test_a_project_can_use_its_own_clock(node: SimulatedNode, mock_clock: MockClock):
     assert trio.lowlevel.current_clock() is mock_clock
 
 
-async def test_a_failure_is_a_failure(node):
+async def test_a_failing_test_is_reported_as_failed(node):
     assert node.state("a.sock") == "registered"
 
 

@@ -42,7 +42,7 @@ async def test_an_empty_directory_causes_no_action(autojump_clock: MockClock) ->
         assert (handler.calls, node.network.dials, (await node.snapshot()).plugins) == ([], [], ())
 
 
-async def test_a_socket_is_registered_and_known_whole(autojump_clock: MockClock) -> None:
+async def test_a_registered_socket_is_shown_completely(autojump_clock: MockClock) -> None:
     """Reconciler Test_Run_Positive_Register; actual state Test_ASW_AddPlugin_Positive_NewPlugin: stored whole.
 
     Desired state Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed.
@@ -69,7 +69,7 @@ async def test_a_socket_is_registered_and_known_whole(autojump_clock: MockClock)
         assert [entry.state for entry in plugin.history] == list(STEPS)
 
 
-async def test_a_socket_that_goes_is_unregistered_and_no_longer_known(autojump_clock: MockClock) -> None:
+async def test_a_socket_that_is_removed_is_deregistered_and_no_longer_shown(autojump_clock: MockClock) -> None:
     """Reconciler Test_Run_Positive_RegisterThenUnregister; actual state Test_ASW_RemovePlugin_Positive, desired state
     Test_DSW_RemovePlugin_Positive: gone."""
     handler = FakeHandler()
@@ -97,7 +97,7 @@ async def test_adding_and_removing_ten_times_is_tracked(autojump_clock: MockCloc
         assert handler.asked() == ["validate", "register", "deregister"] * 10
 
 
-async def test_a_file_that_is_no_socket_drops_nothing(autojump_clock: MockClock) -> None:
+async def test_removing_a_file_that_is_not_a_socket_drops_nothing(autojump_clock: MockClock) -> None:
     """Behaviour 8: only a known socket path is dropped."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
@@ -120,7 +120,7 @@ async def test_a_touched_socket_stays_as_it_is(autojump_clock: MockClock) -> Non
         assert node.timeline("a.sock") == registered_at(0.0)
 
 
-async def test_a_waiting_socket_that_is_touched_is_tried_at_once(autojump_clock: MockClock) -> None:
+async def test_touching_a_waiting_socket_retries_it_at_once(autojump_clock: MockClock) -> None:
     """Behaviour 3: ATTRIB makes us look again; the count of failures goes on."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
@@ -151,7 +151,7 @@ async def test_ten_sockets_of_one_name_are_all_kept(autojump_clock: MockClock) -
         assert handler.most_at_once == 1
 
 
-async def test_of_two_sockets_of_one_name_the_survivor_stays(autojump_clock: MockClock) -> None:
+async def test_the_second_socket_of_a_name_stays_when_the_first_is_removed(autojump_clock: MockClock) -> None:
     """Behaviour 37, fault 78: removing one deregisters that instance alone; roles go to the newest."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -168,7 +168,7 @@ async def test_of_two_sockets_of_one_name_the_survivor_stays(autojump_clock: Moc
         assert node.timeline("old.sock") == registered_at(0.0)
 
 
-async def test_the_older_of_two_goes_in_a_rolling_update_without_a_gap(autojump_clock: MockClock) -> None:
+async def test_a_rolling_update_has_no_gap_when_the_older_socket_is_removed(autojump_clock: MockClock) -> None:
     """Behaviour 37; how real plugins behave: rolling updates overlap. Registered throughout, deregistered once."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -189,7 +189,7 @@ async def test_the_older_of_two_goes_in_a_rolling_update_without_a_gap(autojump_
         ]
 
 
-async def test_the_highest_version_is_active_whatever_came_first(autojump_clock: MockClock) -> None:
+async def test_the_highest_version_is_active_in_any_order_of_arrival(autojump_clock: MockClock) -> None:
     """Behaviour 37: the policy is per type."""
     handler = FakeHandler(instances=InstancePolicy.HIGHEST_VERSION)
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -225,7 +225,7 @@ async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: 
         assert node.timeline("second.sock")[before:] == registered_at(20.0)
 
 
-async def test_two_that_come_at_once_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
+async def test_two_plugins_of_a_name_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
     """Behaviours 20 and 21: ordered per (type, name); of two the second is judged once the first is registered."""
     handler = FakeHandler(instances=InstancePolicy.REJECT).always("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -280,7 +280,7 @@ async def test_csi_drivers_of_one_name_must_bring_a_higher_version(autojump_cloc
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_slow_handler_holds_up_its_own_name_alone(autojump_clock: MockClock) -> None:
+async def test_a_slow_handler_delays_only_plugins_of_the_same_name(autojump_clock: MockClock) -> None:
     """Behaviour 22: different names run side by side."""
     handler = FakeHandler().always("validate", Takes(5.0), name="slow")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -312,9 +312,7 @@ async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_o
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), BaseExceptionGroup("many", [SystemExit(1)])])
-async def test_a_handler_that_raises_is_that_plugins_failure_alone(
-    autojump_clock: MockClock, error: BaseException
-) -> None:
+async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: MockClock, error: BaseException) -> None:
     """Behaviour 22, fault 81: contained, told, rolled back, tried again.
 
     Goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics.
@@ -335,7 +333,7 @@ async def test_a_handler_that_raises_is_that_plugins_failure_alone(
         )
 
 
-async def test_a_handler_that_errs_when_its_deadline_passes_is_contained_too(autojump_clock: MockClock) -> None:
+async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(autojump_clock: MockClock) -> None:
     """Faults 81 and 82 at once: a handler with tasks of its own, one of which errs while it is cancelled."""
 
     class Clumsy(FakeHandler):
@@ -384,7 +382,7 @@ async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojum
         assert csi.calls == [asked(0.0), told_yes(0.0)]
 
 
-async def test_a_handler_that_is_removed_in_the_middle_of_a_register_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_removing_a_handler_waits_for_a_register_in_progress(autojump_clock: MockClock) -> None:
     """Behaviour 36: the register that was asked is undone before the handler goes."""
     handler = FakeHandler().always("register", Takes(4.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -397,7 +395,7 @@ async def test_a_handler_that_is_removed_in_the_middle_of_a_register_is_waited_f
         assert node.state("a.sock") == "parked"
 
 
-async def test_a_handler_may_be_replaced_at_once(autojump_clock: MockClock) -> None:
+async def test_a_handler_can_be_replaced_at_once(autojump_clock: MockClock) -> None:
     """Behaviour 29: remove, then add; the plugin ends with the new one."""
     first, second = FakeHandler(), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
@@ -410,7 +408,7 @@ async def test_a_handler_may_be_replaced_at_once(autojump_clock: MockClock) -> N
         assert (first.asked(), second.asked()) == (["validate", "register", "deregister"], ["validate", "register"])
 
 
-async def test_handlers_that_are_there_twice_or_not_at_all_are_errors(autojump_clock: MockClock) -> None:
+async def test_adding_a_handler_twice_or_removing_a_missing_one_is_an_error(autojump_clock: MockClock) -> None:
     """What a program embeds says what to do."""
     async with SimulatedNode() as node:
         with pytest.raises(ValueError, match="remove it first"):
@@ -422,7 +420,7 @@ async def test_handlers_that_are_there_twice_or_not_at_all_are_errors(autojump_c
 # --- people -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_by_path_or_name_tries_now_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
+async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(autojump_clock: MockClock) -> None:
     """``plugind retry``: resets the backoff and tries now."""
     handler = FakeHandler().script("validate", Fails("no"), times=6)
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -439,7 +437,7 @@ async def test_a_retry_by_path_or_name_tries_now_with_a_fresh_backoff(autojump_c
         assert await node.supervisor.retry("green") == ()
 
 
-async def test_a_parked_socket_is_retried_when_asked(autojump_clock: MockClock) -> None:
+async def test_a_parked_socket_is_retried_on_request(autojump_clock: MockClock) -> None:
     """Behaviour 28: parked until it changes or someone asks."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red())
@@ -450,7 +448,7 @@ async def test_a_parked_socket_is_retried_when_asked(autojump_clock: MockClock) 
         assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"] * 2
 
 
-async def test_a_retry_of_what_is_registered_changes_nothing(autojump_clock: MockClock) -> None:
+async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: MockClock) -> None:
     """``plugind retry`` of a healthy plugin is harmless."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:

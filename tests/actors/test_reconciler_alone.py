@@ -31,7 +31,7 @@ def appeared(path: str) -> m.SocketAppeared:
     return m.SocketAppeared(path, 1, m.Identity(1, 1, 1), "/r", 0.0)
 
 
-async def test_it_reports_its_handlers_first_and_ends_with_the_last_registration() -> None:
+async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_registration() -> None:
     """Behaviour 42, fault 85: who was restarted says again what there is."""
     send, inbox = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
@@ -60,7 +60,7 @@ async def test_it_reports_its_handlers_first_and_ends_with_the_last_registration
     assert shown.statistics().current_buffer_used == 0
 
 
-async def test_it_keeps_nothing_of_a_registration_that_ended() -> None:
+async def test_the_reconciler_keeps_nothing_of_a_registration_that_ended() -> None:
     status, _ = trio.open_memory_channel[m.StatusMessage](math.inf)
     actor = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire)
     for number in range(3):

@@ -88,7 +88,7 @@ async def test_one_connection_carries_the_whole_conversation_and_is_closed(autoj
         assert (plugin.accepted, plugin.connections) == (1, 0)
 
 
-async def test_sockets_that_are_there_before_the_start_are_registered(autojump_clock: MockClock) -> None:
+async def test_sockets_that_exist_before_the_start_are_registered(autojump_clock: MockClock) -> None:
     """plugin_watcher_test TestPluginRegistrationAtKubeletStart: ten sockets there before the start are found."""
     node = SimulatedNode()
     for number in range(10):
@@ -147,7 +147,7 @@ async def test_no_more_conversations_begin_at_once_than_there_are_dial_slots(aut
 # --- dialing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_plugin_between_bind_and_listen_is_awaited_without_a_counted_failure(
+async def test_a_plugin_between_bind_and_listen_is_awaited_without_counting_a_failure(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 12: ECONNREFUSED before listen() costs no first backoff."""
@@ -242,7 +242,7 @@ async def test_a_silent_plugin_is_retried_with_doubling_delays_up_to_the_cap(aut
         }
 
 
-async def test_a_plugin_that_fails_twice_is_registered_at_the_third_try(autojump_clock: MockClock) -> None:
+async def test_a_plugin_that_fails_twice_is_registered_on_the_third_try(autojump_clock: MockClock) -> None:
     """Behaviours 23, 25 and 28: reason, attempt and next try are shown; the plugin is not told of a failed GetInfo."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(get_info_fails=2))
@@ -261,7 +261,7 @@ async def test_a_plugin_that_fails_twice_is_registered_at_the_third_try(autojump
         assert plugin.calls == [asked(0.0), asked(0.5), asked(1.5), told_yes(1.5)]
 
 
-async def test_a_socket_that_is_made_again_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
+async def test_a_recreated_socket_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
     """Behaviour 24: backoff is per generation, and gone with what vanished."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(get_info_fails=math.inf))
@@ -347,7 +347,7 @@ async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handle
         assert other.calls[2:] == []
 
 
-async def test_a_plugin_that_fails_validation_is_notified_in_the_words_of_the_reference(
+async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_the_reference(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 30, fault 75; generator TestNotifyPlugin: the failure is surfaced to the plugin."""
@@ -365,7 +365,7 @@ async def test_a_plugin_that_fails_validation_is_notified_in_the_words_of_the_re
         assert node.timeline("a.sock")[5:] == registered_at(0.5)
 
 
-async def test_a_failed_register_is_notified_undone_and_retried(autojump_clock: MockClock) -> None:
+async def test_a_failed_register_is_notified_rolled_back_and_retried(autojump_clock: MockClock) -> None:
     """Behaviours 31, 34 and 36, fault 81: deregistered exactly once for an attempted register, then tried again."""
     handler = FakeHandler().script("register", Fails("no room"))
     error = "RegisterPlugin error -- plugin registration failed with err: ValueError: no room"

@@ -117,7 +117,7 @@ def plug(node: SimulatedNode, scene: Scene) -> PluggedIn:
 
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
-async def test_a_socket_that_vanishes_is_deregistered_if_register_was_asked(
+async def test_a_socket_that_vanishes_is_deregistered_if_register_was_called(
     autojump_clock: MockClock, scene: Scene
 ) -> None:
     """Behaviour 36: exactly once for each successful or attempted Register; faults 34 and 38."""
@@ -185,7 +185,7 @@ async def test_a_parked_socket_that_vanishes_is_gone(autojump_clock: MockClock) 
         assert node.timeline("a.sock")[-2:] == at(0.0, "parked", "gone")
 
 
-async def test_a_socket_that_vanishes_while_its_register_is_undone_is_undone_once(autojump_clock: MockClock) -> None:
+async def test_a_socket_that_vanishes_during_a_rollback_is_deregistered_once(autojump_clock: MockClock) -> None:
     """Behaviour 36: a deregistration that is under way is not asked again."""
     handler = FakeHandler().script("register", Fails("no room")).script("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -252,7 +252,7 @@ async def test_a_registration_whose_deregister_fails_or_hangs_still_ends(autojum
         assert node.timeline("a.sock")[13:] == [(0.0, "leaving"), *registered_at(120.0)]
 
 
-async def test_a_renamed_socket_leaves_under_its_old_name_and_registers_under_the_new(
+async def test_a_renamed_socket_is_deregistered_under_its_old_name_and_registered_under_the_new(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 4, fault 9: both paths are right at once."""

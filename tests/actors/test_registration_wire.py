@@ -133,7 +133,7 @@ async def test_one_byte_a_second_does_not_stretch_a_deadline(autojump_clock: Moc
         assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), (1.0, "waiting")]
 
 
-async def test_an_answer_that_comes_byte_by_byte_in_time_is_an_answer(
+async def test_an_answer_that_arrives_byte_by_byte_within_the_deadline_is_accepted(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Every frame arrives cut at every byte."""
@@ -145,7 +145,7 @@ async def test_an_answer_that_comes_byte_by_byte_in_time_is_an_answer(
         assert 0.05 < node.now < 1.0
 
 
-async def test_a_dial_that_fails_for_want_of_descriptors_is_retried(
+async def test_a_dial_that_fails_for_lack_of_descriptors_is_retried(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 46."""

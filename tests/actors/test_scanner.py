@@ -109,7 +109,7 @@ async def test_the_first_complete_rescan_reports_all_paths_and_later_ones_none(a
 
 
 @pytest.mark.parametrize("make_root", [True, False])
-async def test_a_missing_root_is_made_only_where_that_is_asked_for(autojump_clock: MockClock, make_root: bool) -> None:
+async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock, make_root: bool) -> None:
     """Behaviour 1, fault 1."""
     stage = scanned(MemoryDirectory())
     report = await stage.rescan(make_root=make_root)
@@ -200,7 +200,7 @@ async def test_a_rescan_without_inotify_finds_everything_and_says_why_it_is_unwa
     assert (await stage.rescan()).unwatched is None
 
 
-async def test_what_an_event_said_of_the_root_survives_a_look_that_fails_at_the_last_moment(
+async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
     autojump_clock: MockClock,
 ) -> None:
     """Faults 10 and 26: the root was made again with its old inode number, and only the event tells."""
@@ -253,7 +253,7 @@ async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
     assert found == ["a.sock"] * looks
 
 
-async def test_where_events_may_be_lost_every_rescan_is_a_deep_one(autojump_clock: MockClock) -> None:
+async def test_every_rescan_is_deep_if_events_may_be_lost(autojump_clock: MockClock) -> None:
     """Faults 11 and 24: without inotify only the change time tells a socket that was made again."""
     stage = in_memory(A)
     stage.directory.inotify.instances_left = 0

@@ -119,7 +119,7 @@ async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_t
     assert [time for time, _, _ in stage.reported] == [2.0, 4.0, 6.0, 8.0]
 
 
-async def test_crashes_that_are_rare_enough_are_mended_for_ever(autojump_clock: MockClock) -> None:
+async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autojump_clock: MockClock) -> None:
     """Fault 85: the intensity counts what lies within the period alone."""
     stage = Stage()
 

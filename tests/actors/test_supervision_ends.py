@@ -48,7 +48,7 @@ async def test_a_crash_during_a_cancellation_is_reported_and_the_child_is_not_re
 
 
 @pytest.mark.parametrize("error", [ConfigError("name another"), GaveUpError("too many")])
-async def test_an_error_that_no_restart_repairs_comes_out_during_a_cancellation_too(
+async def test_an_error_that_no_restart_repairs_is_raised_during_a_cancellation_too(
     error: Exception, autojump_clock: MockClock
 ) -> None:
     async def supervise() -> None:
@@ -63,7 +63,7 @@ async def test_an_error_that_no_restart_repairs_comes_out_during_a_cancellation_
     assert caught.value.exceptions == (error,)
 
 
-async def test_an_interrupt_of_the_user_besides_a_crash_comes_out() -> None:
+async def test_a_keyboard_interrupt_beside_a_crash_is_raised() -> None:
     crashes = 0
 
     async def run() -> None:
@@ -80,7 +80,7 @@ async def test_an_interrupt_of_the_user_besides_a_crash_comes_out() -> None:
     assert crashes == 1
 
 
-async def test_others_run_between_the_crashes_of_a_child_that_never_waits() -> None:
+async def test_other_tasks_run_between_the_crashes_of_a_child_that_never_waits() -> None:
     """Behaviour 22: a child that fails at once each time does not hold up the daemon."""
     turns = 0
     seen: list[int] = []

@@ -42,7 +42,7 @@ def red(**faults: object) -> FakePlugin:
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stop_leaves_registered_plugins_registered_and_notifies_none(autojump_clock: MockClock) -> None:
+async def test_a_stop_leaves_plugins_registered_and_notifies_none(autojump_clock: MockClock) -> None:
     """Behaviour 42: plugind stops, the plugins do not; goroutinemap Test_NewGoRoutineMap_Positive_WaitEmpty."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -120,7 +120,7 @@ async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockC
         assert node.now == 0.5
 
 
-async def test_a_new_daemon_finds_all_that_the_old_one_had(autojump_clock: MockClock) -> None:
+async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock: MockClock) -> None:
     """DRA end-to-end: registers after a manager restart; fault 88: kill -9, and the file system alone is the truth."""
     first, second, third = FakeHandler(), FakeHandler(), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
@@ -411,7 +411,7 @@ def embedded(node: SimulatedNode, **named: object) -> Supervisor:
     return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
 
 
-async def test_an_error_in_the_block_comes_out_plain(autojump_clock: MockClock) -> None:
+async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
     """An error of the block leaves it without a group of the nursery around it."""
     error = OwnError("mine")
     with pytest.raises(OwnError) as caught:
@@ -420,7 +420,7 @@ async def test_an_error_in_the_block_comes_out_plain(autojump_clock: MockClock) 
     assert caught.value.__cause__ is None
 
 
-async def test_a_group_of_errors_in_the_block_comes_out_as_it_went_in(autojump_clock: MockClock) -> None:
+async def test_a_group_of_errors_in_the_block_is_raised_unchanged(autojump_clock: MockClock) -> None:
     """A group of the program's own is not taken apart."""
     group = ExceptionGroup("mine", [OwnError("one")])
     with pytest.raises(ExceptionGroup) as caught:
@@ -457,7 +457,7 @@ async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
         ((Root("/a"), Root("/a/")), "lie in each other"),
     ],
 )
-def test_roots_that_make_no_sense_are_refused(roots: tuple[Root, ...], reason: str) -> None:
+def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Supervisor(Config(roots=roots))
 
@@ -589,7 +589,7 @@ async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
             assert isinstance(await other.__anext__(), Snapshot)
 
 
-async def test_an_error_of_a_handler_in_the_deregistration_of_a_stop_is_no_crash(autojump_clock: MockClock) -> None:
+async def test_an_error_of_a_handler_while_a_stop_deregisters_is_not_a_crash(autojump_clock: MockClock) -> None:
     """Fault 84."""
     handler = FakeHandler().always("deregister", Fails("broken"))
     config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)

@@ -22,7 +22,7 @@ async def test_a_missing_root_is_made_and_watched(autojump_clock: MockClock) -> 
         assert stage.reports[0].ready
 
 
-async def test_what_is_there_at_the_start_is_found_by_the_first_scan(autojump_clock: MockClock) -> None:
+async def test_the_first_scan_finds_the_entries_that_exist_at_the_start(autojump_clock: MockClock) -> None:
     """Reference: plugin_watcher_test TestPluginRegistrationAtKubeletStart."""
 
     def prepare(directory: MemoryDirectory) -> None:
@@ -80,7 +80,7 @@ async def test_several_replacements_in_one_batch_are_one_new_generation(autojump
         assert await stage.sent() == ["a.sock appeared #2"]
 
 
-async def test_rescans_keep_their_period_and_repeat_no_message(autojump_clock: MockClock) -> None:
+async def test_rescans_are_periodic_and_repeat_no_message(autojump_clock: MockClock) -> None:
     """Behaviour 14: a periodic rescan always runs."""
     async with staged() as stage:
         stage.directory.bind(f"{ROOT}/a.sock")

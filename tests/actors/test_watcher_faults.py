@@ -249,7 +249,7 @@ async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_does_not_sta
         assert await stage.sent() == ["sub/a.sock vanished #2"]
 
 
-async def test_a_name_that_is_gone_before_the_look_causes_no_message(autojump_clock: MockClock) -> None:
+async def test_a_name_that_is_removed_before_the_scan_causes_no_message(autojump_clock: MockClock) -> None:
     """Fault 25."""
     async with staged() as stage:
         stage.directory.delay_events()

@@ -13,7 +13,7 @@ from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 PASTED = "shopt -s expand_aliases\n"
 
 
-def test_the_demo_ends_by_itself_when_all_has_settled() -> None:
+def test_the_demo_ends_by_itself_when_every_plugin_has_settled() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "plugind", "demo", "--once"],
         capture_output=True,
@@ -36,7 +36,7 @@ def test_the_demo_ends_by_itself_when_all_has_settled() -> None:
     ]
 
 
-def test_the_commands_that_the_demo_names_work_when_they_are_pasted() -> None:
+def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
     with subprocess.Popen([*PLUGIND, "demo"], stdout=subprocess.PIPE, text=True) as demo:
         try:
             assert demo.stdout is not None

@@ -37,7 +37,7 @@ async def test_a_dead_socket_is_stale_until_a_plugin_takes_its_path(patient: Dae
             await watch.state(path, "gone")
 
 
-async def test_a_plugin_that_binds_long_before_it_listens_pays_no_backoff(tmp_path: Path) -> None:
+async def test_a_plugin_that_binds_long_before_it_listens_has_no_backoff(tmp_path: Path) -> None:
     """Behaviour 12."""
     path = tmp_path / "root" / "a.sock"
     command = [*GRPCLIB.command(path, "", path)[:2], "--late", str(path), NAME.format("late")]

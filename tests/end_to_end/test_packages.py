@@ -72,7 +72,7 @@ def test_a_registry_that_never_answers_is_a_reason_to_skip_within_the_deadline(n
         )
 
 
-def test_a_broken_lock_file_is_no_reason_to_skip(npm: str, tmp_path: Path) -> None:
+def test_a_broken_lock_file_is_not_a_reason_to_skip(npm: str, tmp_path: Path) -> None:
     with registry(tmp_path):
         (tmp_path / "package-lock.json").write_text("{")
         with pytest.raises(AssertionError, match="npm ci failed"):

@@ -102,7 +102,9 @@ async def test_the_commands_show_what_the_daemon_knows(tmp_path: Path, capsys: p
         assert await command("retry", "unknown", "--status", path) == 1
 
 
-async def test_no_daemon_is_one_line_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_missing_daemon_is_reported_in_one_line_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = str(tmp_path / "none")
     assert await command("ls", "--status", path) == 1
     output = capsys.readouterr()
@@ -258,7 +260,7 @@ async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path:
         assert order == ["/readyz", "/plugins"], "a long listing keeps nobody waiting"
 
 
-def test_the_default_socket_depends_on_who_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_socket_depends_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PLUGIND_STATUS", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
     for uid, expected in ((0, "/run/plugind/status.sock"), (1000, "/run/user/1000/plugind/status.sock")):

@@ -69,7 +69,7 @@ def test_each_entry_has_hashes_and_no_line_is_an_option_or_an_address(name: str)
 
 
 @pytest.mark.parametrize("python", VERSIONS)
-def test_what_runs_is_locked_at_the_versions_that_are_tested(python: str) -> None:
+def test_runtime_dependencies_are_locked_at_the_tested_versions(python: str) -> None:
     assert locked("run", python).items() <= locked("dev", python).items()
 
 

@@ -32,12 +32,12 @@ def test_jitter_never_shortens_a_delay_and_adds_a_tenth_at_most(failures: int, c
 
 
 @given(failures=FAILURES, chance=CHANCE)
-def test_another_failure_never_shortens_the_rule(failures: int, chance: float) -> None:
+def test_another_failure_never_shortens_the_delay(failures: int, chance: float) -> None:
     assert Backoff().delay(failures, chance) <= Backoff().delay(failures + 1, chance)
 
 
 @pytest.mark.parametrize("failures", [1024, 10_000, 10**100])
-def test_a_huge_count_of_failures_waits_the_cap(failures: int) -> None:
+def test_the_delay_after_a_huge_count_of_failures_is_the_cap(failures: int) -> None:
     """A stale socket that is tried for years does not overflow a float (fault 28)."""
     assert Backoff().delay(failures) == 122.0
 
@@ -48,7 +48,7 @@ def test_there_is_no_delay_without_a_failure(failures: int) -> None:
         Backoff().delay(failures)
 
 
-def test_the_numbers_are_the_operators() -> None:
+def test_the_numbers_are_configurable() -> None:
     backoff = Backoff(initial=0.1, factor=3.0, cap=1.0, jitter=0.0)
 
     assert [backoff.delay(failures, 0.9) for failures in range(1, 5)] == pytest.approx([0.1, 0.3, 0.9, 1.0])
@@ -65,7 +65,7 @@ RULES = st.builds(
 
 @examples(60)
 @given(RULES, st.integers(1, 40), CHANCE)
-def test_any_rule_grows_from_its_start_up_to_its_cap(backoff: Backoff, failures: int, chance: float) -> None:
+def test_any_backoff_grows_from_its_start_up_to_its_cap(backoff: Backoff, failures: int, chance: float) -> None:
     """Behaviour 23, against a loop that multiplies."""
     grown = backoff.initial
     for _ in range(failures - 1):
@@ -76,7 +76,7 @@ def test_any_rule_grows_from_its_start_up_to_its_cap(backoff: Backoff, failures:
     assert rule <= backoff.delay(failures, chance) <= rule * (1 + backoff.jitter) * (1 + 1e-9)
 
 
-def test_crashes_within_the_intensity_are_mended_and_one_more_is_not() -> None:
+def test_crashes_within_the_intensity_are_restarted_and_one_more_is_not() -> None:
     """Fault 85: restarted within its intensity, else escalated."""
     intensity = RestartIntensity(restarts=3, period=60.0)
 
@@ -90,7 +90,7 @@ def test_crashes_within_the_intensity_are_mended_and_one_more_is_not() -> None:
     assert admitted == [(0.0,), (0.0, 1.0), (0.0, 1.0, 2.0), None]
 
 
-def test_ten_crashes_in_a_minute_are_mended_unless_told_otherwise() -> None:
+def test_the_default_intensity_is_ten_restarts_in_a_minute() -> None:
     """Fault 85: the intensity that the supervisor has."""
     assert RestartIntensity() == RestartIntensity(restarts=10, period=60.0)
 
@@ -107,7 +107,7 @@ def test_a_crash_counts_until_its_period_is_over() -> None:
     gaps=st.lists(st.floats(min_value=0.0, max_value=100.0), max_size=50),
     restarts=st.integers(min_value=1, max_value=5),
 )
-def test_no_window_of_the_period_ever_holds_more_restarts_than_allowed(gaps: list[float], restarts: int) -> None:
+def test_no_period_has_more_restarts_than_the_intensity_allows(gaps: list[float], restarts: int) -> None:
     """Fault 85, over any sequence of crashes."""
     intensity = RestartIntensity(restarts, period=60.0)
     past: tuple[float, ...] = ()

@@ -39,7 +39,7 @@ def test_roots_are_absolute_and_lie_beside_each_other(paths: tuple[str, ...], sa
     assert problem(*paths) == said
 
 
-def test_one_root_that_is_named_twice_is_refused() -> None:
+def test_a_root_that_is_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="lie in each other"):
         check_roots((Root("/a"),) * 2)
 
@@ -50,7 +50,7 @@ PATHS = st.builds(lambda parts, start, end: start + "/".join(parts) + end * bool
 
 @examples(100)
 @given(st.lists(PATHS, max_size=3))
-def test_any_roots_are_taken_or_refused_as_paths_would_be(paths: list[str]) -> None:
+def test_any_roots_are_accepted_or_refused_as_their_paths_require(paths: list[str]) -> None:
     pure = [PurePosixPath(path) for path in paths]
     nested = any(
         one.is_relative_to(other) for number, one in enumerate(pure) for at, other in enumerate(pure) if number != at

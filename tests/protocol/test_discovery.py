@@ -54,7 +54,7 @@ NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
         (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may be one of a socket made again
     ],
 )
-def test_a_known_socket_that_is_looked_at_again(after: Found, marks: int, trusted: bool, expected: str) -> None:
+def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bool, expected: str) -> None:
     """Behaviours 3, 9 and 13, faults 10 and 11."""
     tree = discovery()
     before = found(7, 5)
@@ -230,7 +230,7 @@ def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
     assert tree.missing("/r/x", set()) == ["/r/x/a.sock"]
 
 
-def test_a_directory_that_is_looked_at_again_stays() -> None:
+def test_a_second_look_at_a_directory_changes_nothing() -> None:
     """Behaviour 9, for directories."""
     tree = discovery()
     tree.observe("/r/x", directory(2), time=0.0)

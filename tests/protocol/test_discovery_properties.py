@@ -154,7 +154,7 @@ class Watcher:
 
 @examples(100)
 @given(STORIES)
-def test_the_messages_agree_with_a_look_at_the_whole_tree(story: list[tuple[str, str, str]]) -> None:
+def test_the_messages_agree_with_a_scan_of_the_whole_tree(story: list[tuple[str, str, str]]) -> None:
     """Behaviours 7, 9 and 13, faults 6 to 15: inode numbers are reused at once, names are linked and renamed."""
     watcher = Watcher()
     watcher.scan()

@@ -107,7 +107,7 @@ def test_a_socket_that_can_never_be_dialed_is_parked_until_it_changes() -> None:
     )
 
 
-def test_a_plugin_that_does_not_implement_get_info_is_parked_until_a_retry_is_asked() -> None:
+def test_a_plugin_that_does_not_implement_get_info_is_parked_until_a_retry_is_requested() -> None:
     """Behaviour 28, fault 71: terminal for that generation."""
     assert then(after(*TO_INFO), Failed("UNIMPLEMENTED", Retry.NEVER), m.NameFreed(), m.TryNow()) == script(
         """
@@ -366,7 +366,7 @@ def test_a_removed_socket_is_deregistered_from_every_state_with_a_pending_deregi
     )
 
 
-def test_of_the_messages_that_arrive_during_leaving_the_last_decides_what_follows() -> None:
+def test_the_last_message_that_arrives_during_leaving_decides_what_follows() -> None:
     assert then(
         after(*TO_REGISTERED), vanished(), appeared(2), vanished(2), appeared(3), HandlerAccepted(), *TO_INFO
     ) == script(
@@ -448,7 +448,7 @@ def test_a_stop_deregisters_what_is_registered_when_asked_to() -> None:
     )
 
 
-def test_a_registration_in_flight_is_finished_before_a_stop() -> None:
+def test_a_stop_waits_for_a_registration_in_flight() -> None:
     """Behaviour 42, fault 87: the plugin is registered, and knows it."""
     assert then(after(*TO_REGISTER), m.StopAsked(), HandlerAccepted(), Notified()) == script(
         """
@@ -459,7 +459,7 @@ def test_a_registration_in_flight_is_finished_before_a_stop() -> None:
     )
 
 
-def test_a_registration_that_fails_before_a_stop_is_notified_undone_and_not_retried() -> None:
+def test_a_registration_that_fails_during_a_stop_is_notified_rolled_back_and_not_retried() -> None:
     """Fault 87."""
     assert then(after(*TO_REGISTER, m.StopAsked()), Failed("boom"), Notified(), HandlerAccepted()) == script(
         """
@@ -472,7 +472,7 @@ def test_a_registration_that_fails_before_a_stop_is_notified_undone_and_not_retr
     )
 
 
-def test_a_notify_that_fails_before_a_stop_is_rolled_back() -> None:
+def test_a_registration_whose_notification_fails_during_a_stop_is_rolled_back() -> None:
     """Fault 87."""
     assert then(after(*TO_NOTIFY, m.StopAsked()), Failed("EOF"), HandlerAccepted()) == script(
         """
@@ -503,7 +503,7 @@ def test_a_stop_that_cannot_wait_rolls_back_what_is_in_flight(name: str, stop: s
 
 @pytest.mark.parametrize("event", [appeared(2), m.HandlerWithdrawn("T")], ids=["newer socket", "handler withdrawn"])
 @pytest.mark.parametrize("way", [TO_REGISTER, TO_NOTIFY], ids=["registering", "notifying"])
-def test_nothing_begins_anew_once_a_stop_was_asked(way: tuple[s.Event, ...], event: s.Event) -> None:
+def test_nothing_new_begins_after_a_stop_request(way: tuple[s.Event, ...], event: s.Event) -> None:
     """Behaviour 42: a daemon that stops ends, whatever its plugins do."""
     leaving = after(*way, m.StopAsked(), event)
 
@@ -515,7 +515,7 @@ def test_nothing_begins_anew_once_a_stop_was_asked(way: tuple[s.Event, ...], eve
 # --- retriggers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_on_request_starts_the_backoff_afresh() -> None:
+def test_a_requested_retry_resets_the_backoff() -> None:
     """`plugind retry`; what else wakes a waiting socket goes on counting."""
     waiting = after(Failed("no"), Elapsed(), Failed("no"))
 
@@ -540,7 +540,7 @@ def test_a_trigger_before_the_backoff_begins_is_not_lost(
     assert after(*way, wake, *ending) == s.Dialing(1, attempt)
 
 
-def test_no_event_is_legal_after_the_end() -> None:
+def test_no_event_is_legal_in_gone() -> None:
     gone = after(vanished())
 
     with pytest.raises(IllegalStepError, match=r"^nothing follows Gone\(generation=1, stopped=False\)$"):

@@ -17,7 +17,7 @@ from plugind.tests.tools import lifecycle_table
 OUTCOMES = (*typing.get_args(s.CommandOutcome), *typing.get_args(m.Admission))
 
 
-def test_the_page_has_the_table_as_it_is() -> None:
+def test_the_page_has_the_current_table() -> None:
     """``python -m tests.tools.lifecycle_table --write`` brings the page up to date."""
     page = lifecycle_table.PAGE.read_text()
     assert page == lifecycle_table.filled(page)

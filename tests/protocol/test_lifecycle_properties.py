@@ -235,7 +235,7 @@ def test_a_stop_ends_every_registration(data: st.DataObject, stop: s.Event) -> N
 
 
 @given(st.data())
-def test_a_plugin_without_faults_is_registered_in_the_end_whatever_came_before(data: st.DataObject) -> None:
+def test_a_plugin_without_faults_is_eventually_registered_from_any_state(data: st.DataObject) -> None:
     """The level decides, not the history."""
     life = live(data)
     if isinstance(life.state, s.Gone) or life.asked_to_stop:

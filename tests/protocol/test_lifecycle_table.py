@@ -492,7 +492,7 @@ def test_the_table_has_every_state_and_every_event() -> None:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_what_follows_each_event_is_decided(name: str) -> None:
+def test_every_state_has_a_decision_for_every_event(name: str) -> None:
     assert decisions(STATES[name], EVENTS) == script(TABLE[name])
 
 

@@ -19,7 +19,7 @@ def test_a_line_is_a_constant_message_and_its_fields() -> None:
     )
 
 
-def test_nothing_from_outside_makes_a_line_or_a_field_of_its_own() -> None:
+def test_no_value_can_forge_a_line_or_a_field() -> None:
     """Faults 22 and 91: log injection."""
     hostile = 'a" level=error\ntime=now msg=forged \x1b[2J\u202e\\'
     line = text_line(0.0, Level.INFO, "m", {"name": hostile})
@@ -28,7 +28,7 @@ def test_nothing_from_outside_makes_a_line_or_a_field_of_its_own() -> None:
     assert line.endswith(' name="a\\" level=error\\ntime=now msg=forged \\x1b[2J\\u202e\\\\"\n')
 
 
-def test_json_lines_hold_what_was_logged() -> None:
+def test_json_lines_have_every_logged_field() -> None:
     line = json_line(1.0, Level.WARNING, "m", {"name": "a\nb\udcff", "attempt": 1, "none": None})
     assert line.isascii()
     assert line.count("\n") == 1

@@ -13,7 +13,7 @@ def changed(state: StateName, socket: str = "/r/a.sock", *, attempt: int = 1) ->
     return StateChanged(socket, "/r", 1, state, 1.0, attempt=attempt)
 
 
-def test_every_outcome_of_every_operation_is_there_at_zero() -> None:
+def test_every_outcome_of_every_operation_starts_at_zero() -> None:
     metrics = Metrics()
     for operation in Operation:
         for plugin_type in BUILT_IN_TYPES:
@@ -57,7 +57,7 @@ def test_a_registration_is_timed_when_it_is_complete() -> None:
     assert (sum(metrics.registration.counts), metrics.registration.total) == (1, 0.02)
 
 
-def test_a_bucket_holds_what_is_at_or_under_its_bound() -> None:
+def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
     histogram = Histogram()
     for value in (0.0001, 0.0005, 0.7, 1.0, 500.0):
         histogram.observe(value)
@@ -118,7 +118,7 @@ def test_plugins_are_counted_by_state_and_type() -> None:
     assert counts == {(StateName.REGISTERED, "DRAPlugin"): 3, (StateName.STALE, "unknown"): 1}
 
 
-def test_the_bounds_of_the_buckets_stay_what_they_are() -> None:
+def test_the_bounds_of_the_buckets_are_stable() -> None:
     """Dashboards name them."""
     assert (
         *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
@@ -138,5 +138,5 @@ def test_failures_and_overflows_of_a_root_are_counted_once() -> None:
     assert metrics.roots == RootCounters(scans=3, failures=3, overflows=3)
 
 
-def test_what_is_gone_is_in_no_state() -> None:
+def test_a_socket_that_is_gone_is_counted_in_no_state() -> None:
     assert {state for state, _ in Metrics().plugins([])} == set(StateName) - {StateName.GONE}

@@ -50,7 +50,7 @@ def rejection(attempt: Callable[[], object]) -> str | None:
 # --- what a plugin says of itself -------------------------------------------------------------------------------------
 
 
-def test_what_a_plugin_says_is_taken_as_it_is() -> None:
+def test_valid_info_is_accepted_unchanged() -> None:
     assert check() == PluginInfo("CSIPlugin", "a.example.com", "/run/a.sock", ("1.0.0",))
 
 
@@ -118,21 +118,21 @@ def test_an_empty_overlong_or_unprintable_word_is_rejected(what: str, text: str,
     )
 
 
-def test_words_up_to_the_limit_are_taken() -> None:
+def test_words_up_to_the_limit_are_accepted() -> None:
     """Fault 73, its other side."""
     info = check(253 * "t", 253 * "n", "/" + 4095 * "e", 128 * (253 * "v",))
 
     assert (len(info.type), len(info.name), len(info.endpoint), len(info.versions)) == (253, 253, 4096, 128)
 
 
-def test_more_versions_than_the_limit_are_rejected_before_any_is_looked_at() -> None:
+def test_more_versions_than_the_limit_are_rejected_before_any_is_parsed() -> None:
     """Fault 51: five million empty versions."""
     with pytest.raises(ValidationError, match=r"^more than 128 supported versions$"):
         check(versions=5_000_000 * ("",))
 
 
 @pytest.mark.parametrize("versions", [(), ("",), ("nonsense",), ("v1beta1", "v1beta2")])
-def test_what_a_version_means_is_left_to_the_handler(versions: tuple[str, ...]) -> None:
+def test_the_meaning_of_a_version_is_left_to_the_handler(versions: tuple[str, ...]) -> None:
     """Fault 75: empty or nonsense versions are the handler's to judge."""
     assert check(versions=versions).versions == versions
 
@@ -149,7 +149,7 @@ WORDS = st.text(max_size=9)
 
 
 @given(WORDS, WORDS, st.text(max_size=13), st.lists(WORDS, max_size=3).map(tuple))
-def test_whatever_a_plugin_says_is_taken_or_rejected_and_never_anything_else(
+def test_any_info_is_either_accepted_or_rejected_with_a_validation_error(
     plugin_type: str, name: str, endpoint: str, versions: tuple[str, ...]
 ) -> None:
     """Faults 51, 72 and 73: arbitrary text, surrogates too, gives a checked value or a ValidationError."""
@@ -185,7 +185,7 @@ def test_whatever_a_plugin_says_is_taken_or_rejected_and_never_anything_else(
         ("999999999.0.0", Version((999999999, 0, 0))),
     ],
 )
-def test_a_version_number_is_read(text: str, version: Version) -> None:
+def test_version_numbers_are_parsed(text: str, version: Version) -> None:
     assert parse_version(text) == version
 
 
@@ -207,11 +207,11 @@ def test_a_version_number_is_read(text: str, version: Version) -> None:
         ),
     ],
 )
-def test_what_is_no_version_number_is_rejected(text: str) -> None:
+def test_an_invalid_version_number_is_rejected(text: str) -> None:
     assert rejection(lambda: parse_version(text)) == f"{text!r} is not a version number"
 
 
-def test_versions_come_in_their_order() -> None:
+def test_versions_are_ordered_by_precedence() -> None:
     """Numbers by size, a pre-release before its release, its parts as Semantic Versioning 2.0.0 section 11 says."""
     in_order = [
         *("0.3.0", "0.9.0", "0.10.0", "1.0.0-1", "1.0.0-9", "1.0.0-10", "1.0.0-alpha", "1.0.0-alpha.1"),
@@ -225,12 +225,12 @@ def test_versions_come_in_their_order() -> None:
     assert all(lower < higher and not higher < lower for lower, higher in itertools.pairwise(versions))
 
 
-def test_a_pre_release_with_a_number_too_long_for_an_int_is_compared_all_the_same() -> None:
+def test_a_pre_release_with_a_number_too_long_for_an_int_can_be_compared() -> None:
     """Fault 75: nonsense raises nothing but what is declared."""
     assert parse_version(f"1.0.0-{5000 * '9'}") < parse_version(f"1.0.0-1{5000 * '0'}")
 
 
-def test_a_number_in_a_pre_release_counts_without_its_leading_zeros() -> None:
+def test_leading_zeros_of_a_number_in_a_pre_release_are_ignored() -> None:
     assert parse_version("1.0.0-rc.007") < parse_version("1.0.0-rc.10")
 
 
@@ -240,7 +240,7 @@ VERSIONS = st.builds(Version, NUMBERS, PRERELEASES)
 
 
 @given(NUMBERS, NUMBERS)
-def test_releases_compare_as_their_numbers_do(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_releases_compare_by_their_numbers(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     one, other = (parse_version(".".join(map(str, numbers))) for numbers in (left, right))
 
     assert one.numbers == left
@@ -256,12 +256,12 @@ def test_versions_are_totally_ordered(a: Version, b: Version, c: Version) -> Non
 
 
 @given(VERSIONS)
-def test_a_version_is_written_as_it_is_read(version: Version) -> None:
+def test_a_version_is_formatted_as_it_was_parsed(version: Version) -> None:
     assert parse_version(str(version)) == version
 
 
 @given(WORDS)
-def test_any_text_is_a_version_number_or_rejected(text: str) -> None:
+def test_any_text_is_parsed_as_a_version_or_rejected(text: str) -> None:
     """Fault 75."""
     assert rejection(lambda: parse_version(text)) in (None, f"{text!r} is not a version number")
 
@@ -279,7 +279,7 @@ def version_or_none(text: str) -> Version | None:
 
 @examples(60)
 @given(SAID)
-def test_the_highest_version_is_at_or_above_each_and_one_of_them(versions: tuple[str, ...]) -> None:
+def test_the_highest_version_is_one_of_the_versions_and_below_none(versions: tuple[str, ...]) -> None:
     numbers = [number for number in map(version_or_none, versions) if number is not None]
     highest = highest_version(versions)
     assert (highest is None) == (not numbers)
@@ -290,7 +290,7 @@ def test_the_highest_version_is_at_or_above_each_and_one_of_them(versions: tuple
 
 @examples(60)
 @given(SAID)
-def test_a_csi_driver_is_taken_by_its_highest_version_below_two_or_rejected(versions: tuple[str, ...]) -> None:
+def test_any_csi_driver_is_accepted_with_its_highest_version_below_two_or_rejected(versions: tuple[str, ...]) -> None:
     """Fault 75."""
     numbers = [number for number in map(version_or_none, versions) if number is not None and number.numbers[0] < 2]
     reason = rejection(lambda: check_csi_versions(versions))
@@ -303,7 +303,9 @@ def test_a_csi_driver_is_taken_by_its_highest_version_below_two_or_rejected(vers
 
 @examples(60)
 @given(SAID)
-def test_a_dra_driver_is_called_by_the_newest_service_that_it_names_or_rejected(versions: tuple[str, ...]) -> None:
+def test_any_dra_driver_is_accepted_with_the_newest_service_that_it_names_or_rejected(
+    versions: tuple[str, ...],
+) -> None:
     """Fault 75."""
     reason = rejection(lambda: choose_dra_service(versions))
     named = [service for service in DRA_SERVICES if service in versions]
@@ -313,11 +315,11 @@ def test_a_dra_driver_is_called_by_the_newest_service_that_it_names_or_rejected(
         assert choose_dra_service(versions) == (named[0] if named else "v1beta1.DRAPlugin")
 
 
-def test_the_highest_version_is_the_highest_number_wherever_it_stands() -> None:
+def test_the_highest_version_does_not_depend_on_the_order() -> None:
     assert highest_version(("0.9.0", "v0.10.0", "0.2.0")) == Version((0, 10, 0))
 
 
-def test_what_is_no_version_number_is_passed_over_in_the_search_for_the_highest() -> None:
+def test_invalid_versions_are_skipped_when_the_highest_is_chosen() -> None:
     assert highest_version(("1.0.0", "latest")) == Version((1, 0, 0))
     assert highest_version(("latest",)) is None
     assert highest_version(()) is None
@@ -369,7 +371,7 @@ def test_a_csi_driver_without_a_version_below_two_is_rejected(versions: tuple[st
         f"{253 * 'a'}/gpu",
     ],
 )
-def test_an_extended_resource_has_a_vendors_domain_and_a_name(name: str) -> None:
+def test_an_extended_resource_has_a_domain_and_a_name(name: str) -> None:
     check_extended_resource(name)
 
 
@@ -395,13 +397,13 @@ LABEL = "the name {!r} in the resource name {!r} is not a label of at most 63 ch
         ),
     ],
 )
-def test_what_is_no_extended_resource_is_rejected_with_the_part_that_is_wrong(name: str, reason: str) -> None:
+def test_an_invalid_extended_resource_is_rejected_with_the_part_that_is_wrong(name: str, reason: str) -> None:
     """The reference: a device plugin's name must be an extended resource."""
     assert rejection(lambda: check_extended_resource(name)) == reason
 
 
 @given(st.text())
-def test_any_text_is_an_extended_resource_or_rejected(name: str) -> None:
+def test_any_text_is_parsed_as_an_extended_resource_or_rejected(name: str) -> None:
     reason = rejection(lambda: check_extended_resource(name))
     assert repr(name) in reason if reason is not None else name.count("/") == 1
 
@@ -420,7 +422,7 @@ def test_any_text_is_an_extended_resource_or_rejected(name: str) -> None:
     ],
     ids=["current", "old", "two", "two-reversed", "one-known", "old-version", "old-version-short", "old-among-others"],
 )
-def test_the_newest_dra_service_that_both_sides_know_is_chosen(versions: tuple[str, ...], service: str) -> None:
+def test_the_newest_dra_service_that_both_sides_support_is_chosen(versions: tuple[str, ...], service: str) -> None:
     """TestRegistrationHandler: current service, two services, old service."""
     assert choose_dra_service(versions) == service
 
@@ -437,17 +439,17 @@ def test_the_newest_dra_service_that_both_sides_know_is_chosen(versions: tuple[s
     ],
     ids=["no-services", "wrong-service", "wrong-version"],
 )
-def test_a_dra_driver_without_a_known_service_is_rejected(versions: tuple[str, ...], reason: str) -> None:
+def test_a_dra_driver_without_a_supported_service_is_rejected(versions: tuple[str, ...], reason: str) -> None:
     """TestRegistrationHandler: no services, wrong version."""
     assert rejection(lambda: choose_dra_service(versions)) == reason
 
 
-def test_a_plugin_is_found_in_no_deprecated_directory_unless_said_so() -> None:
+def test_a_socket_is_in_no_deprecated_directory_by_default() -> None:
     """Behaviour 16."""
     assert not Plugin("T", "a", SOCKET, ("1.0.0",), SOCKET, 1).found_in_deprecated_dir
 
 
-def test_the_types_and_services_that_are_built_in_are_those_of_the_reference() -> None:
+def test_the_built_in_types_and_services_are_those_of_the_reference() -> None:
     """Behaviour 41."""
     assert BUILT_IN_TYPES == ("CSIPlugin", "DevicePlugin", "DRAPlugin")
     assert DRA_SERVICES == ("v1.DRAPlugin", "v1beta1.DRAPlugin")

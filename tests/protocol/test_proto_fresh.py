@@ -9,7 +9,7 @@ from plugind.protocol.proto import regenerate
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
 
 
-def test_the_generated_files_are_what_the_proto_files_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_generated_files_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is stale, none is missing and none is left over; an activated environment is not needed."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 

@@ -32,7 +32,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
     }
 
 
-def test_what_is_absent_is_null_and_a_late_next_try_is_now() -> None:
+def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
     shown = plugin_to_json(status, 5.0)
     absent = {key for key, value in shown.items() if value is None}
@@ -41,7 +41,7 @@ def test_what_is_absent_is_null_and_a_late_next_try_is_now() -> None:
     assert plugin_to_json(status, 3.25)["next_try_in"] == 0.75
 
 
-def test_a_name_that_is_no_utf_8_is_valid_json_in_ascii() -> None:
+def test_a_name_that_is_not_utf_8_is_valid_json_in_ascii() -> None:
     """Fault 21."""
     status = PluginStatus("/r/\udcff\n.sock", "/r", 1, StateName.STALE, 0.0)
     text = json.dumps(plugin_to_json(status, 0.0))
@@ -58,7 +58,7 @@ def test_history_entries_say_how_long_ago_they_were() -> None:
     ]
 
 
-def test_the_words_that_people_and_dashboards_see_stay_what_they_are() -> None:
+def test_the_published_state_names_are_stable() -> None:
     """Behaviours 38 and 39: alerts and scripts are written against them."""
     assert " ".join(StateName) == (
         "waiting dialing asking-info validating registering notifying registered parked stale leaving gone"
@@ -67,6 +67,6 @@ def test_the_words_that_people_and_dashboards_see_stay_what_they_are() -> None:
     assert " ".join(Outcome) == "ok refused failed timed-out superseded"
 
 
-def test_what_is_described_is_what_is_listed_and_its_history() -> None:
+def test_a_description_is_the_listed_status_with_its_history() -> None:
     plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0)
     assert described_to_json(plugin, 2.0) == plugin_to_json(plugin, 2.0) | {"history": []}

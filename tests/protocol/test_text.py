@@ -24,26 +24,26 @@ from plugind.protocol.text import cut, encodable, escaped
         ("\uffff\U000e0001", "\\uffff\\U000e0001"),
     ],
 )
-def test_what_is_no_sign_of_its_own_is_escaped(text: str, shown: str) -> None:
+def test_characters_that_are_not_printable_are_escaped(text: str, shown: str) -> None:
     """Faults 21, 22 and 91."""
     assert escaped(text) == shown
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
-def test_what_is_shown_is_always_printable(text: str) -> None:
+def test_escaped_text_is_always_printable(text: str) -> None:
     """Fault 91."""
     assert escaped(text).isprintable()
 
 
 @given(st.binary())
-def test_every_file_name_becomes_json_that_every_parser_takes(name: bytes) -> None:
+def test_every_file_name_becomes_json_that_every_parser_accepts(name: bytes) -> None:
     """Fault 21: no lone surrogate is left."""
     text = encodable(name.decode("utf-8", "surrogateescape"))
     assert json.loads(json.dumps(text)) == text
     text.encode("utf-8")
 
 
-def test_a_huge_text_is_cut_and_says_by_how_much() -> None:
+def test_a_huge_text_is_truncated_with_the_number_of_characters_cut() -> None:
     """Fault 94."""
     assert cut("x" * 10, 4) == "xxxx…(+6)"
     assert cut("xxxx", 4) == "xxxx"

@@ -70,7 +70,7 @@ def fields_of(line: str) -> dict[str, str]:
 
 @examples(80)
 @given(PLAIN, st.dictionaries(KEYS, PLAIN, max_size=3))
-def test_a_line_says_what_was_logged_and_no_more(message: str, fields: dict[str, str]) -> None:
+def test_a_line_has_exactly_the_logged_fields(message: str, fields: dict[str, str]) -> None:
     """Faults 22 and 91: whatever the fields hold, a reader finds these fields, with these values."""
     line = text_line(0.5, Level.WARNING, message, fields)
     assert line.endswith("\n")
@@ -100,7 +100,7 @@ def test_an_event_is_one_line_in_each_form(message: str, fields: dict[str, Field
 
 @examples(40)
 @given(st.integers(0, 3), st.sampled_from(["x", "é", "\n", '"']))
-def test_a_value_is_cut_beyond_its_limit_alone(over: int, character: str) -> None:
+def test_a_value_is_truncated_only_beyond_its_limit(over: int, character: str) -> None:
     """Fault 94."""
     value = character * (MAX_VALUE + over)
     expected = value if not over else f"{character * MAX_VALUE}…(+{over})"
@@ -110,7 +110,7 @@ def test_a_value_is_cut_beyond_its_limit_alone(over: int, character: str) -> Non
 
 @examples(40)
 @given(st.floats(0, 4e9))
-def test_a_timestamp_is_the_moment_cut_to_the_millisecond(time: float) -> None:
+def test_a_timestamp_is_truncated_to_the_millisecond(time: float) -> None:
     read = datetime.strptime(timestamp(time), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
     late = datetime.fromtimestamp(time, UTC) - read
     assert timedelta(microseconds=-1) <= late <= timedelta(microseconds=1001)
@@ -118,14 +118,14 @@ def test_a_timestamp_is_the_moment_cut_to_the_millisecond(time: float) -> None:
 
 @examples(80)
 @given(PLAIN)
-def test_escapes_can_be_read_back(text: str) -> None:
+def test_escapes_can_be_decoded(text: str) -> None:
     """Once a backslash of the text's own is told from one of ours."""
     assert unescaped(escaped(text.replace("\\", "\\\\"))) == text
 
 
 @examples(40)
 @given(ANYTHING | NASTY)
-def test_to_escape_again_changes_nothing(text: str) -> None:
+def test_escaping_twice_changes_nothing(text: str) -> None:
     assert escaped(escaped(text)) == escaped(text)
     assert encodable(encodable(text)) == encodable(text)
     assert escaped(encodable(text)) == escaped(text)
@@ -148,7 +148,7 @@ def test_all_bytes_of_a_file_name_are_shown(name: bytes) -> None:
 
 @examples(40)
 @given(st.text(max_size=30), st.integers(0, 30))
-def test_what_is_cut_says_by_how_much(text: str, limit: int) -> None:
+def test_truncated_text_ends_with_the_number_of_characters_cut(text: str, limit: int) -> None:
     shown_text = cut(text, limit)
     if len(text) <= limit:
         assert shown_text == text
@@ -182,13 +182,13 @@ def test_a_deadline_is_never_too_short_and_at_most_a_unit_too_long(seconds: floa
 
 @examples(40)
 @given(st.text(max_size=40))
-def test_a_message_that_a_server_percent_encodes_is_read_back(text: str) -> None:
+def test_a_percent_encoded_message_is_decoded(text: str) -> None:
     assert decode_message(quote(text, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~\"\\")) == text
 
 
 @examples(40)
 @given(st.text(max_size=60), st.sampled_from([0, 4030, 4096, 5000]))
-def test_any_message_is_read_as_a_text_of_bounded_length(sent: str, more: int) -> None:
+def test_any_message_is_decoded_as_text_of_bounded_length(sent: str, more: int) -> None:
     """Fault 94."""
     read = decode_message(sent + "x" * more)
     assert len(read) <= 4097
@@ -203,14 +203,14 @@ METADATA = st.lists(st.tuples(METADATA_NAMES, TEXTS) | BINARY, max_size=5)
 
 @examples(50)
 @given(METADATA)
-def test_metadata_is_read_as_it_was_written(metadata: list[tuple[str, str | bytes]]) -> None:
+def test_metadata_survives_a_round_trip(metadata: list[tuple[str, str | bytes]]) -> None:
     fields = [(str(name), str(value)) for name, value in hpack.Decoder().decode(metadata_fields(metadata))]
     assert decode_metadata([(":status", "200"), ("grpc-status", "0"), *fields, ("te", "trailers")]) == metadata
 
 
 @examples(40)
 @given(st.lists(st.binary(max_size=12), min_size=1, max_size=4), st.booleans(), st.sampled_from([",", ", ", " ,"]))
-def test_binary_metadata_may_be_several_in_one(values: list[bytes], padded: bool, comma: str) -> None:
+def test_one_binary_field_may_have_several_values(values: list[bytes], padded: bool, comma: str) -> None:
     written = [base64.b64encode(value).decode() for value in values]
     sent = comma.join(text if padded else text.rstrip("=") for text in written)
     assert decode_metadata([("x-bin", sent)]) == [("x-bin", value) for value in values]
@@ -218,7 +218,7 @@ def test_binary_metadata_may_be_several_in_one(values: list[bytes], padded: bool
 
 @examples(40)
 @given(st.lists(st.tuples(st.text(max_size=6) | st.just("x-bin"), st.text(max_size=8)), max_size=4))
-def test_any_fields_are_metadata_or_left_out(fields: list[tuple[str, str]]) -> None:
+def test_any_field_is_metadata_or_skipped(fields: list[tuple[str, str]]) -> None:
     for name, value in decode_metadata(fields):
         assert isinstance(value, bytes) == name.endswith("-bin")
         assert isinstance(value, bytes) or (name, value) in fields
@@ -235,7 +235,7 @@ SIZES = st.integers(0, 400) | st.sampled_from([126, 127, 128, 254, 255, 16_383, 
 @example(127, b"")
 @example(254, b"")
 @example(255, b"")
-def test_a_string_of_any_length_is_read_by_another_decoder(size: int, start: bytes) -> None:
+def test_another_decoder_reads_a_string_of_any_length(size: int, start: bytes) -> None:
     """RFC 7541 section 5.2."""
     value = start + b"v" * size
     decoder = hpack.Decoder(1 << 20)
@@ -246,7 +246,7 @@ def test_a_string_of_any_length_is_read_by_another_decoder(size: int, start: byt
 
 @examples(40)
 @given(st.sampled_from([0, 3, 6, 7, 8]), st.integers(0, 255), st.integers(0, 2**31 - 1), st.integers(0, MAX_FRAME))
-def test_the_head_of_a_frame_is_read_by_another_parser(kind: int, flags: int, stream: int, size: int) -> None:
+def test_another_parser_reads_the_header_of_a_frame(kind: int, flags: int, stream: int, size: int) -> None:
     """RFC 9113 section 4.1."""
     data = frame(kind, flags, stream, bytes(size))
     high, low = divmod(size, 256)
@@ -261,7 +261,7 @@ def test_the_head_of_a_frame_is_read_by_another_parser(kind: int, flags: int, st
 
 @examples(40)
 @given(st.binary(max_size=30) | st.integers(0, 30).map(lambda size: bytes((size,) * size)))
-def test_padding_is_taken_off_or_refused(payload: bytes) -> None:
+def test_padding_is_removed_or_refused(payload: bytes) -> None:
     """RFC 9113 section 6.1."""
     if payload and payload[0] < len(payload):
         data = unpadded(payload, "DATA")
@@ -303,7 +303,7 @@ def test_settings_are_read_until_one_breaks_a_rule(pairs: list[tuple[int, int]])
 
 @examples(40)
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
-def test_a_budget_is_spent_by_its_own_kind_alone(spent: list[int], limit: int) -> None:
+def test_a_budget_is_spent_only_by_its_own_kind(spent: list[int], limit: int) -> None:
     """Faults 54 to 60; 9 stands for a new period."""
     names = (
         "pings", "settings", "empty_data", "informational", "window_updates", "priorities", "unknown_frames", "resets",
@@ -327,7 +327,7 @@ def test_a_budget_is_spent_by_its_own_kind_alone(spent: list[int], limit: int) -
 
 @examples(40)
 @given(st.integers(-10, 2**32), st.integers(-10, 2**32), st.integers(-2, 2**33))
-def test_limits_that_are_made_make_a_preamble_that_a_server_takes(stream: int, connection: int, headers: int) -> None:
+def test_any_valid_limits_give_a_preamble_that_a_server_accepts(stream: int, connection: int, headers: int) -> None:
     """RFC 9113 sections 3.4, 6.5 and 6.9."""
     import h2.config
     import h2.connection
@@ -350,7 +350,7 @@ def test_limits_that_are_made_make_a_preamble_that_a_server_takes(stream: int, c
 
 @examples(40)
 @given(st.binary(max_size=300))
-def test_a_peers_bytes_are_shown_in_one_short_line(data: bytes) -> None:
+def test_bytes_of_a_peer_are_shown_in_one_short_line(data: bytes) -> None:
     """Faults 91 and 94."""
     line = shown(data)
     assert line.isprintable()

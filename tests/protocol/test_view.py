@@ -44,7 +44,7 @@ def test_a_socket_that_is_gone_is_described_in_its_last_state() -> None:
     )
 
 
-def test_another_reason_for_the_same_state_does_not_make_it_younger() -> None:
+def test_a_new_reason_for_the_same_state_does_not_reset_its_age() -> None:
     view = View()
     view.apply(attrs.evolve(change(StateName.PARKED, 1.0), reason="first"))
     view.apply(attrs.evolve(change(StateName.PARKED, 5.0), reason="second"))
@@ -52,7 +52,7 @@ def test_another_reason_for_the_same_state_does_not_make_it_younger() -> None:
     assert (status.since, status.reason) == (1.0, "second")
 
 
-def test_a_new_generation_is_an_unknown_plugin_until_its_info_is_known() -> None:
+def test_a_new_generation_has_no_info_until_it_is_asked() -> None:
     """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: one entry, new identity."""
     view = View()
     view.apply(attrs.evolve(change(StateName.REGISTERED, 1.0), info=INFO, registered_in=0.5, pid=3))
@@ -86,11 +86,11 @@ def test_a_socket_that_is_gone_leaves_the_list_and_can_still_be_described() -> N
         )
 
 
-def test_the_end_of_a_socket_that_is_not_known_is_no_news() -> None:
+def test_the_end_of_an_unknown_socket_changes_nothing() -> None:
     assert View().apply(change(StateName.GONE)) == (None, None)
 
 
-def test_what_is_gone_is_remembered_in_bounds() -> None:
+def test_a_bounded_number_of_sockets_that_are_gone_is_remembered() -> None:
     view = View(gone_kept=3)
     for number in range(10):
         view.apply(change(StateName.WAITING, socket=f"/r/{number}"))
@@ -98,7 +98,7 @@ def test_what_is_gone_is_remembered_in_bounds() -> None:
     assert [bool(view.find(f"/r/{number}")) for number in range(10)] == [False] * 7 + [True] * 3
 
 
-def test_the_history_of_a_path_keeps_the_last_entries_over_generations() -> None:
+def test_the_history_of_a_path_keeps_the_last_entries_across_generations() -> None:
     """Behaviour 38."""
     view = View(history=3)
     view.apply(change(StateName.DIALING, 1.0))
@@ -126,7 +126,7 @@ def test_only_registered_instances_have_a_role() -> None:
     assert view.set_active("/r/none.sock", 1, active=True) is None
 
 
-def test_a_deprecated_directory_is_warned_of() -> None:
+def test_a_socket_in_a_deprecated_directory_has_a_warning() -> None:
     """Behaviour 16."""
     view = View()
     view.apply(attrs.evolve(change(StateName.REGISTERED), deprecated=True))
@@ -134,7 +134,7 @@ def test_a_deprecated_directory_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize("target", ["/r/\udcff.sock", "/r/\\xff.sock"])
-def test_a_path_that_is_no_utf_8_is_found_as_it_is_and_as_it_is_shown(target: str) -> None:
+def test_a_path_that_is_not_utf_8_is_found_raw_and_as_shown(target: str) -> None:
     """Fault 21."""
     view = View()
     view.apply(change(StateName.WAITING, socket="/r/\udcff.sock"))
@@ -149,7 +149,7 @@ def test_all_sockets_of_one_name_are_found() -> None:
     assert [row.last.socket for row in view.find("csi.example.com")] == [f"/r/{number}" for number in range(10)]
 
 
-def test_an_older_copy_of_the_view_does_not_change() -> None:
+def test_a_snapshot_of_the_view_does_not_change() -> None:
     view = View()
     view.apply(change(StateName.DIALING))
     copy = list(view.rows.values())

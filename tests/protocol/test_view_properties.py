@@ -170,7 +170,7 @@ def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, li
 
 @examples(100)
 @given(STORIES)
-def test_the_view_is_what_all_changes_together_say(story: list[StateChanged | Role]) -> None:
+def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateChanged | Role]) -> None:
     """Behaviours 37 and 38: of each socket the last generation, its last words of each kind, and a bounded history."""
     view, model, _, _ = replayed(story)
     assert {path: row.status_with_history for path, row in view.rows.items()} == {
@@ -185,7 +185,7 @@ def test_the_view_is_what_all_changes_together_say(story: list[StateChanged | Ro
         assert [row.status_with_history for row in view.find(target)] == (at or named or late)
 
 
-def test_a_view_of_nothing_keeps_thirty_two_entries_of_each_that_will_come() -> None:
+def test_a_new_view_keeps_thirty_two_history_entries_of_each_socket() -> None:
     view = View()
     assert (view.rows, view.roots, view.handlers) == ({}, {}, ())
     for number in range(40):
@@ -195,7 +195,7 @@ def test_a_view_of_nothing_keeps_thirty_two_entries_of_each_that_will_come() -> 
     assert (row.refused, row.type, row.name) == (False, None, None)
 
 
-def test_what_was_never_tried_is_refused() -> None:
+def test_a_socket_that_is_parked_without_a_try_counts_as_refused() -> None:
     """Behaviour 7: and a plugin that is parked after a try is not."""
     for attempt in (0, 1):
         view = View()
@@ -213,7 +213,7 @@ def goes_by(plugin: PluginStatus, target: str) -> bool:
 
 @examples(40)
 @given(STORIES, SECONDS)
-def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
+def test_any_view_becomes_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
     """Faults 21 and 91: and what is read back is what was written."""
     view, _, _, _ = replayed(story)
     for row in view.rows.values():
@@ -231,7 +231,7 @@ def test_whatever_is_known_is_json_without_a_negative_time(story: list[StateChan
 
 @examples(40)
 @given(STORIES)
-def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
+def test_the_counters_add_up(story: list[StateChanged | Role]) -> None:
     """Behaviour 39, fault 92: no operation is lost or counted twice, under labels of a bounded number."""
     view, model, metrics, counted = replayed(story)
     ended = [change for change in counted if change.finished is not None]
@@ -277,7 +277,7 @@ def test_what_is_counted_adds_up(story: list[StateChanged | Role]) -> None:
 
 @examples(40)
 @given(st.lists(SECONDS | st.sampled_from(BUCKETS), max_size=30))
-def test_a_histogram_counts_what_is_at_or_under_each_bound(values: list[float]) -> None:
+def test_a_histogram_counts_values_up_to_and_including_each_bound(values: list[float]) -> None:
     histogram = Histogram()
     for value in values:
         histogram.observe(value)
@@ -290,7 +290,7 @@ def test_a_histogram_counts_what_is_at_or_under_each_bound(values: list[float]) 
 
 @examples(40)
 @given(st.lists(st.lists(st.text(max_size=3), max_size=20), max_size=4), st.text(max_size=3) | st.none())
-def test_labels_are_few_whatever_types_there_are(learnt: list[list[str]], asked: str | None) -> None:
+def test_the_number_of_labels_is_bounded_for_any_types(learnt: list[list[str]], asked: str | None) -> None:
     """Fault 92; and a type that is told apart once is so for ever."""
     metrics = Metrics()
     seen: dict[str, str] = {}
@@ -314,7 +314,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 
 
 @examples(40)
 @given(st.lists(st.tuples(st.sampled_from(["/a", "/b"]), STEPS), max_size=4))
-def test_what_watchers_count_adds_up_over_their_restarts(
+def test_counters_of_watchers_add_up_across_restarts(
     lives: list[tuple[str, list[tuple[int, int, int, bool]]]],
 ) -> None:
     """Each watcher counts from zero; the daemon counts all of them, a report that is told twice once."""
@@ -340,7 +340,7 @@ def test_what_watchers_count_adds_up_over_their_restarts(
 
 @examples(40)
 @given(st.lists(st.text(max_size=12), max_size=10))
-def test_every_restart_is_counted_under_a_kind(actors: list[str]) -> None:
+def test_every_restart_is_counted_under_the_kind_of_its_actor(actors: list[str]) -> None:
     metrics = Metrics()
     for actor in actors:
         kind = metrics.count_restart(actor)

@@ -87,7 +87,7 @@ def test_a_socket_without_a_path_is_an_error() -> None:
     assert world.desired() == {}
 
 
-def test_a_socket_that_vanishes_is_desired_no_more() -> None:
+def test_a_socket_that_vanishes_is_no_longer_desired() -> None:
     """Test_DSW_RemovePlugin_Positive."""
     world = given(appeared(1))
 
@@ -95,7 +95,7 @@ def test_a_socket_that_vanishes_is_desired_no_more() -> None:
     assert world.desired() == {}
 
 
-def test_only_a_known_socket_is_dropped() -> None:
+def test_only_a_known_socket_is_removed() -> None:
     """Behaviour 8: the removal of a path that is no socket, or of an older one, drops nothing."""
     world = given(appeared(2))
 
@@ -103,7 +103,7 @@ def test_only_a_known_socket_is_dropped() -> None:
     assert world.desired() == {A: 2}
 
 
-def test_a_world_without_news_does_nothing() -> None:
+def test_a_world_without_messages_does_nothing() -> None:
     """Test_Run_Positive_DoNothing."""
     world = given()
 
@@ -113,7 +113,7 @@ def test_a_world_without_news_does_nothing() -> None:
     assert (world.desired(), world.actual(), world.difference()) == ({}, {}, (set(), set()))
 
 
-def test_a_touch_is_sent_on_unless_the_socket_leaves() -> None:
+def test_a_touch_is_forwarded_unless_the_actor_is_stopping() -> None:
     """Behaviour 3."""
     touched = m.SocketTouched(A, 1)
     world = given(appeared(1))
@@ -125,7 +125,7 @@ def test_a_touch_is_sent_on_unless_the_socket_leaves() -> None:
 # --- actual -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plugin_that_its_handler_took_is_actual() -> None:
+def test_a_plugin_that_its_handler_registered_is_actual() -> None:
     """Behaviour 18; Test_ASW_AddPlugin_Positive_NewPlugin; Test_Run_Positive_Register."""
     world = given(appeared(1))
 
@@ -144,7 +144,7 @@ def test_a_plugin_without_a_path_or_a_socket_is_never_actual() -> None:
     assert world.actual() == {}
 
 
-def test_a_plugin_that_was_released_is_actual_no_more() -> None:
+def test_a_plugin_that_was_released_is_no_longer_actual() -> None:
     """Test_ASW_RemovePlugin_Positive; Test_Run_Positive_RegisterThenUnregister; behaviour 36: removed at once."""
     world = given(*registered())
 
@@ -154,7 +154,7 @@ def test_a_plugin_that_was_released_is_actual_no_more() -> None:
     assert world.difference() == (set(), set())
 
 
-def test_another_generation_is_not_it() -> None:
+def test_reports_of_an_older_generation_are_ignored() -> None:
     """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: words of an older generation change nothing."""
     world = given(*registered(), appeared(2), m.Released(A, 1))
 
@@ -235,7 +235,7 @@ def test_a_superseded_claim_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("policy", list(InstancePolicy))
-def test_removing_one_of_two_keeps_the_other(policy: InstancePolicy) -> None:
+def test_removing_one_of_two_instances_keeps_the_other(policy: InstancePolicy) -> None:
     """Behaviour 37, fault 78; TestPluginRegistrationSameName: sockets of one name are all kept."""
     world = given(*registered(A, 1), *registered(B, 2), policy=policy)
 
@@ -244,7 +244,7 @@ def test_removing_one_of_two_keeps_the_other(policy: InstancePolicy) -> None:
     assert world.actual() == ({} if policy is InstancePolicy.REJECT else {B: 2})
 
 
-def test_of_several_the_newest_is_active_and_the_older_is_its_fallback() -> None:
+def test_the_newest_instance_is_active_and_the_older_is_its_fallback() -> None:
     """Behaviour 37, NEWEST; TestAddSameName: the newest wins, the older is the fallback."""
     world = given(*registered(A, 1))
 
@@ -252,7 +252,7 @@ def test_of_several_the_newest_is_active_and_the_older_is_its_fallback() -> None
     assert take(world, m.SocketVanished(B, 2)) == [role(A, 1, active=True), Send(B, m.SocketVanished(B, 2))]
 
 
-def test_of_several_the_highest_version_is_active_and_among_equals_the_newest() -> None:
+def test_the_highest_version_is_active_and_the_newest_among_equals() -> None:
     """Behaviour 37, HIGHEST_VERSION; what is no version number ranks below all that are."""
     world = given(policy=InstancePolicy.HIGHEST_VERSION)
     sockets = {A: "1.2.0", B: "1.10.0", C: "v1.9.0", "/reg/d": "1.10.0", "/reg/e": "nonsense"}
@@ -270,7 +270,7 @@ def test_of_several_the_highest_version_is_active_and_among_equals_the_newest() 
     ]
 
 
-def test_all_are_active_where_the_type_has_no_preference() -> None:
+def test_all_instances_are_active_if_the_type_has_no_preference() -> None:
     """Behaviour 37, ALL."""
     world = given(*registered(A, 1), policy=InstancePolicy.ALL)
 
@@ -294,7 +294,7 @@ def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Send(B, m.NameFreed())]
 
 
-def test_a_plugin_that_was_refused_a_name_and_now_says_another_waits_for_the_first_no_more() -> None:
+def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name() -> None:
     """Behaviour 37."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), policy=InstancePolicy.REJECT)
 
@@ -302,7 +302,7 @@ def test_a_plugin_that_was_refused_a_name_and_now_says_another_waits_for_the_fir
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1)) == [Send(A, m.SocketVanished(A, 1))]
 
 
-def test_a_name_is_free_once_the_actor_that_bore_it_has_ended_without_a_word() -> None:
+def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
     """Level-triggered: its socket is still there, so another actor registers it anew."""
     world = given(*registered(A, 1), policy=InstancePolicy.REJECT)
 
@@ -356,7 +356,7 @@ def test_a_removed_handler_is_withdrawn_from_its_plugins_and_retires_after_the_l
     assert take(world, m.Released(B, 2)) == [HandlerRetired("T", HANDLER)]
 
 
-def test_a_removed_handler_without_plugins_retires_at_once_and_an_unknown_one_is_no_news() -> None:
+def test_a_removed_handler_without_plugins_retires_at_once_and_an_unknown_one_is_ignored() -> None:
     world = given()
 
     assert take(world, m.HandlerRemoved("U")) == []
@@ -391,7 +391,7 @@ def test_the_first_scan_of_a_restarted_watcher_changes_nothing_but_reports_what_
     assert take(world, m.SocketVanished(A, 4)) == [Send(A, m.SocketVanished(A, 1))]
 
 
-def test_the_first_scan_of_one_root_says_nothing_of_another() -> None:
+def test_the_first_scan_of_one_root_does_not_affect_another() -> None:
     """Behaviour 1: several roots."""
     world = given(appeared(1, A), attrs.evolve(appeared(2, "/other/b.sock"), root="/other"))
 
@@ -421,13 +421,13 @@ def test_a_refused_entry_is_shown_with_its_reason_until_it_is_gone() -> None:
     assert take(world, m.SocketVanished(A, 2)) == [gone(2)]
 
 
-def test_a_refused_entry_in_the_place_of_a_socket_ends_that() -> None:
+def test_a_refused_entry_that_replaces_a_socket_ends_its_registration() -> None:
     world = given(appeared(1))
 
     assert take(world, REFUSED) == [Send(A, m.SocketVanished(A, 1)), parked(REFUSED)]
 
 
-def test_an_entry_that_is_refused_again_is_not_gone_in_between() -> None:
+def test_an_entry_that_is_refused_again_is_not_shown_as_gone_in_between() -> None:
     world = given(REFUSED)
     again = attrs.evolve(REFUSED, generation=3, reason="a hard link")
 
@@ -436,7 +436,7 @@ def test_an_entry_that_is_refused_again_is_not_gone_in_between() -> None:
     assert take(world, m.ScanCompleted("/reg", first=True, paths=frozenset())) == [gone(3)]
 
 
-def test_a_socket_in_the_place_of_a_refused_entry_is_taken() -> None:
+def test_a_socket_that_replaces_a_refused_entry_is_registered() -> None:
     world = given(REFUSED)
 
     assert take(world, appeared(3)) == [gone(2), StartRegistration(appeared(3))]
@@ -469,7 +469,7 @@ def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> No
     ]
 
 
-def test_an_actor_that_crashed_when_its_socket_was_gone_is_shown_as_gone() -> None:
+def test_a_socket_that_vanished_before_its_actor_crashed_is_shown_as_gone() -> None:
     """Fault 85: it has no successor that would tell (seed 1191)."""
     world = given(appeared(1), m.SocketVanished(A, 1))
     gone = m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW)
@@ -532,7 +532,7 @@ def test_the_successor_of_an_actor_that_crashed_during_a_stop_is_sent_the_stop()
     ]
 
 
-def test_a_report_repeats_what_the_reconciler_knows_and_asks_the_actors_for_the_rest() -> None:
+def test_a_report_request_repeats_roles_and_asks_the_actors_for_their_states() -> None:
     """Fault 85: the status actor lost its view."""
     refused = attrs.evolve(REFUSED, path=C)
     world = given(*registered(A, 1), *registered(B, 2), refused)

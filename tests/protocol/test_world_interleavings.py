@@ -91,7 +91,7 @@ def check_empty(world: World) -> None:
 
 @settings(max_examples=150)
 @given(SEEDS)
-def test_any_interleaving_ends_with_actual_as_desired(seed: int) -> None:
+def test_every_interleaving_ends_with_actual_equal_to_desired(seed: int) -> None:
     """Test_Run_Positive_Register, Test_Run_Positive_RegisterThenUnregister and Test_Run_Positive_ReRegister: any order.
 
     Behaviours 19 to 21 and 34 to 37.
@@ -105,7 +105,7 @@ def test_any_interleaving_ends_with_actual_as_desired(seed: int) -> None:
 
 @settings(max_examples=100)
 @given(SEEDS)
-def test_crashes_of_actors_are_mended_in_any_interleaving(seed: int) -> None:
+def test_actors_recover_from_crashes_in_every_interleaving(seed: int) -> None:
     """Fault 85."""
     node = troubled(seed, crashes=True)
 
@@ -116,7 +116,7 @@ def test_crashes_of_actors_are_mended_in_any_interleaving(seed: int) -> None:
 
 @settings(max_examples=100)
 @given(SEEDS, st.booleans())
-def test_nothing_is_remembered_of_what_is_gone(seed: int, crashes: bool) -> None:
+def test_nothing_is_kept_of_sockets_that_are_gone(seed: int, crashes: bool) -> None:
     """Names, claims and wishes do not leak; a removed handler ends once nothing is left with it."""
     node = troubled(seed, crashes=crashes)
     for path in list(node.there):
@@ -133,7 +133,7 @@ def test_nothing_is_remembered_of_what_is_gone(seed: int, crashes: bool) -> None
 
 @settings(max_examples=100)
 @given(SEEDS, st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
-def test_a_stop_finishes_from_any_interleaving(seed: int, stop: m.StopAsked | m.StopForced) -> None:
+def test_a_stop_finishes_in_every_interleaving(seed: int, stop: m.StopAsked | m.StopForced) -> None:
     """Behaviour 42, fault 87: nothing new begins, and what remains is registered wholly or not at all."""
     node = troubled(seed)
     node.mail["supervisor"].append(stop)
@@ -155,7 +155,7 @@ def disturb_only_sockets(node: Node, path: str) -> None:
 
 
 @given(SEEDS)
-def test_per_name_one_plugin_at_a_time_is_between_its_validation_and_its_registration(seed: int) -> None:
+def test_at_most_one_plugin_of_a_name_is_between_validation_and_registration(seed: int) -> None:
     """Behaviours 20, 21 and 37: of two that come at once, the second is validated against the first."""
     node = troubled(seed)
     node.settle()

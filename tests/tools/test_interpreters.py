@@ -24,7 +24,7 @@ def test_a_python_is_known_by_its_real_executable_and_version(tmp_path: Path) ->
     assert found.version == sys.version_info[:3]
 
 
-def test_what_does_not_run_and_what_is_no_cpython_is_no_interpreter(tmp_path: Path) -> None:
+def test_only_a_cpython_that_runs_is_an_interpreter(tmp_path: Path) -> None:
     assert interpreters.identify(script(tmp_path / "python3.12", "echo not installed >&2; exit 127")) is None
     assert interpreters.identify(script(tmp_path / "python3.11", "echo '/opt/pypy|3|11|1|pypy'")) is None
     assert interpreters.identify(tmp_path / "python3.13") is None

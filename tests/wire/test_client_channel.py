@@ -167,7 +167,7 @@ async def test_calls_that_wait_together_each_get_their_answer_whichever_task_rea
         await trio.Path(tmp_path / "peer.sock").unlink()
 
 
-async def test_a_leader_that_is_cancelled_hands_over(tmp_path: Path) -> None:
+async def test_a_cancelled_leader_hands_over_to_another_task(tmp_path: Path) -> None:
     """When the task that reads for the others is cancelled, another task reads."""
     ready = trio.Event()
 

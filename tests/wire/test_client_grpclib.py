@@ -35,7 +35,7 @@ async def connected(path: Path) -> AsyncIterator[Channel]:
             process.terminate()
 
 
-async def test_calls_and_streams_and_errors_go_as_with_grpclibs_own_client(tmp_path: Path) -> None:
+async def test_calls_streams_and_errors_behave_as_with_the_client_of_grpclib(tmp_path: Path) -> None:
     """Sizes around those of frames and windows, both ways, a stream, and every status; on one connection."""
     async with connected(tmp_path) as channel:
         example = channel.stub(ExampleStub)

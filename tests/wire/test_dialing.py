@@ -123,7 +123,7 @@ async def test_a_datagram_socket_is_not_a_stream(tmp_path: Path) -> None:
     assert error.kind is DialFailure.NOT_A_STREAM
 
 
-async def test_a_socket_that_is_gone_is_gone(tmp_path: Path) -> None:
+async def test_dialing_a_removed_socket_reports_that_it_is_gone(tmp_path: Path) -> None:
     error = await failure(str(tmp_path / "a.sock"))
     assert error.kind is DialFailure.GONE
 

@@ -109,7 +109,7 @@ def test_an_interrupt_ends_a_command_as_a_shell_expects() -> None:
     ],
     ids=["disk full", "reader gone"],
 )
-def test_an_output_that_cannot_be_written_is_no_traceback(output: str | None, code: int, complaint: str) -> None:
+def test_an_output_that_cannot_be_written_causes_no_traceback(output: str | None, code: int, complaint: str) -> None:
     """Fault 95."""
     if output is None:
         reader, writer = os.pipe()

@@ -30,7 +30,7 @@ from plugind.protocol.status_json import plugin_to_json
 STATUS = "/tmp/plugind-demo-12345678/status.sock"
 
 
-def test_the_demo_has_a_good_plugin_of_each_type_and_some_that_are_not() -> None:
+def test_the_demo_has_a_good_plugin_of_each_type_and_some_faulty_ones() -> None:
     plugins = [spec.plugin for spec in steady_plugins("/r")]
     good = {plugin.type for plugin in plugins if plugin.hang is None and not plugin.get_info_fails}
     assert set(BUILT_IN_TYPES) < good
@@ -61,7 +61,7 @@ def test_the_legend_explains_every_plugin() -> None:
         (StateName.DIALING, 9, False),
     ],
 )
-def test_a_plugin_has_settled_when_nothing_new_is_to_be_seen(state: StateName, attempt: int, settled: bool) -> None:
+def test_a_plugin_has_settled_when_its_row_no_longer_changes(state: StateName, attempt: int, settled: bool) -> None:
     assert has_settled(PluginStatus("/r/a", "/r", 1, state, 0.0, attempt=attempt)) is settled
 
 

@@ -223,7 +223,7 @@ def test_a_fake_without_versions_has_the_usual_one_of_its_type(plugin_type: str,
 
 
 @pytest.mark.parametrize("bad", ["-1", "many"])
-def test_a_number_of_failures_that_is_none_is_a_usage_error(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_of_failures_is_a_usage_error(bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse("--socket=/s", "--type=T", "--name=n", f"--fail-get-info={bad}")
     assert caught.value.code == 2

@@ -85,7 +85,7 @@ async def test_each_rule_that_is_broken_is_named(
 
 
 @pytest.mark.parametrize(("hang", "step"), [("accept", "GetInfo"), ("get-info", "GetInfo")])
-async def test_a_plugin_that_hangs_is_given_up_in_time(hang: str, step: str, tmp_path: Path) -> None:
+async def test_a_plugin_that_hangs_is_abandoned_at_its_deadline(hang: str, step: str, tmp_path: Path) -> None:
     """Fault 32."""
     path = tmp_path / "a.sock"
     plugin = attrs.evolve(GOOD, hang="get-info" if hang == "get-info" else None)

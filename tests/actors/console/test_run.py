@@ -33,7 +33,7 @@ def test_a_root_may_be_named_twice_and_is_watched_once() -> None:
     assert configured("--root", "/c", "--root", "/d", "--root", "/c").roots == (Root("/c"), Root("/d"))
 
 
-def test_deprecated_roots_come_beside_the_others() -> None:
+def test_deprecated_roots_are_added_to_the_others() -> None:
     """Behaviour 16."""
     assert configured("--deprecated-root", "/old").roots == (Root(DEFAULT_ROOT), Root("/old", deprecated=True))
 

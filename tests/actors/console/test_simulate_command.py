@@ -45,7 +45,7 @@ def _read_all(terminal: int) -> bytes:
     return read
 
 
-def test_an_interrupt_ends_it_at_once_with_what_was_done() -> None:
+def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
     with _on_a_terminal("--seeds", "0..9999", "--events", "10", "--jobs", "2") as (command, terminal):
         assert command.stdout is not None
         first = command.stdout.readline()
@@ -79,7 +79,7 @@ def test_results_do_not_pass_through_the_terminal_of_the_bar() -> None:
 
 
 @pytest.mark.parametrize("options", [("--trace",), ("--seeds", "0..2", "--jobs", "1")])
-def test_a_reader_that_has_seen_enough_is_no_error(options: tuple[str, ...]) -> None:
+def test_a_closed_output_is_not_an_error(options: tuple[str, ...]) -> None:
     command = subprocess.Popen(
         [*COMMAND, "--events", "10", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

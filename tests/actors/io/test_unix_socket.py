@@ -228,7 +228,7 @@ async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
         connected(path).close()
 
 
-async def test_a_file_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+async def test_removing_a_file_that_is_gone_already_is_not_an_error(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
     listener = listen(str(directory / "s"))

@@ -42,7 +42,7 @@ async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_regis
     assert crashes[0].startswith(reported)
 
 
-async def test_an_actor_that_is_not_there_cannot_crash(autojump_clock: MockClock) -> None:
+async def test_crashing_an_actor_that_does_not_run_is_an_error(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         assert not node.crash("registration", "a.sock")
         assert not node.crash("handler", "Colour")
@@ -60,7 +60,7 @@ async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: Mock
         await run()
 
 
-async def test_what_a_node_without_plugins_holds_open_is_named(autojump_clock: MockClock) -> None:
+async def test_whatever_a_node_without_plugins_keeps_open_is_listed(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com"))
         await node.settled()

@@ -170,7 +170,7 @@ async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_a
         (None, DialFailure.REFUSED, 1.0),
     ],
 )
-async def test_dialing_fails_as_it_does_for_real(
+async def test_dialing_fails_with_the_errors_of_real_sockets(
     autojump_clock: MockClock, accepting: Accepting | None, kind: DialFailure, after: float
 ) -> None:
     """The same kinds of error after the same waits as ``plugind.actors.io.grpc_client.dial``; faults 28, 29 and 30."""

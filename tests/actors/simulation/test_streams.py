@@ -11,7 +11,7 @@ from plugind.actors.simulation.fuzz import run as simulation
 from plugind.actors.simulation.streams import memory_connection
 
 
-async def test_what_either_end_sends_arrives_at_the_other() -> None:
+async def test_bytes_sent_by_either_end_arrive_at_the_other() -> None:
     made = memory_connection()
     assert made.client.send(bytearray(b"ask")) == 3
     assert await made.server.receive_some() == b"ask"
@@ -49,7 +49,7 @@ async def test_waking_ends_a_wait_without_bytes(autojump_clock: trio.testing.Moc
     assert trio.current_time() == 1
 
 
-async def test_closing_ends_what_this_end_sends_and_refuses_what_the_other_sends() -> None:
+async def test_closing_ends_the_bytes_to_the_peer_and_refuses_bytes_from_it() -> None:
     made = memory_connection()
     made.client.send(bytearray(b"last words"))
     made.client.close()
@@ -63,7 +63,7 @@ async def test_closing_ends_what_this_end_sends_and_refuses_what_the_other_sends
         await made.server.send_all(b"too late")
 
 
-async def test_a_half_closed_server_reads_on() -> None:
+async def test_a_half_closed_server_can_still_read() -> None:
     made = memory_connection()
     await made.server.send_eof()
     assert await made.client.receive(unsent=False) == b""
@@ -71,7 +71,7 @@ async def test_a_half_closed_server_reads_on() -> None:
     assert await made.server.receive_some() == b"still here"
 
 
-async def test_a_reset_loses_what_was_on_its_way_and_both_ends_learn_of_it() -> None:
+async def test_a_reset_discards_bytes_in_flight_and_is_an_error_at_both_ends() -> None:
     made = memory_connection()
     made.client.send(bytearray(b"lost"))
     made.reset()
@@ -96,7 +96,7 @@ async def test_a_slow_server_sends_byte_by_byte(autojump_clock: trio.testing.Moc
     assert got == [(0.5, b"a"), (1.0, b"b"), (1.5, b"c")]
 
 
-def test_a_node_that_runs_without_end_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_never_stops_running_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spin(player: object) -> None:
         del player
         while True:

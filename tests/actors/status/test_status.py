@@ -198,7 +198,7 @@ async def test_a_subscriber_that_left_is_forgotten(autojump_clock: MockClock) ->
         assert [type(message) for message in drained(stream)] == [Snapshot]
 
 
-async def test_a_snapshot_of_many_lets_others_have_their_turn(autojump_clock: MockClock) -> None:
+async def test_a_large_snapshot_lets_other_tasks_run(autojump_clock: MockClock) -> None:
     async with bench() as node:
         for number in range(1000):
             await node.inbox.send(changed(f"p{number}", StateName.WAITING))
@@ -249,7 +249,7 @@ async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_
     ]
 
 
-async def test_trouble_with_a_root_and_crashes_are_warnings(autojump_clock: MockClock) -> None:
+async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockClock) -> None:
     async with bench(level=Level.INFO) as node:
         well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
         await node.take(
@@ -326,7 +326,7 @@ async def test_one_plugin_is_described_by_name_and_by_path(target: str, autojump
         ("POST", "/retry", 400),
     ],
 )
-async def test_wrong_questions_get_an_error_in_json(
+async def test_invalid_requests_get_an_error_in_json(
     method: str, path: str, code: int, autojump_clock: MockClock
 ) -> None:
     async with bench() as node:
@@ -382,7 +382,7 @@ async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: 
     assert json.loads(pieces[-1].splitlines()[-1]) == {"error": "too slow: changes were lost; watch again"}
 
 
-async def test_a_retry_is_asked_of_the_reconciler_by_path(autojump_clock: MockClock) -> None:
+async def test_a_retry_request_is_sent_to_the_reconciler_by_path(autojump_clock: MockClock) -> None:
     async with bench() as node:
         node.memory.view.apply(attrs.evolve(changed("a", StateName.WAITING), info=info("a")))
         answers: list[Response] = []
@@ -498,7 +498,9 @@ async def test_metrics_are_shown_with_one_series_for_each_path_and_world(autojum
 @pytest.mark.parametrize(
     ("config", "suppressed"), [(StatusConfig(path_metrics=False), "0.0"), (StatusConfig(max_path_metrics=5), "1.0")]
 )
-async def test_too_many_paths_have_no_series(config: StatusConfig, suppressed: str, autojump_clock: MockClock) -> None:
+async def test_paths_over_the_limit_have_no_series(
+    config: StatusConfig, suppressed: str, autojump_clock: MockClock
+) -> None:
     """Fault 92."""
     async with bench(config) as node:
         for number in range(6):

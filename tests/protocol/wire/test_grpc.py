@@ -99,7 +99,7 @@ def test_messages_may_be_cut_anywhere_by_data_frames(messages: list[bytes], draw
     assert call.outcome.status is Status.OK
 
 
-def test_messages_that_are_not_taken_stop_the_peer() -> None:
+def test_messages_that_are_not_read_stop_the_peer() -> None:
     """Fault 65: beyond the window nothing is credited, and a peer that sends on all the same breaks flow control."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
@@ -113,7 +113,7 @@ def test_messages_that_are_not_taken_stop_the_peer() -> None:
     assert call.outcome.message == "more data than the stream's window"
 
 
-def test_taking_messages_lets_the_peer_continue_without_end() -> None:
+def test_a_peer_can_send_for_ever_while_messages_are_read() -> None:
     """Flow control of a stream that lives for hours: a peer that keeps to its windows is never stopped for good."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
@@ -175,7 +175,7 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
     assert connection.failure.problem is WireProblem.PINGS
 
 
-def test_a_peer_that_asks_for_ever_and_reads_no_answer_loses_its_connection() -> None:
+def test_a_peer_that_never_reads_answers_to_its_pings_loses_its_connection() -> None:
     """Fault 65: within every budget, and yet what waits to be sent would grow for days."""
     connection = ClientConnection()
     connection.receive(HELLO)

@@ -233,14 +233,14 @@ def test_the_first_outcome_is_final() -> None:
     assert call.messages is None
 
 
-def test_a_stream_without_a_message_ends_well() -> None:
+def test_a_stream_without_a_message_can_end_ok() -> None:
     _, call = called(headers(1) + trailers(1), unary=False)
     assert outcome_of(call) == OK
     assert call.trailers is not None
     assert call.trailers.grpc_status == "0"
 
 
-def test_a_stream_may_end_well_in_its_headers() -> None:
+def test_a_stream_can_end_ok_in_its_headers() -> None:
     """Trailers-only, with words that an OK does not need."""
     _, call = called(only(OK_STATUS, GRPC, ("grpc-status", "0"), ("grpc-message", "fine")), unary=False)
     assert call.outcome is SUCCESS
@@ -298,7 +298,7 @@ def test_a_window_full_of_messages_is_credited_and_one_byte_more_is_not() -> Non
         assert 65_535 - call.receive_window - call.unacknowledged == uncredited
 
 
-def test_what_a_caller_can_take_shows_as_soon_as_it_comes() -> None:
+def test_a_caller_sees_each_message_as_soon_as_it_arrives() -> None:
     connection, call = called(b"", unary=False)
     asked = (call.has_head, call.has_message, call.has_ended_or_message, call.has_ended)
     assert [ask() for ask in asked] == [False, False, False, False]

@@ -747,7 +747,7 @@ def test_a_recognized_response_causes_the_same_events_as_its_frames() -> None:
     assert events[0] == events[1]
 
 
-def test_words_for_codes_limits_and_bytes() -> None:
+def test_the_texts_of_codes_limits_and_bytes() -> None:
     """Fault 94."""
     assert (code_name(0), code_name(13), code_name(14), code_name(-1)) == (
         "NO_ERROR", "HTTP_1_1_REQUIRED", "error code 0xe", "error code -0x1",
