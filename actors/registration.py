@@ -68,7 +68,7 @@ async def run(
     if to_deregister is None:
         first = lifecycle.start(appeared)
     else:
-        actor.asks.handler = to_deregister.handler
+        actor.take_over(to_deregister)
         first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation)
     try:
         await actor.run(*first)
@@ -161,15 +161,16 @@ _OPERATIONS: dict[type[states.Command], Operation] = {
 
 class _Registration:
     __slots__ = (
-        "_appeared",
         "_began",
         "_commands",
         "_config",
         "_finished",
         "_inbox",
         "_info",
+        "_newest",
         "_now",
         "_shown",
+        "_socket",
         "_state",
         "_wait",
         "_waiting",
@@ -183,8 +184,10 @@ class _Registration:
         self._wait = Wait(inbox)
         self.asks = Asks(inbox)
         self.conversation = Conversation(config.conversation, appeared.path)
-        #: The message that brought the present generation.
-        self._appeared = appeared
+        #: The socket of the generation that the state is in.
+        self._socket = appeared
+        #: The socket that appeared last; the state comes to it once the plugin before it is deregistered.
+        self._newest = appeared
         self._state: states.State
         #: What is still to be performed of the last step, and the operation that it ended.
         self._commands: tuple[states.Command, ...] = ()
@@ -198,6 +201,11 @@ class _Registration:
         self._info: PluginInfo | None = None
         #: What the status actor was last sent.
         self._shown: m.StateChanged | None = None
+
+    def take_over(self, pending: PendingDeregistration) -> None:
+        """Begin in the generation that a predecessor may have registered. Its path, and so its root, are the same."""
+        self.asks.handler = pending.handler
+        self._socket, self._info = attrs.evolve(self._newest, generation=pending.generation), pending.info
 
     # --- the loop ---
 
@@ -256,7 +264,7 @@ class _Registration:
                 self.asks.handler = message.handler
                 return message
             case m.SocketAppeared():
-                self._appeared, self._info, self.conversation.peer = message, None, None
+                self._newest = message
                 return message
             case m.ReportAsked():
                 await self._show_again()
@@ -303,10 +311,10 @@ class _Registration:
                 case states.HangUp():
                     self.conversation.hang_up()
                 case states.Announce():
-                    registered = m.PluginRegistered(self._appeared.path, self._state.generation)
+                    registered = m.PluginRegistered(self._socket.path, self._state.generation)
                     await self._wait.to_send(self._config.reconciler, registered)
                 case states.Release():
-                    released = m.Released(self._appeared.path, command.generation)
+                    released = m.Released(self._socket.path, command.generation)
                     await self._wait.to_send(self._config.reconciler, released)
                 case _:
                     await self._begin(command, self._state.generation)
@@ -318,7 +326,7 @@ class _Registration:
         match command:
             case states.ClaimName():
                 self._info = command.info
-                claimed = m.Claimed(self._appeared.path, generation, command.info, self.asks.new_ticket())
+                claimed = m.Claimed(self._socket.path, generation, command.info, self.asks.new_ticket())
                 await self._wait.to_send(self._config.reconciler, claimed)
             case states.AskValidate():
                 self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
@@ -326,16 +334,21 @@ class _Registration:
                 self.asks.ask_handler(m.Register, self._plugin(command.info, generation))
             case states.AskDeregister():
                 self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))
-            case states.Dial() | states.AskInfo() | states.Notify() | states.StartTimer():
+            case states.Dial():
+                if generation != self._socket.generation:
+                    self._go_to_newest()
+            case states.AskInfo() | states.Notify() | states.StartTimer():
                 pass
             case _:
                 assert_never(command)
 
+    def _go_to_newest(self) -> None:
+        """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
+        self._socket, self._info, self.conversation.peer = self._newest, None, None
+
     def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
-        appeared = self._appeared
-        return Plugin(
-            info.type, info.name, info.endpoint, info.versions, appeared.path, generation, appeared.deprecated
-        )
+        socket = self._socket
+        return Plugin(info.type, info.name, info.endpoint, info.versions, socket.path, generation, socket.deprecated)
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
         match command:
@@ -368,8 +381,8 @@ class _Registration:
             return
         now, peer = self._now, self.conversation.peer
         self._shown = m.StateChanged(
-            self._appeared.path,
-            self._appeared.root,
+            self._socket.path,
+            self._socket.root,
             state.generation,
             name,
             now,
@@ -377,8 +390,8 @@ class _Registration:
             attempt,
             self._wait.deadline if isinstance(self._waiting, states.StartTimer) else None,
             self._info,
-            now - self._appeared.time if isinstance(state, states.Registered) else None,
-            self._appeared.deprecated,
+            now - self._socket.time if isinstance(state, states.Registered) else None,
+            self._socket.deprecated,
             None if peer is None else peer.uid,
             None if peer is None else peer.pid,
             finished,

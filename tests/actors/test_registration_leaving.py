@@ -10,6 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
+from plugind.protocol import messages as m
+from plugind.protocol.plugins import Plugin
 from plugind.testing import (
     Accepting,
     Fails,
@@ -283,3 +285,40 @@ async def test_an_actor_that_crashes_withdraws_its_validate_and_closes_its_conne
         assert node.state("a.sock") == "registered"
         assert handler.asked() == ["validate", "deregister", "validate", "register"]
         assert (plugin.accepted, plugin.connections) == (2, 0)
+
+
+async def test_a_replaced_plugin_is_shown_and_deregistered_as_itself_until_it_has_left(
+    autojump_clock: MockClock,
+) -> None:
+    """What is known of the new socket does not count before the old plugin is deregistered."""
+    handler = Recording()
+    async with SimulatedNode(handlers={"Colour": handler.script("deregister", Takes(3.0))}) as node:
+        path = node.plug("a.sock", red()).path
+        await node.settled()
+        before = node.status("a.sock")
+        assert before is not None
+        new = m.SocketAppeared(path, 99, m.Identity(1, 2, 3), "/elsewhere", node.now, deprecated=True)
+        node.supervisor.internals.reconciler.send_nowait(new)
+        await trio.sleep(1.0)
+        (leaving,) = (await node.snapshot()).plugins
+        assert (leaving.state, leaving.reason) == ("leaving", "a newer socket is in its place")
+        for fact in ("generation", "root", "type", "name", "endpoint", "versions", "warnings", "uid", "pid"):
+            assert getattr(leaving, fact) == getattr(before, fact), fact
+        await node.settled()
+        after = node.status("a.sock")
+        assert after is not None
+        assert (after.state, after.generation, after.root, len(after.warnings)) == ("registered", 99, "/elsewhere", 1)
+        told = [(plugin.generation, plugin.found_in_deprecated_dir) for plugin in handler.deregistered]
+        assert told == [(before.generation, False)]
+
+
+class Recording(FakeHandler):
+    """A handler that keeps what it was asked to deregister."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deregistered: list[Plugin] = []
+
+    async def deregister(self, plugin: Plugin) -> None:
+        self.deregistered.append(plugin)
+        await super().deregister(plugin)

@@ -117,6 +117,27 @@ async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
         assert rig.said() == [(StateName.DIALING, None, Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0))]
 
 
+async def test_the_successor_of_a_crashed_actor_shows_the_plugin_that_it_deregisters(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: what is shown while the plugin leaves is what it said, although a newer socket has appeared."""
+    handler = Asked()
+    async with running(handler) as rig:
+        await trio.sleep(1)
+        rig.inbox.send_nowait(appeared(2))
+        await trio.sleep(1)
+        leaving = rig.shown.receive_nowait()
+        assert isinstance(leaving, m.StateChanged)
+        assert (leaving.state, leaving.generation, leaving.info) == (StateName.LEAVING, 1, INFO)
+        (ask,) = handler.asks
+        assert isinstance(ask, m.Deregister)
+        ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.OK))
+        await trio.sleep(1)
+        dialing = rig.shown.receive_nowait()
+        assert isinstance(dialing, m.StateChanged)
+        assert (dialing.state, dialing.generation, dialing.info) == (StateName.DIALING, 2, None)
+
+
 async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock: MockClock) -> None:
     """Behaviour 42."""
     handler = Asked()
