@@ -38,6 +38,7 @@ from ..protocol.config import Timeouts
 from ..protocol.effects import PendingDeregistration
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
+from .asks import Asks
 from .conversation import Conversation, ConversationConfig
 from .mailbox import RegistrationInbox, Wait
 
@@ -101,49 +102,6 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
             # come before it are at most as many as the name has instances.
             return math.inf
     assert_never(command)
-
-
-class Asks:
-    """What a registration asks the reconciler and its handler, one ask at a time.
-
-    Each ask has a number, its ticket, and the answer carries the same one. An answer with any other ticket belongs to
-    an ask that was given up or superseded, and is dropped.
-    """
-
-    __slots__ = ("_inbox", "_ticket", "_under_way", "handler")
-
-    def __init__(self, inbox: RegistrationInbox) -> None:
-        self._inbox = inbox
-        self._ticket = 0
-        #: What the handler was asked, while its answer is waited for.
-        self._under_way: m.Ask | None = None
-        #: The handler that serves the plugin, once the reconciler has admitted it.
-        self.handler: m.Address[m.HandlerMessage] | None = None
-
-    def new_ticket(self) -> int:
-        """Return the ticket of an ask that begins."""
-        self._ticket += 1
-        return self._ticket
-
-    def is_answered_by(self, ticket: int) -> bool:
-        """Return whether an answer with this ticket belongs to the ask under way."""
-        return ticket == self._ticket
-
-    def ask_handler(self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], plugin: Plugin) -> None:
-        """Send the handler an ask about ``plugin``."""
-        assert self.handler is not None, "a handler is asked after the plugin was admitted"
-        self._under_way = ask(plugin, self.new_ticket(), self._inbox)
-        self.handler.send_nowait(self._under_way)
-
-    def withdraw(self) -> None:
-        """Take back a Validate whose answer is not waited for any more; one that hangs would hold the name."""
-        if isinstance(self._under_way, m.Validate) and self.handler is not None:
-            self.handler.send_nowait(m.Withdraw(self._under_way))
-
-    def close(self) -> None:
-        """End the ask under way: whatever is answered from now on comes too late."""
-        self._ticket += 1
-        self._under_way = None
 
 
 #: The commands that are calls to the plugin, made in line.

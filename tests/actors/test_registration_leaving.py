@@ -308,8 +308,8 @@ async def test_a_replaced_plugin_is_shown_and_deregistered_as_itself_until_it_ha
         after = node.status("a.sock")
         assert after is not None
         assert (after.state, after.generation, after.root, len(after.warnings)) == ("registered", 99, "/elsewhere", 1)
-        told = [(plugin.generation, plugin.found_in_deprecated_dir) for plugin in handler.deregistered]
-        assert told == [(before.generation, False)]
+        deregistered = [(plugin.generation, plugin.found_in_deprecated_dir) for plugin in handler.deregistered]
+        assert deregistered == [(before.generation, False)]
 
 
 class Recording(FakeHandler):

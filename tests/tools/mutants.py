@@ -77,6 +77,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/logs.py": (_PROTOCOL + "log*.py", _PROTOCOL + "text*.py"),
     "protocol/config.py": (_PROTOCOL + "config*.py",),
     "actors/dial_slots.py": (_ACTORS + "dial_slots*.py",),
+    "actors/asks.py": (_ACTORS + "asks.py",),
     "actors/registration.py": (_ACTORS + "registration*.py",),
     "actors/registrations.py": (_ACTORS + "registrations.py",),
     "actors/reconciler.py": (_ACTORS + "reconciler*.py",),

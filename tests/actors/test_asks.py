@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from plugind.actors.asks import Asks
 from plugind.actors.mailbox import RegistrationInbox
-from plugind.actors.registration import Asks
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import Plugin
 
