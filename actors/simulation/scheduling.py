@@ -18,6 +18,8 @@ from trio._core import _run
 
 #: Rounds of Trio's scheduler after which a node is asked whether virtual time goes on.
 ROUNDS: Final = 20_000
+#: Seconds by which two equal virtual times may differ: they are sums of floats.
+EPSILON: Final = 1e-6
 
 
 class _Order(random.Random):

@@ -7,226 +7,262 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Collection
 
+import attrs
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ..network import Accepting
+from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
-from .script import Act, Fault
-from .stage import DIRECTORIES, NAMES, SOCKETS, TYPE, Stage
-
-# --- plugins ----------------------------------------------------------------------------------------------------------
-
-
-def change_plugin(stage: Stage, act: Act, chance: random.Random) -> None:
-    """A plugin comes, goes, restarts or is moved; or its socket is touched."""
-    path = stage.node.path(chance.choice(SOCKETS))
-    plugin = stage.plugs.get(path)
-    if plugin is None:
-        if act in (Act.PLUG, Act.RESTART, Act.RENAME):
-            _plug(stage, path, chance)
-        return
-    match act:
-        case Act.PLUG | Act.RESTART:
-            plugin.plugin = _fake(stage, path, chance)
-            plugin.restart()
-        case Act.STOP:
-            plugin.stop()
-            del stage.plugs[path]
-        case Act.LISTEN:
-            plugin.listen()
-        case Act.DIE:
-            plugin.crash()
-        case Act.RENAME:
-            _rename(stage, plugin, stage.node.path(chance.choice(SOCKETS)))
-        case Act.UNLINK:
-            plugin.unlink()
-            del stage.plugs[path]
-        case _:
-            stage.node.directory.chmod(path)
-            stage.backoff.touched(path)
-    if act is not Act.TOUCH:
-        stage.faulty.add(path)
-        if stage.node.directory.dropping_events or stage.node.directory.delaying_events:
-            # With its inode used again, and no event that tells, it is the same socket with other attributes.
-            stage.backoff.touched(path)
+from .backoff_oracle import BackoffOracle
+from .plugs import Plugs
+from .script import DIRECTORIES, NAMES, SOCKETS, TYPE, Act, Fault
+from .sentinels import Sentinels
 
 
-def _plug(stage: Stage, path: str, chance: random.Random) -> None:
-    if stage.node.directory.exists(path):
-        stage.node.directory.unlink(path)
-    if not (stage.node.directory.dropping_events or stage.node.directory.delaying_events):
-        # Else it may still be taken for the one that was there before.
-        stage.faulty.discard(path)
-    listening = chance.random() < 0.9 or Fault.PLUGINS not in stage.faults
-    stage.adopt(path, stage.node.plug(path, _fake(stage, path, chance), listening=listening))
+@attrs.frozen(eq=False)
+class Acts:
+    """What a script does to one node, and what the oracles must know of it to judge the node."""
 
+    _node: SimulatedNode
+    _plugs: Plugs
+    _sentinels: Sentinels
+    _backoff: BackoffOracle
+    #: The faults that the script may use.
+    _faults: Collection[Fault]
 
-def _rename(stage: Stage, plugin: PluggedIn, new: str) -> None:
-    old = plugin.path
-    directory = stage.node.directory
-    if new == old or not directory.exists(new.rpartition("/")[0]):
-        return
-    directory.rename(old, new)
-    if directory.dropping_events or directory.delaying_events:
-        stage.backoff.touched(new)
-    del stage.plugs[old]
-    over = stage.plugs.pop(new, None)
-    if over is not None:
-        over.crash()
-    stage.faulty.add(new)
-    stage.adopt(new, plugin)
+    def disturbed(self) -> bool:
+        """Whether something is wrong with the whole node, so that no plugin is certain to be registered soon."""
+        directory = self._node.directory
+        return bool(
+            directory.dropping_events
+            or directory.delaying_events
+            or directory.scan_errors
+            or directory.look_errors
+            or directory.withhold_self_events
+            or directory.inotify.watches_left is not None
+            or self._node.network.exhausted
+        )
 
+    def end_faults(self) -> None:
+        """Let events arrive, watches be had, scans and dials succeed, from now on."""
+        directory, network = self._node.directory, self._node.network
+        directory.resume_events()
+        directory.inotify.watches_left, directory.crashes = None, 0
+        directory.scan_errors.clear()
+        directory.look_errors.clear()
+        directory.release_events()
+        self._backoff.touched()
+        network.crashes = network.exhausted = 0
 
-def _fake(stage: Stage, path: str, chance: random.Random) -> FakePlugin:
-    fake = FakePlugin(TYPE, chance.choice(NAMES), [f"1.{chance.randrange(9)}.0"])
-    if Fault.PLUGINS not in stage.faults or chance.random() < 0.4:
+    # --- plugins ------------------------------------------------------------------------------------------------------
+
+    def change_plugin(self, act: Act, chance: random.Random) -> None:
+        """A plugin comes, goes, restarts or is moved; or its socket is touched."""
+        path = self._node.path(chance.choice(SOCKETS))
+        plugin = self._plugs.by_path.get(path)
+        if plugin is None:
+            if act in (Act.PLUG, Act.RESTART, Act.RENAME):
+                self._plug(path, chance)
+            return
+        match act:
+            case Act.PLUG | Act.RESTART:
+                plugin.plugin = self._fake(path, chance)
+                plugin.restart()
+            case Act.STOP:
+                plugin.stop()
+                del self._plugs.by_path[path]
+            case Act.LISTEN:
+                plugin.listen()
+            case Act.DIE:
+                plugin.crash()
+            case Act.RENAME:
+                self._rename(plugin, self._node.path(chance.choice(SOCKETS)))
+            case Act.UNLINK:
+                plugin.unlink()
+                del self._plugs.by_path[path]
+            case _:
+                self._node.directory.chmod(path)
+                self._backoff.touched(path)
+        if act is not Act.TOUCH:
+            self._plugs.faulty.add(path)
+            if self._node.directory.dropping_events or self._node.directory.delaying_events:
+                # With its inode used again, and no event that tells, it is the same socket with other attributes.
+                self._backoff.touched(path)
+
+    def _plug(self, path: str, chance: random.Random) -> None:
+        if self._node.directory.exists(path):
+            self._node.directory.unlink(path)
+        if not (self._node.directory.dropping_events or self._node.directory.delaying_events):
+            # Else it may still be taken for the one that was there before.
+            self._plugs.faulty.discard(path)
+        listening = chance.random() < 0.9 or Fault.PLUGINS not in self._faults
+        self._plugs.adopt(path, self._node.plug(path, self._fake(path, chance), listening=listening))
+
+    def _rename(self, plugin: PluggedIn, new: str) -> None:
+        old = plugin.path
+        directory = self._node.directory
+        if new == old or not directory.exists(new.rpartition("/")[0]):
+            return
+        directory.rename(old, new)
+        if directory.dropping_events or directory.delaying_events:
+            self._backoff.touched(new)
+        del self._plugs.by_path[old]
+        over = self._plugs.by_path.pop(new, None)
+        if over is not None:
+            over.crash()
+        self._plugs.faulty.add(new)
+        self._plugs.adopt(new, plugin)
+
+    def _fake(self, path: str, chance: random.Random) -> FakePlugin:
+        fake = FakePlugin(TYPE, chance.choice(NAMES), [f"1.{chance.randrange(9)}.0"])
+        if Fault.PLUGINS not in self._faults or chance.random() < 0.4:
+            return fake
+        self._plugs.faulty.add(path)
+        match chance.randrange(9):
+            case 0:
+                fake.type = "Unknown"
+            case 1:
+                fake.name = chance.choice(("", "a\nb", "x" * 300))
+            case 2:
+                fake.get_info_fails = chance.choice((1, 2, 6))
+            case 3:
+                fake.notify_fails = chance.choice((1, 2, 9))
+            case 4:
+                fake.hang = chance.choice(("get-info", "notify"))
+            case 5:
+                fake.die = chance.choice(("get-info", "notify"))
+            case 6:
+                fake.error = GRPCError(Status.UNIMPLEMENTED, "no such thing")
+                fake.get_info_fails, fake.notify_fails = chance.choice(((1, 0), (0, 1)))
+            case _:
+                fake.delay = chance.choice((0.3, 0.9, 2.0, 6.0))
         return fake
-    stage.faulty.add(path)
-    match chance.randrange(9):
-        case 0:
-            fake.type = "Unknown"
-        case 1:
-            fake.name = chance.choice(("", "a\nb", "x" * 300))
-        case 2:
-            fake.get_info_fails = chance.choice((1, 2, 6))
-        case 3:
-            fake.notify_fails = chance.choice((1, 2, 9))
-        case 4:
-            fake.hang = chance.choice(("get-info", "notify"))
-        case 5:
-            fake.die = chance.choice(("get-info", "notify"))
-        case 6:
-            fake.error = GRPCError(Status.UNIMPLEMENTED, "no such thing")
-            fake.get_info_fails, fake.notify_fails = chance.choice(((1, 0), (0, 1)))
-        case _:
-            fake.delay = chance.choice((0.3, 0.9, 2.0, 6.0))
-    return fake
 
+    def disturb(self, act: Act, chance: random.Random) -> None:
+        """Connections break, trickle or are not to be had."""
+        if act is Act.EXHAUST:
+            self._node.network.exhausted = chance.randrange(1, 4)
+            return
+        if not self._plugs.by_path:
+            return
+        path = chance.choice(sorted(self._plugs.by_path))
+        plugin = self._plugs.by_path[path]
+        self._plugs.faulty.add(path)
+        match act:
+            case Act.RESET:
+                plugin.reset()
+            case Act.HALF_CLOSE:
+                plugin.half_close()
+            case Act.ACCEPT:
+                plugin.accepting = chance.choice(list(Accepting))
+            case _:
+                plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
 
-def disturb(stage: Stage, act: Act, chance: random.Random) -> None:
-    """Connections break, trickle or are not to be had."""
-    if act is Act.EXHAUST:
-        stage.node.network.exhausted = chance.randrange(1, 4)
-        return
-    if not stage.plugs:
-        return
-    path = chance.choice(sorted(stage.plugs))
-    plugin = stage.plugs[path]
-    stage.faulty.add(path)
-    match act:
-        case Act.RESET:
-            plugin.reset()
-        case Act.HALF_CLOSE:
-            plugin.half_close()
-        case Act.ACCEPT:
-            plugin.accepting = chance.choice(list(Accepting))
-        case _:
-            plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
+    def mend_plugins(self) -> None:
+        """Let every plugin be well from now on."""
+        for path, plugin in self._plugs.by_path.items():
+            self._mend(path, plugin)
 
+    def _mend(self, path: str, plugin: PluggedIn) -> None:
+        assert isinstance(plugin.plugin, FakePlugin)
+        fake = plugin.plugin
+        parked = fake.error.status is Status.UNIMPLEMENTED
+        # Conversations that are under way are with the old one.
+        fake.get_info_fails = fake.notify_fails = 0
+        fake.hang = fake.die = None
+        fake.delay = 0.0
+        plugin.plugin = FakePlugin(plugin.plugin.type, plugin.plugin.name, plugin.plugin.versions)
+        plugin.accepting, plugin.seconds_per_byte = Accepting.SERVES, 0.0
+        if not plugin.alive:
+            plugin.listen()
+        if parked:
+            # It is not tried again before it changes, or somebody asks (behaviour 28).
+            self._node.directory.chmod(path)
+            self._backoff.touched(path)
 
-def mend(stage: Stage, path: str, plugin: PluggedIn) -> None:
-    """The plugin at ``path`` is well from now on."""
-    assert isinstance(plugin.plugin, FakePlugin)
-    fake = plugin.plugin
-    parked = fake.error.status is Status.UNIMPLEMENTED
-    # Conversations that are under way are with the old one.
-    fake.get_info_fails = fake.notify_fails = 0
-    fake.hang = fake.die = None
-    fake.delay = 0.0
-    plugin.plugin = FakePlugin(plugin.plugin.type, plugin.plugin.name, plugin.plugin.versions)
-    plugin.accepting, plugin.seconds_per_byte = Accepting.SERVES, 0.0
-    if not plugin.alive:
-        plugin.listen()
-    if parked:
-        # It is not tried again before it changes, or somebody asks (behaviour 28).
-        stage.node.directory.chmod(path)
-        stage.backoff.touched(path)
+    # --- files, events and scans --------------------------------------------------------------------------------------
 
+    def change_files(self, act: Act, chance: random.Random) -> None:
+        """Clutter comes, or directories go."""
+        directory = self._node.directory
+        match act:
+            case Act.CLUTTER:
+                path = self._node.path(chance.choice(SOCKETS))
+                if directory.exists(path) or not directory.exists(path.rpartition("/")[0]):
+                    return
+                if chance.random() < 0.5:
+                    directory.write(path)
+                else:
+                    directory.symlink(self._node.path("a.sock"), path)
+            case Act.REMOVE_DIRECTORY:
+                self._remove(self._node.path(chance.choice(DIRECTORIES)))
+            case _:
+                directory.withhold_self_events = chance.random() < 0.2
+                self._remove(self._node.root)
+                self._sentinels.all_gone()
+                self._sentinels.grant_grace(35.0)
+                if chance.random() < 0.5:
+                    directory.mkdir(self._node.root)
+                directory.withhold_self_events = False
 
-# --- files, events and scans ------------------------------------------------------------------------------------------
+    def _remove(self, path: str) -> None:
+        if not self._node.directory.exists(path):
+            return
+        self._node.directory.remove_tree(path)
+        for other in [other for other in self._plugs.by_path if other.startswith(path + "/")]:
+            self._plugs.by_path.pop(other).crash()
 
-
-def change_files(stage: Stage, act: Act, chance: random.Random) -> None:
-    """Clutter comes, or directories go."""
-    directory = stage.node.directory
-    match act:
-        case Act.CLUTTER:
-            path = stage.node.path(chance.choice(SOCKETS))
-            if directory.exists(path) or not directory.exists(path.rpartition("/")[0]):
-                return
-            if chance.random() < 0.5:
-                directory.write(path)
-            else:
-                directory.symlink(stage.node.path("a.sock"), path)
-        case Act.REMOVE_DIRECTORY:
-            _remove(stage, stage.node.path(chance.choice(DIRECTORIES)))
-        case _:
-            directory.withhold_self_events = chance.random() < 0.2
-            _remove(stage, stage.node.root)
-            stage.sentinels.all_gone()
-            stage.sentinels.grant_grace(35.0)
-            if chance.random() < 0.5:
-                directory.mkdir(stage.node.root)
-            directory.withhold_self_events = False
-
-
-def _remove(stage: Stage, path: str) -> None:
-    if not stage.node.directory.exists(path):
-        return
-    stage.node.directory.remove_tree(path)
-    for other in [other for other in stage.plugs if other.startswith(path + "/")]:
-        stage.plugs.pop(other).crash()
-
-
-def disturb_events(stage: Stage, act: Act, chance: random.Random) -> None:
-    """Events are lost or late, or watches end."""
-    directory = stage.node.directory
-    match act:
-        case Act.DROP_EVENTS:
-            if directory.dropping_events:
-                directory.resume_events()
-            else:
+    def disturb_events(self, act: Act, chance: random.Random) -> None:
+        """Events are lost or late, or watches end."""
+        directory = self._node.directory
+        match act:
+            case Act.DROP_EVENTS:
+                if directory.dropping_events:
+                    directory.resume_events()
+                else:
+                    directory.drop_events()
+                # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
+                # inode cannot be told from one whose attributes changed.
+                directory.reuse_inodes = not directory.dropping_events
+                self._sentinels.grant_grace(12.0)
+            case Act.DELAY_EVENTS:
+                if directory.delaying_events:
+                    directory.release_events()
+                    self._backoff.touched()
+                else:
+                    directory.delay_events()
+            case Act.OVERFLOW:
+                if directory.dropping_events:
+                    return
                 directory.drop_events()
-            # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
-            # inode cannot be told from one whose attributes changed.
-            directory.reuse_inodes = not directory.dropping_events
-            stage.sentinels.grant_grace(12.0)
-        case Act.DELAY_EVENTS:
-            if directory.delaying_events:
-                directory.release_events()
-                stage.backoff.touched()
-            else:
-                directory.delay_events()
-        case Act.OVERFLOW:
-            if directory.dropping_events:
-                return
-            directory.drop_events()
-            # What happens here is lost, and recovered from at once, since the overflow is told.
-            stage.sentinels.change()
-            change_plugin(stage, Act.RESTART, chance)
-            directory.resume_events()
-            directory.overflow()
-        case Act.LOSE_WATCH:
-            path = stage.node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
-            # The kernel never loses the word that a watch ended, unless it says that it lost something.
-            if directory.exists(path) and not directory.dropping_events:
-                directory.lose_watch(path)
-                stage.sentinels.grant_grace(12.0)
-        case _:
-            directory.inotify.watches_left = None if directory.inotify.watches_left is not None else chance.randrange(2)
-            stage.sentinels.grant_grace(32.0)
+                # What happens here is lost, and recovered from at once, since the overflow is told.
+                self._sentinels.change()
+                self.change_plugin(Act.RESTART, chance)
+                directory.resume_events()
+                directory.overflow()
+            case Act.LOSE_WATCH:
+                path = self._node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
+                # The kernel never loses the word that a watch ended, unless it says that it lost something.
+                if directory.exists(path) and not directory.dropping_events:
+                    directory.lose_watch(path)
+                    self._sentinels.grant_grace(12.0)
+            case _:
+                directory.inotify.watches_left = (
+                    None if directory.inotify.watches_left is not None else chance.randrange(2)
+                )
+                self._sentinels.grant_grace(32.0)
 
-
-def fail_scans(stage: Stage, act: Act, chance: random.Random) -> None:
-    """Scans or looks fail, or no longer do."""
-    directory = stage.node.directory
-    errors = directory.scan_errors if act is Act.SCAN_ERROR else directory.look_errors
-    stage.sentinels.grant_grace(32.0)
-    if errors:
-        errors.clear()
-        return
-    names = ("", *DIRECTORIES) if act is Act.SCAN_ERROR else ("", *DIRECTORIES, *SOCKETS)
-    path = stage.node.path(chance.choice(names)).rstrip("/")
-    errors[path] = chance.choice((errno.EIO, errno.EACCES, errno.EMFILE))
+    def fail_scans(self, act: Act, chance: random.Random) -> None:
+        """Scans or looks fail, or no longer do."""
+        directory = self._node.directory
+        errors = directory.scan_errors if act is Act.SCAN_ERROR else directory.look_errors
+        self._sentinels.grant_grace(32.0)
+        if errors:
+            errors.clear()
+            return
+        names = ("", *DIRECTORIES) if act is Act.SCAN_ERROR else ("", *DIRECTORIES, *SOCKETS)
+        path = self._node.path(chance.choice(names)).rstrip("/")
+        errors[path] = chance.choice((errno.EIO, errno.EACCES, errno.EMFILE))

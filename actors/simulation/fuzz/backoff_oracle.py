@@ -5,12 +5,14 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import trio
 
 from ....protocol.backoff import Backoff
 from ....protocol.status import PluginStatus, StateName
-from .trace import EPSILON, Trace
+from ..scheduling import EPSILON
 
 
 @attrs.define(eq=False)
@@ -38,8 +40,8 @@ class _Tries:
 class BackoffOracle:
     """No try comes sooner after a failure than the backoff says, unless something happened that allows it."""
 
-    def __init__(self, trace: Trace, backoff: Backoff) -> None:
-        self._trace = trace
+    def __init__(self, violated: Callable[[str, str], None], backoff: Backoff) -> None:
+        self._violated = violated
         self._backoff = backoff
         self._tries: dict[str, _Tries] = {}
         self._last_trigger: dict[str | None, float] = {}
@@ -119,9 +121,7 @@ class BackoffOracle:
                 if not owing:
                     tries.dials += 1
                 if tries.early is not None and not tries.retriggered:
-                    self._trace.violated(
-                        "backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try"
-                    )
+                    self._violated("backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try")
                 tries.early = None
                 # What was told in this instant may have come after this dial began, and is obeyed when that has failed.
                 tries.until, tries.retriggered = None, self._retriggered_just_now(status.socket)
@@ -150,15 +150,13 @@ class BackoffOracle:
                 tries.dials = status.attempt
             failures = tries.dials
             if status.attempt != failures:
-                self._trace.violated(
-                    "backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}."
-                )
+                self._violated("backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}.")
         tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
         tries.until = status.next_try
         if status.next_try is None:
-            self._trace.violated("backoff", f"{status.socket} waits for nothing")
+            self._violated("backoff", f"{status.socket} waits for nothing")
             return
         delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
         longest = self._backoff.cap if owing else rule
         if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
-            self._trace.violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")
+            self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+import attrs
 import trio
 import trio.testing
 
 from ....protocol.plugins import InstancePolicy
 from ....protocol.status import StateName
-from .stage import TYPE, Stage
+from ..node import SimulatedNode
+from ..plugins import FakePlugin, PluggedIn
+from .handler_oracle import HandlerOracle
+from .plugs import Plugs
+from .script import TYPE
+from .sentinels import Sentinels
+from .trace import Trace
 
 #: Virtual seconds until all is registered: a call that hangs or whose answer was lost (240), its deregistration (240),
 #: the longest backoff (134) and a rescan.
@@ -25,22 +33,140 @@ STAYS: Final = 25.0
 EMPTY: Final = 5.0
 
 
-async def check_rest(stage: Stage) -> None:
-    """Wait until the node is at rest, check what must hold then, remove every plugin, and check again."""
-    trace = stage.trace
-    if not await _within(CONVERGED, lambda: not differences(stage)):
-        for difference in differences(stage):
-            trace.violated("converges", difference)
-    trace.line("converged")
-    await trio.sleep(STAYS)
-    await trio.testing.wait_all_tasks_blocked()
-    for difference in differences(stage):
-        trace.violated("stays", difference)
-    await _check_view(stage)
-    stage.unplug_all()
-    if not await _within(EMPTY, lambda: not leftovers(stage)):
-        for leftover in leftovers(stage):
-            trace.violated("leak", leftover)
+@attrs.frozen(eq=False)
+class FinalChecks:
+    """What must hold of one node at rest."""
+
+    _node: SimulatedNode
+    _trace: Trace
+    _plugs: Plugs
+    _sentinels: Sentinels
+    _oracle: HandlerOracle
+    _policy: InstancePolicy
+
+    async def check(self) -> None:
+        """Wait until the node is at rest, check what must hold then, remove every plugin, and check again."""
+        if not await _within(CONVERGED, lambda: not self.differences()):
+            for difference in self.differences():
+                self._trace.violated("converges", difference)
+        self._trace.line("converged")
+        await trio.sleep(STAYS)
+        await trio.testing.wait_all_tasks_blocked()
+        for difference in self.differences():
+            self._trace.violated("stays", difference)
+        await self._check_view()
+        self._unplug_all()
+        if not await _within(EMPTY, lambda: not self.leftovers()):
+            for leftover in self.leftovers():
+                self._trace.violated("leak", leftover)
+
+    def differences(self) -> list[str]:
+        """How what is registered and shown differs from what is there and valid."""
+        valid, taken = self._valid(), self._oracle.registered()
+        shown = self._registered_states()
+        found = [f"{path} is held by a handler, and is not there" for path in sorted(taken.keys() - valid.keys())]
+        found += [f"{path} is {self._node.state(path)}, and not held" for path in sorted(shown.keys() - taken.keys())]
+        found += [f"{path} is held, and {self._node.state(path)}" for path in sorted(taken.keys() - shown.keys())]
+        found += [
+            f"{path} is shown with generation {generation}, held with {taken[path].generation}"
+            for path, generation in shown.items()
+            if path in taken and taken[path].generation != generation
+        ]
+        found += [f"{path} has a pending deregistration" for path in sorted(self._oracle.owing.keys() - taken.keys())]
+        there = self._node.directory.sockets(self._node.root)
+        found += [f"{path} has an actor, and is not there" for path in self._node.actors() if path not in there]
+        # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
+        found += [f"{path} is there, and not shown" for path in sorted(there.keys() - self._node.statuses.keys())]
+        found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
+        if self._policy is InstancePolicy.REJECT:
+            names = sorted(plugin.name for plugin in taken.values())
+            if names != sorted(set(valid.values())):
+                found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
+        else:
+            found += [f"{path} is {self._node.state(path)}" for path in sorted(valid.keys() - taken.keys())]
+        return found
+
+    async def _check_view(self) -> None:
+        """The status view, asked for, equals the truth: states, generations, names, and who is active."""
+        taken = self._oracle.registered()
+        snapshot = await self._node.snapshot()
+        streamed = {path: status.state for path, status in self._node.statuses.items()}
+        asked = {status.socket: status.state for status in snapshot.plugins}
+        if streamed != asked:
+            self._trace.violated("view", f"the stream says {streamed}, the snapshot {asked}")
+        there = self._node.directory.sockets(self._node.root)
+        parked = {status.socket for status in snapshot.plugins if status.state is StateName.PARKED}
+        if there.keys() - asked.keys() or asked.keys() - there.keys() - parked:
+            self._trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
+        for status in snapshot.plugins:
+            plugin = taken.get(status.socket)
+            if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
+                self._trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
+        active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
+        if active != self._active():
+            self._trace.violated("view", f"active are {sorted(self._active())}, shown as such {sorted(active)}")
+        for path, plugged in self._plugs.by_path.items():
+            verdicts = [call.registered for call in plugged.calls if call.registered is not None]
+            if path in taken and (not verdicts or not verdicts[-1]):
+                self._trace.violated("view", f"{path} is registered, and was told {verdicts}")
+
+    def _active(self) -> set[str]:
+        """Return the active paths by the rule of the policy; plugins are in the order of their registration."""
+        names: defaultdict[str, list[str]] = defaultdict(list)
+        taken = self._oracle.registered()
+        for path, plugin in taken.items():
+            names[plugin.name].append(path)
+        match self._policy:
+            case InstancePolicy.NEWEST:
+                return {paths[-1] for paths in names.values()}
+            case InstancePolicy.HIGHEST_VERSION:
+                # All versions here are 1.x.0, and max() keeps the first of equals.
+                return {max(reversed(paths), key=lambda path: taken[path].versions) for paths in names.values()}
+            case _:
+                return set(taken)
+
+    def leftovers(self) -> list[str]:
+        """What is left though every plugin is gone."""
+        found = [f"{path} is held by a handler" for path in sorted(self._oracle.owing)]
+        found += [
+            f"{path} is shown as {status.state}"
+            for path, status in sorted(self._node.statuses.items())
+            if not self._node.directory.exists(path)
+        ]
+        return [*found, *self._node.leftovers()]
+
+    def _valid(self) -> dict[str, str]:
+        """Return the names of the plugins that are there and valid, by path."""
+        found = {path: plugin.plugin for plugs in self._all_plugs() for path, plugin in plugs.items()}
+        return {
+            path: fake.name
+            for path, fake in found.items()
+            if isinstance(fake, FakePlugin)
+            and fake.type == TYPE
+            and fake.name.isprintable()
+            and 0 < len(fake.name) < 254
+        }
+
+    def _all_plugs(self) -> tuple[dict[str, PluggedIn], dict[str, PluggedIn]]:
+        return self._plugs.by_path, self._sentinels.plugs
+
+    def _registered_states(self) -> dict[str, int]:
+        """Return the generations of those that are shown as registered, by path, without the built-in types."""
+        return {
+            path: status.generation
+            for path, status in self._node.statuses.items()
+            if status.state is StateName.REGISTERED and status.type == TYPE
+        }
+
+    def _unplug_all(self) -> None:
+        """End every plugin; each removes its socket."""
+        for plugs in self._all_plugs():
+            for plugin in plugs.values():
+                plugin.stop()
+        with suppress(FileNotFoundError):
+            self._node.directory.remove_tree(self._node.path("sub"))
+        self._plugs.by_path.clear()
+        self._sentinels.all_gone()
 
 
 async def _within(seconds: float, holds: Callable[[], bool]) -> bool:
@@ -54,83 +180,3 @@ async def _within(seconds: float, holds: Callable[[], bool]) -> bool:
             return False
         await trio.sleep(pause)
         pause = min(pause * 2, 16.0)
-
-
-def differences(stage: Stage) -> list[str]:
-    """How what is registered and shown differs from what is there and valid."""
-    valid, taken = stage.valid(), stage.handlers.registered()
-    shown = stage.registered_states()
-    found = [f"{path} is held by a handler, and is not there" for path in sorted(taken.keys() - valid.keys())]
-    found += [f"{path} is {stage.node.state(path)}, and not held" for path in sorted(shown.keys() - taken.keys())]
-    found += [f"{path} is held, and {stage.node.state(path)}" for path in sorted(taken.keys() - shown.keys())]
-    found += [
-        f"{path} is shown with generation {generation}, held with {taken[path].generation}"
-        for path, generation in shown.items()
-        if path in taken and taken[path].generation != generation
-    ]
-    found += [f"{path} has a pending deregistration" for path in sorted(stage.handlers.owing.keys() - taken.keys())]
-    there = stage.node.directory.sockets(stage.node.root)
-    found += [f"{path} has an actor, and is not there" for path in stage.node.actors() if path not in there]
-    # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
-    found += [f"{path} is there, and not shown" for path in sorted(there.keys() - stage.node.statuses.keys())]
-    found += [f"{call.ask} of {call.plugin.socket} is under way" for call in stage.handlers.under_way]
-    if stage.policy is InstancePolicy.REJECT:
-        names = sorted(plugin.name for plugin in taken.values())
-        if names != sorted(set(valid.values())):
-            found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
-    else:
-        found += [f"{path} is {stage.node.state(path)}" for path in sorted(valid.keys() - taken.keys())]
-    return found
-
-
-async def _check_view(stage: Stage) -> None:
-    """The status view, asked for, equals the truth: states, generations, names, and who is active."""
-    trace, taken = stage.trace, stage.handlers.registered()
-    snapshot = await stage.node.snapshot()
-    streamed = {path: status.state for path, status in stage.node.statuses.items()}
-    asked = {status.socket: status.state for status in snapshot.plugins}
-    if streamed != asked:
-        trace.violated("view", f"the stream says {streamed}, the snapshot {asked}")
-    there = stage.node.directory.sockets(stage.node.root)
-    parked = {status.socket for status in snapshot.plugins if status.state is StateName.PARKED}
-    if there.keys() - asked.keys() or asked.keys() - there.keys() - parked:
-        trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
-    for status in snapshot.plugins:
-        plugin = taken.get(status.socket)
-        if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
-            trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
-    active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
-    if active != _active(stage):
-        trace.violated("view", f"active are {sorted(_active(stage))}, shown as such {sorted(active)}")
-    for path, plugged in stage.plugs.items():
-        verdicts = [call.registered for call in plugged.calls if call.registered is not None]
-        if path in taken and (not verdicts or not verdicts[-1]):
-            trace.violated("view", f"{path} is registered, and was told {verdicts}")
-
-
-def _active(stage: Stage) -> set[str]:
-    """Return the active paths by the rule of the policy; registered plugins are in the order of their registration."""
-    names: defaultdict[str, list[str]] = defaultdict(list)
-    taken = stage.handlers.registered()
-    for path, plugin in taken.items():
-        names[plugin.name].append(path)
-    match stage.policy:
-        case InstancePolicy.NEWEST:
-            return {paths[-1] for paths in names.values()}
-        case InstancePolicy.HIGHEST_VERSION:
-            # All versions here are 1.x.0, and max() keeps the first of equals.
-            return {max(reversed(paths), key=lambda path: taken[path].versions) for paths in names.values()}
-        case _:
-            return set(taken)
-
-
-def leftovers(stage: Stage) -> list[str]:
-    """What is left though every plugin is gone."""
-    node = stage.node
-    found = [f"{path} is held by a handler" for path in sorted(stage.handlers.owing)]
-    found += [
-        f"{path} is shown as {status.state}"
-        for path, status in sorted(node.statuses.items())
-        if not node.directory.exists(path)
-    ]
-    return [*found, *node.leftovers()]

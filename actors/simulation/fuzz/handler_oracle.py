@@ -5,15 +5,19 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import trio
 
+from ....protocol.config import Timeouts
 from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import PluginStatus, StateName
-from ..handlers import Ask
-from .trace import Trace
+from ..handlers import Ask, Behaviour, behave
+from ..plugins import Call
+from ..scheduling import EPSILON
 
 
 @attrs.define(eq=False)
@@ -41,15 +45,29 @@ class UnderWay:
     plugin: Plugin
 
 
+class Report(Protocol):
+    """Where the oracle writes what it sees; see :class:`plugind.actors.simulation.fuzz.trace.Trace`."""
+
+    def line(self, *words: object) -> None:
+        """Something happened."""
+
+    def violated(self, oracle: str, text: str) -> None:
+        """A rule was violated."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
     A Validate that was superseded is withdrawn: it neither begins late nor is under way when the next attempt begins.
     """
 
-    def __init__(self, trace: Trace, policy: InstancePolicy, *, sees_all: bool = False) -> None:
+    def __init__(
+        self, trace: Report, policy: InstancePolicy, freed: Callable[[str], None], *, sees_all: bool = False
+    ) -> None:
         self._trace = trace
         self._policy = policy
+        #: Is given the name of a plugin once a Deregister of it has ended.
+        self.freed = freed
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
         self.sees_all = sees_all
         #: In which generation a plugin was first told that it is registered, by path and plugin.
@@ -65,6 +83,12 @@ class HandlerOracle:
         #: When the last Deregister of a path ended; and paths whose registration crashed, perhaps before a Register.
         self._let_go: dict[str, float] = {}
         self._crashed: set[str] = set()
+        self._handlers_made = 0
+
+    def new_handler(self) -> WatchedHandler:
+        """Return another handler, whose calls this oracle checks."""
+        self._handlers_made += 1
+        return WatchedHandler(self._handlers_made, self._policy, self)
 
     def orphan(self, path: str | None = None) -> None:
         """An actor crashed that was to see to ``path``, or to all: what it asked of a handler may come late, or twice.
@@ -206,8 +230,14 @@ class HandlerOracle:
         elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
-    def notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
-        """A plugin was told a verdict; ``well`` says that it answers, and nothing broke its connections."""
+    def received(self, path: str, plugin: object, call: Call, *, well: bool) -> None:
+        """A plugin received a call; ``well`` says that it answers, and nothing broke its connections."""
+        if call.registered is None:
+            self._trace.line("asked", path, call.method)
+        else:
+            self._notified(path, plugin, registered=call.registered, well=well)
+
+    def _notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
         self._trace.line("told", path, "registered" if registered else "refused")
         if not registered:
             return
@@ -223,3 +253,43 @@ class HandlerOracle:
             generation = self._generations.setdefault((path, plugin), owing.plugin.generation)
             if self.sees_all and well and generation != owing.plugin.generation:
                 self._trace.violated("order", f"{path} is well, and was registered anew for nothing")
+
+
+class WatchedHandler:
+    """A handler that behaves as its script says, and reports each call to the oracle."""
+
+    def __init__(self, number: int, policy: InstancePolicy, oracle: HandlerOracle) -> None:
+        self.instances = policy
+        self.number = number
+        #: What the next calls do, by call and name.
+        self.script: dict[tuple[Ask, str], deque[Behaviour]] = {}
+        self._oracle = oracle
+
+    async def validate(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("validate", plugin)
+
+    async def register(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        await self._call("register", plugin)
+
+    async def deregister(self, plugin: Plugin) -> None:
+        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        try:
+            await self._call("deregister", plugin)
+        finally:
+            self._oracle.freed(plugin.name)
+
+    async def _call(self, ask: Ask, plugin: Plugin) -> None:
+        call = self._oracle.began(self.number, ask, plugin)
+        ok = cut_off = False
+        deadline = trio.current_time() + Timeouts().handler - EPSILON
+        try:
+            scripted = self.script.get((ask, plugin.name))
+            await behave(scripted.popleft() if scripted else None)
+            ok = True
+        except trio.Cancelled:
+            cut_off = trio.current_time() < deadline
+            raise
+        finally:
+            self._oracle.ended(call, ok=ok, cut_off=cut_off)

@@ -1,10 +1,17 @@
 """Simulation: random scripts against what must always hold, one seed for everything.
 
 One seed gives one script (:mod:`.script`), one order of Trio's tasks, one trace and its hash (:mod:`.trace`), in every
-process. :mod:`.player` plays the script on a :mod:`.stage`: a node in memory, which runs plugind's own supervisor,
-actors and wire. The oracles check each thing that happens (:mod:`.handler_oracle`, :mod:`.backoff_oracle`,
-:mod:`.sentinels`), and :mod:`.final_checks` checks the node at rest, once the faults have stopped. docs/simulation.md
-lists the rules.
+process. The modules are on three levels, and those of one level do not know each other:
+
+1. what can be said without a running script: the script itself, the trace, the plugins of a script (:mod:`.plugs`),
+   and the oracles, which check each thing that happens (:mod:`.handler_oracle`, :mod:`.backoff_oracle`,
+   :mod:`.sentinels`);
+2. what touches the node: it reports to the oracles (:mod:`.watched_node`), a script acts upon it (:mod:`.acts`,
+   :mod:`.daemon_acts`), and it is checked at rest, once the faults have stopped (:mod:`.final_checks`);
+3. this module, which makes all of these for one node in memory and plays the script on it. The node runs plugind's
+   own supervisor, actors and wire.
+
+docs/simulation.md lists the rules.
 
 ::
 
@@ -18,19 +25,29 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Callable, Collection
+from typing import assert_never
 
 import attrs
 import trio
 from trio.testing import MockClock
 
+from ....protocol.backoff import Backoff, RestartIntensity
+from ....protocol.plugins import InstancePolicy
 from ...supervision import leaves
+from ..node import DEFAULT_CONFIG
 from ..scheduling import ROUNDS
-from .final_checks import check_rest
-from .player import Player
-from .script import Event, Fault, choose, write
-from .stage import Stage
+from .acts import Acts
+from .backoff_oracle import BackoffOracle
+from .daemon_acts import DaemonActs
+from .final_checks import FinalChecks
+from .handler_oracle import HandlerOracle
+from .plugs import Plugs
+from .script import TYPE, Act, Event, Fault, choose, write
+from .sentinels import Sentinels
 from .trace import Trace, Violation
+from .watched_node import WatchedNode
 
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "simulate"]
 
@@ -81,13 +98,11 @@ def simulate(
 
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
     tasks, descriptors = trio.lowlevel.current_statistics().tasks_living, _descriptors()
-    stage = Stage(seed, faults, trace)
+    simulation = _Simulation(seed, faults, trace)
     try:
-        with stage.node.livelock_guard:
-            async with stage.node:
-                await Player(stage).play(script)
-                await check_rest(stage)
-        if stage.node.livelock_guard.cancelled_caught:
+        with simulation.node.livelock_guard:
+            await simulation.run(script)
+        if simulation.node.livelock_guard.cancelled_caught:
             trace.violated("livelock", f"tasks run for {ROUNDS} rounds, and time stands still")
     except Exception as error:  # noqa: BLE001 - whatever ends the node is what is looked for
         for leaf in leaves(error):
@@ -105,3 +120,80 @@ async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Coll
 def _descriptors() -> int:
     """How many descriptors this process has open: a node in memory needs none, and is to leave none."""
     return len(os.listdir("/proc/self/fd"))
+
+
+class _Simulation:
+    """One node, what a script does to it, and what watches it."""
+
+    def __init__(self, seed: int, faults: Collection[Fault], trace: Trace) -> None:
+        backoff = Backoff(jitter=0.1)
+        # Crashes are asked for, and a script may ask for many.
+        intensity = RestartIntensity(restarts=100_000) if Fault.CRASHES in faults else RestartIntensity(0)
+        config = attrs.evolve(DEFAULT_CONFIG, seed=seed, backoff=backoff, intensity=intensity)
+        self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
+        self._trace = trace
+        self._backoff = BackoffOracle(trace.violated, backoff)
+        sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
+        self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, sees_all=sees_all)
+        self._handler = self._oracle.new_handler()
+        self.node = WatchedNode(config, trace, self._oracle, self._backoff, handlers={TYPE: self._handler})
+        self._sentinels = Sentinels(self.node, trace.violated, self._oracle.owing)
+        self._plugs = Plugs(self._oracle.received)
+        self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, faults)
+
+    async def run(self, script: Collection[Event]) -> None:
+        """Run the node: play the script on it, and check it at rest."""
+        async with self.node:
+            async with trio.open_nursery() as background:
+                daemon = DaemonActs(
+                    self.node, self._trace, self._sentinels, self._backoff, self._oracle, self._handler, background
+                )
+                await self._play(script, daemon)
+                await self._calm_down(daemon)
+            await FinalChecks(self.node, self._trace, self._plugs, self._sentinels, self._oracle, self._policy).check()
+
+    async def _play(self, script: Collection[Event], daemon: DaemonActs) -> None:
+        for event in script:
+            self._trace.line("event", event)
+            await self._perform(event.act, random.Random(event.seed), daemon)
+            self._look_at_sentinels(daemon)
+            if event.pause:
+                await trio.sleep(event.pause)
+                self._look_at_sentinels(daemon)
+
+    def _look_at_sentinels(self, daemon: DaemonActs) -> None:
+        self._sentinels.look(disturbed=self._acts.disturbed() or daemon.handler is None)
+
+    async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
+        match act:
+            case Act.PLUG | Act.STOP | Act.RESTART | Act.LISTEN | Act.DIE | Act.RENAME | Act.UNLINK | Act.TOUCH:
+                self._acts.change_plugin(act, chance)
+            case Act.RESET | Act.HALF_CLOSE | Act.ACCEPT | Act.TRICKLE | Act.EXHAUST:
+                self._acts.disturb(act, chance)
+            case Act.CLUTTER | Act.REMOVE_DIRECTORY | Act.REMOVE_ROOT:
+                self._acts.change_files(act, chance)
+            case Act.DROP_EVENTS | Act.DELAY_EVENTS | Act.OVERFLOW | Act.LOSE_WATCH | Act.WATCHES_OUT:
+                self._acts.disturb_events(act, chance)
+            case Act.SCAN_ERROR | Act.LOOK_ERROR:
+                self._acts.fail_scans(act, chance)
+            case Act.SENTINEL:
+                self._sentinels.change()
+            case Act.RETRY:
+                daemon.retry(chance)
+            case Act.BEHAVE:
+                daemon.script_handler(chance)
+            case Act.TOGGLE_HANDLER:
+                await daemon.toggle_handler()
+            case Act.CRASH:
+                daemon.crash(chance)
+            case Act.RESTART_DAEMON:
+                await daemon.restart(chance)
+            case _:
+                assert_never(act)
+
+    async def _calm_down(self, daemon: DaemonActs) -> None:
+        """The faults stop, and every plugin is well."""
+        self._trace.line("calm")
+        self._acts.end_faults()
+        await daemon.calm_down()
+        self._acts.mend_plugins()

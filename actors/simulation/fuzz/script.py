@@ -15,6 +15,12 @@ from typing import Final
 
 import attrs
 
+#: The type and the names of the plugins in a script, their sockets, and the directories in which these are.
+TYPE: Final = "Colour"
+NAMES: Final = ("red", "green", "blue")
+SOCKETS: Final = ("a.sock", "b.sock", "c.sock", "d.sock", "sub/e.sock", "sub/f.sock", "sub/deep/g.sock")
+DIRECTORIES: Final = ("sub", "sub/deep")
+
 
 class Fault(enum.Enum):
     """What may go wrong in a script; the names are those of ``plugind simulate --faults``."""

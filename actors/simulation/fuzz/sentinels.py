@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import attrs
@@ -14,7 +14,7 @@ import trio
 from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
-from .trace import EPSILON, Trace
+from ..scheduling import EPSILON
 
 #: Virtual seconds within which a sentinel is registered, or let go, unless the whole node is in trouble.
 BOUND: Final = 1.0
@@ -29,7 +29,7 @@ class Sentinels:
     """Those that are there, those that are to be registered, and those that are to be let go."""
 
     _node: SimulatedNode
-    _trace: Trace
+    _violated: Callable[[str, str], None]
     #: The paths whose plugin is registered with a handler, or is being deregistered.
     _registered: Collection[str]
     plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
@@ -89,5 +89,5 @@ class Sentinels:
         if done is None and now <= due:
             return False
         if (now if done is None else done) > due:
-            self._trace.violated("delay", f"{path} was not {what} within {BOUND:g} s of {max(since, due - BOUND):.3f}")
+            self._violated("delay", f"{path} was not {what} within {BOUND:g} s of {max(since, due - BOUND):.3f}")
         return True

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Final
 
 import attrs
 import trio
-
-#: Virtual times are sums of floats.
-EPSILON: Final = 1e-6
 
 
 @attrs.frozen

@@ -5,24 +5,23 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 
 import trio
 
 from ....protocol import messages as m
-from ....protocol.config import Config, Timeouts
-from ....protocol.plugins import InstancePolicy, Plugin
+from ....protocol.config import Config
 from ....protocol.status import PluginStatus, StateName
+from ...handlers.actor import Handler
 from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
 from ..directory import MemoryDirectory
 from ..faults import is_injected
-from ..handlers import Ask, Behaviour, behave
 from ..network import MemoryNetwork
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .handler_oracle import HandlerOracle
-from .trace import EPSILON, Trace
+from .trace import Trace
 
 
 class WatchedNetwork(MemoryNetwork):
@@ -43,47 +42,6 @@ class WatchedNetwork(MemoryNetwork):
         return await super().dial(path, timeout=timeout, refused_grace=refused_grace)
 
 
-class WatchedHandler:
-    """A handler that behaves as it is told, and tells the oracle of each call."""
-
-    def __init__(self, number: int, policy: InstancePolicy, oracle: HandlerOracle, backoff: BackoffOracle) -> None:
-        self.instances = policy
-        self.number = number
-        #: What the next calls do, by call and name.
-        self.script: dict[tuple[Ask, str], deque[Behaviour]] = {}
-        self._oracle = oracle
-        self._backoff = backoff
-
-    async def validate(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
-        await self._call("validate", plugin)
-
-    async def register(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
-        await self._call("register", plugin)
-
-    async def deregister(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
-        try:
-            await self._call("deregister", plugin)
-        finally:
-            self._backoff.freed(plugin.name)
-
-    async def _call(self, ask: Ask, plugin: Plugin) -> None:
-        call = self._oracle.began(self.number, ask, plugin)
-        ok = cut_off = False
-        deadline = trio.current_time() + Timeouts().handler - EPSILON
-        try:
-            scripted = self.script.get((ask, plugin.name))
-            await behave(scripted.popleft() if scripted else None)
-            ok = True
-        except trio.Cancelled:
-            cut_off = trio.current_time() < deadline
-            raise
-        finally:
-            self._oracle.ended(call, ok=ok, cut_off=cut_off)
-
-
 class WatchedNode(SimulatedNode):
     """A simulated node that tells its trace and its oracles what is shown, and counts crashes."""
 
@@ -91,14 +49,14 @@ class WatchedNode(SimulatedNode):
         self,
         config: Config,
         trace: Trace,
-        handlers: HandlerOracle,
+        oracle: HandlerOracle,
         backoff: BackoffOracle,
         *,
-        handler: tuple[str, WatchedHandler],
+        handlers: Mapping[str, Handler],
     ) -> None:
-        super().__init__(config, handlers=dict([handler]))
+        super().__init__(config, handlers=handlers)
         self.trace = trace
-        self._seen = handlers
+        self._oracle = oracle
         self._backoff = backoff
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
         #: Cancelled when tasks run and virtual time stands still.
@@ -114,8 +72,9 @@ class WatchedNode(SimulatedNode):
             self.livelock_guard.cancel()
         self._checked_at = now
 
-    def watch_crashes(self) -> None:
-        """Trace each crash of an actor, and report those that no script asked for. Call it once for each daemon."""
+    async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
+        """See :class:`SimulatedNode`. Each crash of an actor is traced, and a violation if no script asked for it."""
+        await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
     def _record_crash(self, name: str, error: Exception) -> None:
@@ -124,12 +83,12 @@ class WatchedNode(SimulatedNode):
         match kind:
             case "registration":
                 self._backoff.retriggered(of)
-                self._seen.orphan(of)
+                self._oracle.orphan(of)
             case "handler":
                 self._backoff.touched()
             case "node":
                 self._backoff.touched()
-                self._seen.orphan()
+                self._oracle.orphan()
             case _:
                 pass
         if not is_injected(error):
@@ -142,7 +101,7 @@ class WatchedNode(SimulatedNode):
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
         self._backoff.shown(status, owing=self._must_be_notified(status))
-        self._seen.shown(status)
+        self._oracle.shown(status)
         super().record(change)
 
     def _must_be_notified(self, status: PluginStatus) -> bool:
@@ -158,7 +117,3 @@ class WatchedNode(SimulatedNode):
             case _:
                 self._to_notify.discard(path)
         return path in self._to_notify
-
-    def shown(self, state: StateName) -> dict[str, PluginStatus]:
-        """What is shown in ``state`` now, by path."""
-        return {path: status for path, status in self.statuses.items() if status.state is state}

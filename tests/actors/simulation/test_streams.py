@@ -7,7 +7,8 @@ import os
 import pytest
 import trio
 
-from plugind.actors.simulation.fuzz import run as simulation
+from plugind.actors.simulation.fuzz.final_checks import FinalChecks
+from plugind.actors.simulation.fuzz.run import simulate
 from plugind.actors.simulation.streams import memory_connection
 
 
@@ -97,25 +98,25 @@ async def test_a_slow_server_sends_byte_by_byte(autojump_clock: trio.testing.Moc
 
 
 def test_a_node_that_never_stops_running_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def spin(player: object) -> None:
-        del player
+    async def spin(checks: object) -> None:
+        del checks
         while True:
             await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(simulation, "check_rest", spin)
-    outcome = simulation.simulate(0, events=1, faults=())
+    monkeypatch.setattr(FinalChecks, "check", spin)
+    outcome = simulate(0, events=1, faults=())
     assert [violation.oracle for violation in outcome.violations] == ["livelock"]
 
 
 def test_a_descriptor_that_a_seed_leaves_open_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
-    async def leak(player: object) -> None:
-        del player
+    async def leak(checks: object) -> None:
+        del checks
         opened.append(os.dup(0))
 
-    monkeypatch.setattr(simulation, "check_rest", leak)
-    outcome = simulation.simulate(0, events=1, faults=())
+    monkeypatch.setattr(FinalChecks, "check", leak)
+    outcome = simulate(0, events=1, faults=())
     os.close(opened[0])
     assert [(violation.oracle, violation.text) for violation in outcome.violations] == [
         ("leak", "descriptors of this process: 1 more")

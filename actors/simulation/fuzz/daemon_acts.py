@@ -1,0 +1,182 @@
+"""What a script does to the daemon: it asks for retries, changes its handlers, crashes its actors, and restarts it.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+import attrs
+import trio
+
+from ....supervisor import NodeEndedError
+from ..faults import ACTORS
+from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
+from ..node import SimulatedNode
+from .backoff_oracle import BackoffOracle
+from .handler_oracle import HandlerOracle, WatchedHandler
+from .script import NAMES, SOCKETS, TYPE
+from .sentinels import Sentinels
+from .trace import Trace
+
+ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
+#: Seconds for a retry to be answered, and for a handler to be removed: every plugin that it has may take its deadline
+#: to be registered, and again to be deregistered, one after the other; and the answers to its asks may be lost.
+RETRY_BOUND: Final = 60.0
+REMOVAL_BOUND: Final = 2000.0
+#: Seconds for a daemon to stop: the grace, and what ends after it.
+STOP_BOUND: Final = 15.0
+
+
+@attrs.define(eq=False)
+class DaemonActs:
+    """What a script does to the daemon; requests to it go on in the ``background`` while the script does."""
+
+    _node: SimulatedNode
+    _trace: Trace
+    _sentinels: Sentinels
+    _backoff: BackoffOracle
+    _oracle: HandlerOracle
+    #: The handler that the daemon has now; None while it has none.
+    handler: WatchedHandler | None
+    _background: trio.Nursery
+    #: The requests that run in the background.
+    _requests: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
+    #: Set when the daemon that runs begins to stop; each daemon has its own.
+    _stopping: trio.Event = attrs.field(init=False, factory=trio.Event)
+    #: Set when the removal of a handler has ended; None if no removal is under way.
+    _removal: trio.Event | None = attrs.field(init=False, default=None)
+
+    def _start(self, request: Callable[[], Awaitable[None]]) -> None:
+        """Run a request to the daemon in the background; it ends with the daemon at the latest."""
+
+        async def within() -> None:
+            with trio.CancelScope() as scope:
+                self._requests[scope] = None
+                try:
+                    with suppress(NodeEndedError):
+                        await request()
+                finally:
+                    del self._requests[scope]
+
+        self._background.start_soon(within)
+
+    def retry(self, chance: random.Random) -> None:
+        """Ask for a retry of a name or of a path."""
+        target = chance.choice((*NAMES, *map(self._node.path, SOCKETS)))
+
+        async def retry() -> None:
+            with trio.move_on_after(RETRY_BOUND) as scope:
+                await self._node.supervisor.retry(target)
+            if scope.cancelled_caught:
+                self._trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
+
+        # Which plugins have a name is looked up when the daemon handles the request, which is later.
+        self._backoff.retriggered(path=target if target.startswith("/") else None)
+        self._start(retry)
+
+    # --- handlers -----------------------------------------------------------------------------------------------------
+
+    def script_handler(self, chance: random.Random) -> None:
+        """Let the next calls of the handler fail, hang, or take their time."""
+        ask, name = chance.choice(ASKS), chance.choice(NAMES)
+        behaviours: tuple[Behaviour, ...] = (
+            Fails("no"),
+            Fails(SystemExit(3)),
+            Fails(BaseExceptionGroup("many", [ValueError("no")])),
+            Hangs(),
+            Takes(0.1),
+            Takes(3.0),
+            Takes(50.0),
+        )
+        if self.handler is not None:
+            planned = self.handler.script.setdefault((ask, name), deque())
+            planned.extend([chance.choice(behaviours)] * chance.choice((1, 1, 2)))
+
+    async def toggle_handler(self) -> None:
+        """Remove the handler, or add another once its removal has ended."""
+        if self.handler is None:
+            if self._removal is None:
+                await self._add_handler()
+            return
+        self.handler, self._removal = None, trio.Event()
+        self._sentinels.grant_grace(1.0)
+        self._backoff.retriggered()
+        self._start(self._remove_handler)
+
+    async def _remove_handler(self) -> None:
+        with trio.move_on_after(REMOVAL_BOUND) as scope:
+            stopping = self._stopping
+            await self._node.supervisor.remove_handler(TYPE)
+            if stopping.is_set():
+                return  # A stop deregisters nothing (behaviour 42).
+        if scope.cancelled_caught:
+            self._trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
+        elif left := [path for path, owing in self._oracle.owing.items() if owing.taken and not owing.orphan]:
+            self._trace.violated("view", f"a handler was removed with {left}")
+        if self._removal is not None:
+            self._removal.set()
+            self._removal = None
+
+    async def _add_handler(self) -> None:
+        self._backoff.retriggered()
+        self._sentinels.grant_grace(1.0)
+        await self._node.supervisor.add_handler(TYPE, self._new_handler())
+
+    def _new_handler(self) -> WatchedHandler:
+        self.handler = self._oracle.new_handler()
+        return self.handler
+
+    # --- the daemon ---------------------------------------------------------------------------------------------------
+
+    def crash(self, chance: random.Random) -> None:
+        """Crash an actor."""
+        actor = chance.choice(ACTORS)
+        path = self._node.path(chance.choice(SOCKETS))
+        if actor == "registration" and chance.random() < 0.3:
+            self._node.network.crashes += 1
+            return
+        if not self._node.crash(actor, TYPE if actor == "handler" else path):
+            return
+        match actor:
+            case "reconciler":
+                self._sentinels.grant_grace(13.0)
+                self._oracle.orphan()
+            case _:
+                self._sentinels.grant_grace(1.0)
+
+    async def restart(self, chance: random.Random) -> None:
+        """Stop or kill the daemon, and start it again with another handler."""
+        began = trio.current_time()
+        if chance.random() < 0.5:
+            await self._node.kill()
+        else:
+            self._stopping.set()
+            await self._node.stop()
+        self._stopping = trio.Event()
+        if trio.current_time() - began > STOP_BOUND:
+            self._trace.violated("answers", f"the daemon took {trio.current_time() - began:g} s to end")
+        for scope in tuple(self._requests):
+            scope.cancel()
+        self._removal = None
+        if self._oracle.under_way:
+            self._trace.violated("leak", f"the daemon ended during {self._oracle.under_way}")
+        self._oracle.forget()
+        self._backoff.forget()
+        self._sentinels.give_up()
+        self._sentinels.grant_grace(1.0)
+        await self._node.start(handlers={TYPE: self._new_handler()})
+
+    async def calm_down(self) -> None:
+        """End the faults of handlers: the daemon has one, which does what it is asked at once."""
+        if self.handler is not None:
+            self.handler.script.clear()
+        if self._removal is not None:
+            await self._removal.wait()
+        if self.handler is None:
+            await self._add_handler()
