@@ -2,21 +2,16 @@
 
 The actor holds one state of ``plugind.protocol.lifecycle`` and performs the commands that each step returns. It owns
 what one registration needs: the conversation with the plugin, the deadline of the command under way, the timer of the
-backoff and the ticket of the ask that it waits for. It is one task, and repeats:
+backoff and the ticket of the ask under way. It is one task, and repeats:
 
-1. Perform the commands of the last step. The last of them may be one whose outcome is waited for.
+1. Perform the commands of the last step. The last of them may have an outcome.
 2. Send the new state to the status actor, if anything that is shown has changed.
-3. Wait for the next event: a message of the inbox, or the outcome of that command. Calls to the plugin are made here,
+3. Wait for the next event: a message from the inbox, or the outcome of that command. Calls to the plugin are made here,
    in line; the outcome of any other command is a message too. A wait can also end by its deadline.
-4. Take the step that the event leads to.
+4. Take the step that the event leads to. If it ends the operation under way, a Validate is withdrawn from the handler
+   and late answers no longer count. No command says so, because it holds for every such step.
 
-When the socket of a registered plugin is replaced, the inbox receives ``SocketAppeared`` with a new generation:
-
-- The step leads from ``Registered`` to ``Leaving`` and commands ``AskDeregister``. The handler is sent ``Deregister``
-  for the old generation.
-- ``HandlerAnswered`` leads to ``Dialing`` in the new generation and commands ``Release`` and ``Dial``. The reconciler
-  is sent ``Released`` for the old generation, and the new socket is dialed.
-- From there the new plugin goes through the whole lifecycle, with a fresh backoff.
+"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
 
 PYTEST_DONT_REWRITE
 """
@@ -61,9 +56,9 @@ async def run(
     appeared: m.SocketAppeared,
     to_deregister: PendingDeregistration | None = None,
 ) -> None:
-    """Register the socket that ``appeared``, and run until it is gone and its plugin is deregistered.
+    """Register the socket that ``appeared``, and run until it is gone and its plugin is deregistered, or plugind stops.
 
-    ``to_deregister`` is what a predecessor that crashed may have registered; it is deregistered first.
+    ``to_deregister`` is the plugin that a crashed predecessor may have registered; it is deregistered first.
     """
     actor = _Registration(config, inbox, appeared)
     if to_deregister is None:
@@ -92,14 +87,14 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
-            # A safety net: twice the handler's deadline, since the call before this one under the same name may use up
-            # one. Giving up does no harm: a claim is given back, a Validate is withdrawn, and a Register is undone by
-            # the Deregister that follows it in the lane of its name.
+            # A safety net: twice the handler's deadline, since an earlier call for the same name may itself take a full
+            # deadline. Giving up does no harm: a claim is given back, a Validate is withdrawn, and a Register is undone
+            # by the Deregister that follows it in the lane of its name.
             return 2 * config.timeouts.handler
         case states.AskDeregister():
-            # Never given up, since its claim keeps others from the name until it has run. It ends all the same: the
-            # handler actor answers each ask, also after a crash, each of its calls has a deadline, and the calls that
-            # come before it are at most as many as the name has instances.
+            # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
+            # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls
+            # come before it as the name has instances.
             return math.inf
     assert_never(command)
 
@@ -123,6 +118,7 @@ class _Registration:
         "_commands",
         "_config",
         "_finished",
+        "_in_progress",
         "_inbox",
         "_info",
         "_newest",
@@ -131,7 +127,6 @@ class _Registration:
         "_socket",
         "_state",
         "_wait",
-        "_waiting",
         "asks",
         "conversation",
     )
@@ -147,13 +142,13 @@ class _Registration:
         #: The socket that appeared last; the state comes to it once the plugin before it is deregistered.
         self._newest = appeared
         self._state: states.State
-        #: What is still to be performed of the last step, and the operation that it ended.
+        #: Commands of the last step that are not yet performed, and the operation which that step ended.
         self._commands: tuple[states.Command, ...] = ()
         self._finished: Finished | None = None
         #: The time of the last step.
         self._now = trio.current_time()
-        #: The command whose outcome is waited for, and when it began. Its deadline is that of ``_wait``.
-        self._waiting: states.WaitingCommand | None = None
+        #: The command whose outcome is pending, and when it began. Its deadline is that of ``_wait``.
+        self._in_progress: states.WaitingCommand | None = None
         self._began = 0.0
         #: What the plugin last said of itself in this generation.
         self._info: PluginInfo | None = None
@@ -168,17 +163,22 @@ class _Registration:
     # --- the loop ---
 
     async def run(self, state: states.State, commands: tuple[states.Command, ...]) -> None:
+        """Run until ``Gone``, in one cancel scope after another.
+
+        A scope ends when a deadline has passed, which is an event, or when a message has interrupted a call. That
+        message is still in the inbox, and is the first thing to be read under the next scope.
+        """
         self._state, self._commands = state, commands
         while True:
             with self._wait.renew() as scope:
-                if await self._live():
+                if await self._run_until_scope_ends():
                     return
             if scope.cancelled_caught and self._wait.timed_out():
                 self._advance(self._time_out())
 
-    async def _live(self) -> bool:
-        """Go from state to state; return whether the end is reached, rather than the end of the scope."""
-        # Asked before anything is performed: what begins must not be cut off half-way.
+    async def _run_until_scope_ends(self) -> bool:
+        """Go from state to state; return True in ``Gone``, and False if the scope has to be renewed first."""
+        # Checked before commands are performed: a cancelled scope would cut them off half-way.
         while not self._wait.is_used_up(self._now):
             await self._perform()
             await self._show()
@@ -190,25 +190,31 @@ class _Registration:
     def _advance(self, event: states.Event) -> None:
         self._now = trio.current_time()
         self._state, self._commands = lifecycle.step(self._state, event)
-        self._finished = self._settle(event, self._commands) or self._finished
+        self._finished = self._end_operation(event, self._commands) or self._finished
 
     async def _next_event(self) -> states.Event:
-        """Return the event that a message means, or the outcome of the call to be made if there is no message."""
+        """Return the event that a message means, or the outcome of a call to the plugin if the inbox is empty."""
         while True:
             if self._inbox.waiting:
                 message = self._inbox.receive_nowait()
-            elif isinstance(self._waiting, _CALLS):
-                return await self._wait.for_call(self._call(self._waiting), self._interrupts)
+            elif isinstance(self._in_progress, _CALLS):
+                # A message that interrupts the call is not lost: it cancels the scope, so that nothing is returned
+                # here. It stays in the inbox, and is received after ``run`` has renewed the scope.
+                return await self._wait.for_call(self._call(self._in_progress), self._interrupts)
             else:
                 message = await self._wait.for_message()
-            event = await self._as_event(message)
+            event = await self._receive(message)
             if event is not None:
                 return event
 
     def _interrupts(self, message: m.RegistrationMessage) -> bool:
         return lifecycle.interrupts(self._state, message)
 
-    async def _as_event(self, message: m.RegistrationMessage) -> states.Event | None:
+    async def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
+        """Note what ``message`` brings (a handler, a newer socket), and return the event that it means.
+
+        Returns None for an answer that came too late, and for a request to report again, which is done here.
+        """
         match message:
             case m.HandlerAnswered() | m.Admitted() | m.NoHandler() | m.ClaimRefused() if not self.asks.is_answered_by(
                 message.ticket
@@ -231,11 +237,11 @@ class _Registration:
                 return message
 
     def _time_out(self) -> states.Event:
-        """Return the event that follows when the deadline has passed of what is waited for."""
-        if isinstance(self._waiting, states.StartTimer):
+        """Return the event for a wait whose deadline has passed."""
+        if isinstance(self._in_progress, states.StartTimer):
             return states.TimerElapsed()
         reason = f"no answer in {self._wait.deadline - self._began:g} s"
-        match self._waiting:
+        match self._in_progress:
             case states.AskInfo():
                 reason = self.conversation.get_info_failed(reason)
             case states.Notify():
@@ -246,15 +252,18 @@ class _Registration:
                 pass
         return states.Failed(reason, outcome=Outcome.TIMED_OUT)
 
-    def _settle(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
-        """Stop waiting for an outcome, unless the event changed nothing; return the operation that ended."""
+    def _end_operation(self, event: states.Event, commands: tuple[states.Command, ...]) -> Finished | None:
+        """End the operation under way, unless ``event`` changed nothing, and return what to report of it.
+
+        The deadline is cleared, and answers to it are late from now on. A Validate that is superseded is withdrawn.
+        """
         outcome = _outcome_of(event)
         if outcome is None and not commands:
             return None
         if outcome is None:
             self.asks.withdraw()
-        operation = None if self._waiting is None else _OPERATIONS.get(type(self._waiting))
-        self._waiting, self._wait.deadline = None, math.inf
+        operation = None if self._in_progress is None else _OPERATIONS.get(type(self._in_progress))
+        self._in_progress, self._wait.deadline = None, math.inf
         self.asks.close()
         if operation is None:
             return None
@@ -265,6 +274,7 @@ class _Registration:
     async def _perform(self) -> None:
         commands, self._commands = self._commands, ()
         for command in commands:
+            # Release and AskDeregister carry a generation of their own: the state may already be in the next one.
             match command:
                 case states.HangUp():
                     self.conversation.hang_up()
@@ -278,8 +288,8 @@ class _Registration:
                     await self._begin(command, self._state.generation)
 
     async def _begin(self, command: states.WaitingCommand, generation: int) -> None:
-        """Begin what the next events are waited for with; a call to the plugin begins with the wait itself."""
-        self._waiting, self._began = command, self._now
+        """Start ``command``, whose outcome is an event to come; a call to the plugin starts when it is awaited."""
+        self._in_progress, self._began = command, self._now
         self._wait.deadline = self._began + seconds_for(command, self._config)
         match command:
             case states.ClaimName():
@@ -346,7 +356,7 @@ class _Registration:
             now,
             reason,
             attempt,
-            self._wait.deadline if isinstance(self._waiting, states.StartTimer) else None,
+            self._wait.deadline if isinstance(self._in_progress, states.StartTimer) else None,
             self._info,
             now - self._socket.time if isinstance(state, states.Registered) else None,
             self._socket.deprecated,
@@ -365,7 +375,8 @@ class _Registration:
             await self._wait.to_send(self._config.status, attrs.evolve(self._shown, finished=None))
 
 
-_SUCCESSES = (
+#: Events that are the answer to an operation, be it a welcome one or not: the operation itself did not fail.
+_ANSWERED = (
     states.Dialed,
     states.InfoReceived,
     states.HandlerAccepted,
@@ -378,8 +389,8 @@ _SUCCESSES = (
 
 
 def _outcome_of(event: states.Event) -> Outcome | None:
-    """Return how the operation ended whose outcome ``event`` is; None if ``event`` is a message instead."""
-    if isinstance(event, _SUCCESSES):
+    """Return the outcome of the operation that ``event`` ends, or None if it ends none."""
+    if isinstance(event, _ANSWERED):
         return Outcome.OK
     match event:
         case states.InfoRejected():

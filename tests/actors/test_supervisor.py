@@ -196,7 +196,7 @@ async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregi
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
-        crash_once(monkeypatch, registration._Registration, "_as_event")
+        crash_once(monkeypatch, registration._Registration, "_receive")
         plugin.stop()
         await node.settled()
         assert handler.asked() == ["validate", "register", "deregister"]
