@@ -197,6 +197,9 @@ def test_a_response_at_the_limits_of_a_connection_is_recognized_and_one_above_is
     response = HELLO + headers(1) + data(1, message(b"four")) + trailers(1)
     # As RFC 7541 section 4.1 counts: each name, its value and 32 bytes.
     list_bytes = sum(len(name) + len(value) + 32 for name, value in TYPE)
+    # With gRPC's five bytes, one of these messages fills the largest frame.
+    for size, hits in ((16_379, 1), (16_380, 0)):
+        assert hits_of(cache, HELLO + headers(1) + data(1, message(bytes(size))) + trailers(1)) == hits
     assert hits_of(cache, response, Limits(message_bytes=4)) == 1
     assert hits_of(cache, response, Limits(message_bytes=3)) == 0
     assert hits_of(cache, response, Limits(header_list_bytes=list_bytes)) == 1
