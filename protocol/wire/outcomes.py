@@ -105,5 +105,4 @@ def decode_message(sent: str) -> str:
     Invalid percent-encoding stays as it is.
     """
     text = unquote(sent, encoding="utf-8", errors="replace")
-    cut = 4096 if len(text) > 4096 else len(text)
-    return text if cut == len(text) else text[:cut] + "…"
+    return text if len(text) <= 4096 else text[:4096] + "…"
