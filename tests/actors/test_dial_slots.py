@@ -1,4 +1,4 @@
-"""A few conversations go on at a time, and one that hangs keeps no other from beginning."""
+"""A bounded number of conversations runs at a time, and one that hangs blocks no other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_slots_are_acquired_in_order_also_when_a_later_caller_finds_one_fr
 
 
 async def test_slots_of_plugins_that_hang_expire_so_that_others_begin(autojump_clock: MockClock) -> None:
-    """Fault 47: a plugin that hangs keeps no slot from a healthy one."""
+    """Fault 47: a plugin that hangs blocks no healthy one."""
     slots = DialSlots(limit=2, expire_after=0.05)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
@@ -77,7 +77,7 @@ async def test_sixty_four_begin_at_once_and_more_a_tenth_of_a_second_later(autoj
 
 
 async def test_released_slots_are_not_kept() -> None:
-    """Not even while no conversation waits, which is most of the life of a daemon."""
+    """Even while no conversation waits, which is the usual case."""
     slots = DialSlots(limit=1, expire_after=math.inf)
     for _ in range(3):
         (await slots.acquire()).release()
@@ -114,7 +114,7 @@ async def test_an_overdue_slot_that_is_released_at_last_frees_no_other(autojump_
 
 
 async def test_slots_do_not_expire_while_the_daemon_itself_is_late(mock_clock: MockClock) -> None:
-    """The plugins are not what is slow then."""
+    """In that case the plugins are not slow."""
     slots = DialSlots(limit=1, expire_after=0.1)
     await slots.acquire()
     acquired: list[str] = []
@@ -122,7 +122,7 @@ async def test_slots_do_not_expire_while_the_daemon_itself_is_late(mock_clock: M
         nursery.start_soon(slots.run)
         nursery.start_soon(_acquire, slots, acquired, "second")
         await wait_all_tasks_blocked()
-        mock_clock.jump(5)  # as after a round of the loop that took so long
+        mock_clock.jump(5)  # as after one round of the event loop that took as long
         await wait_all_tasks_blocked()
         assert acquired == []
         mock_clock.jump(0.11)

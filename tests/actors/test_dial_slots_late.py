@@ -11,7 +11,7 @@ from plugind.actors.dial_slots import DialSlots
 
 @pytest.mark.parametrize(("late", "expires"), [(0.04, True), (0.05, True), (0.06, False)])
 async def test_half_the_expiry_too_late_is_still_in_time(late: float, expires: bool, mock_clock: MockClock) -> None:
-    """The plugins are slow then, and not this process."""
+    """In that case the plugins are slow, and not this process."""
     # Whole numbers of eighths, so that half the expiry is exact to the bit.
     slots = DialSlots(limit=1, expire_after=10.0)
     await slots.acquire()

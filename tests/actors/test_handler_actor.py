@@ -33,7 +33,7 @@ async def nothing(plugin: Plugin) -> None:
 
 @attrs.frozen
 class Recording:
-    """Does as each call is told to, and notes when it began and ended."""
+    """A handler that follows a script, and records when each call began and ended."""
 
     validated: Call = nothing
     registered: Call = nothing
@@ -57,7 +57,7 @@ class Recording:
 
 @attrs.frozen
 class Asker:
-    """Stands for a registration actor: notes the answers and when they came."""
+    """The address of a registration actor: records the answers and their times."""
 
     address: actor.HandlerInbox
     answers: list[tuple[float, m.HandlerAnswered]] = attrs.Factory(list)
@@ -77,7 +77,7 @@ class Asker:
 
 @asynccontextmanager
 async def running(handler: actor.Handler) -> AsyncIterator[Asker]:
-    """Run the actor, and let it end by closing its inbox: then all that was asked is answered."""
+    """Run the actor, and end it by closing its inbox once every call is answered."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor.run, handler, inbox, TIMEOUT)
@@ -121,7 +121,7 @@ async def test_a_call_is_made_and_answered(autojump_clock: trio.testing.MockCloc
 async def test_a_second_call_of_a_name_is_made_when_the_first_is_over(autojump_clock: trio.testing.MockClock) -> None:
     """Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes, …_Positive_SecondOpAfterFirstCompletes and
     …_ThirdOpAfterFirstCompletes; TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin and
-    …_UnregisterPlugin_SerialUnregisterPlugin: where the reference refuses it, it waits for its turn (behaviour 21)."""
+    …_UnregisterPlugin_SerialUnregisterPlugin: the reference refuses it; here it waits for its turn (behaviour 21)."""
     handler = Recording(registered=sleeping(2), deregistered=sleeping(3))
     async with running(handler) as asker:
         asker.ask(m.Register, 1)
@@ -141,7 +141,7 @@ async def test_a_second_call_of_a_name_is_made_when_the_first_is_over(autojump_c
 
 
 async def test_a_call_is_made_long_after_an_earlier_one_has_ended(autojump_clock: trio.testing.MockClock) -> None:
-    """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstCompletes: nothing is left of the first."""
+    """Test_NewGoRoutineMap_Positive_SecondOpAfterFirstCompletes: nothing of the first remains."""
     async with running(Recording()) as asker:
         asker.ask(m.Register, 1)
         await trio.sleep(10)
@@ -175,7 +175,7 @@ async def test_the_actor_ends_when_its_inbox_is_closed_and_every_call_is_answere
     assert asker.answers == [(4.0, ok(1)), (8.0, ok(2))]
 
 
-# --- what is contained ------------------------------------------------------------------------------------------------
+# --- containment ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_a_handler_that_hangs_is_cut_off_at_the_deadline_and_others_go_on(
 
 
 async def test_a_slow_handler_within_its_deadline_is_not_cancelled(autojump_clock: trio.testing.MockClock) -> None:
-    """Behaviour 26: the deadline is for one call, not for what waits before it."""
+    """Behaviour 26: the deadline is for one call, without the wait before it."""
     async with running(Recording(registered=sleeping(119))) as asker:
         for ticket in (1, 2, 3):
             asker.ask(m.Register, ticket)
@@ -233,7 +233,7 @@ async def test_a_slow_handler_within_its_deadline_is_not_cancelled(autojump_cloc
 
 
 async def test_a_handler_with_tasks_of_its_own_is_contained(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 81: an error out of a nursery comes as a group."""
+    """Fault 81: a nursery raises a group."""
 
     async def in_a_nursery(plugin: Plugin) -> None:
         async with trio.open_nursery() as nursery:
@@ -279,7 +279,7 @@ async def _exit_in_a_task(plugin: Plugin) -> None:
 async def test_an_unusual_exception_is_contained_too(
     autojump_clock: trio.testing.MockClock, call: Call, outcome: Outcome
 ) -> None:
-    """Faults 81 and 82: the handler's other plugins never notice."""
+    """Faults 81 and 82: other plugins of the handler are not affected."""
     async with running(Recording(registered=call)) as asker:
         asker.ask(m.Register, 1)
         asker.ask(m.Deregister, 2)
@@ -313,7 +313,7 @@ async def test_a_keyboard_interrupt_is_not_a_failure_of_the_plugin(autojump_cloc
 
 
 async def test_only_a_few_idle_workers_remain(autojump_clock: trio.testing.MockClock) -> None:
-    """A storm leaves no crowd of idle tasks behind, and no later call adds to them."""
+    """A storm leaves only a few idle tasks, and later calls add none."""
     slow = "plugin 0"
 
     async def call(plugin: Plugin) -> None:
@@ -388,8 +388,8 @@ def test_a_handler_without_a_policy_has_its_newest_instance_active() -> None:
 async def test_calls_of_one_name_are_made_in_order_by_any_worker(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A Deregister that overtook its Register would leave the plugin with its handler for ever."""
-    for _ in range(20):  # Which of the workers comes first is up to chance.
+    """A Deregister that overtook its Register would leave the plugin registered for ever."""
+    for _ in range(20):  # The order of the workers is random.
         handler = Recording()
         async with running(handler) as asker:
             asker.ask(m.Validate, 1, "another")
@@ -401,13 +401,13 @@ async def test_calls_of_one_name_are_made_in_order_by_any_worker(
         assert [call for _, call in handler.calls if call.endswith(" x")] == ["register x", "deregister x"]
 
 
-# --- what is withdrawn ------------------------------------------------------------------------------------------------
+# --- withdrawn calls --------------------------------------------------------------------------------------------------
 
 
 async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Seed 448: one that hangs would keep its name busy until the deadline though no answer is needed."""
+    """Seed 448: otherwise a call that hangs blocks its name until the deadline, though its answer is not needed."""
     handler = Recording(validated=sleeping(1e9))
     async with running(handler) as asker:
         validate = asker.ask(m.Validate, 1)
@@ -422,7 +422,7 @@ async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
 async def test_a_validate_that_is_withdrawn_before_it_begins_is_never_called(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Another of the same ticket, of another path, is left alone."""
+    """A call of another path with the same ticket is not affected."""
     handler = Recording(registered=sleeping(2))
     async with running(handler) as asker:
         other = Asker(asker.address)
@@ -437,7 +437,7 @@ async def test_a_validate_that_is_withdrawn_before_it_begins_is_never_called(
 
 
 async def test_a_validate_that_is_withdrawn_too_late_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """Neither when nothing is asked of its name, nor during another call."""
+    """Neither while its name is idle, nor during another call."""
     handler = Recording(registered=sleeping(2))
     async with running(handler) as asker:
         validate = asker.ask(m.Validate, 1)
@@ -473,7 +473,7 @@ async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
 
 @asynccontextmanager
 async def crashing(handler: actor.Handler) -> AsyncIterator[Asker]:
-    """Run the actor, which crashes when it is asked to, and is started again."""
+    """Run the actor, and restart it when it crashes."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeping, handler, inbox)
@@ -490,7 +490,7 @@ CRASHED = "the handler actor crashed during the call, and was started again"
 async def test_a_crash_fails_the_current_call_and_the_successor_makes_the_waiting_calls(
     autojump_clock: trio.testing.MockClock, ask: type[m.Validate] | type[m.Register]
 ) -> None:
-    """Fault 85, seed 448: whoever asked waits for an answer, and gets one."""
+    """Fault 85, seed 448: the caller waits for an answer, and gets one."""
     handler = Recording(validated=sleeping(3), registered=sleeping(3), deregistered=sleeping(2))
     async with crashing(handler) as asker:
         asker.ask(ask, 1)
@@ -506,7 +506,7 @@ async def test_a_crash_fails_the_current_call_and_the_successor_makes_the_waitin
 async def test_a_deregister_that_a_crash_interrupted_is_called_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Fault 85, seed 448: one that is lost would leave the plugin with its handler for ever."""
+    """Fault 85, seed 448: a lost Deregister would leave the plugin registered for ever."""
     handler = Recording(deregistered=sleeping(2))
     async with crashing(handler) as asker:
         asker.ask(m.Deregister, 1)

@@ -1,4 +1,4 @@
-"""The handlers of the three types that plugind knows by itself."""
+"""The handlers of the three built-in types."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ async def test_a_second_csi_driver_of_a_name_must_bring_a_strictly_higher_versio
 
 
 async def test_a_conflict_of_csi_drivers_names_the_other_socket_and_its_version() -> None:
-    """TestValidatePluginExistingDriver: whoever reads it knows what to do."""
+    """TestValidatePluginExistingDriver: the message says what to do."""
     handler = CSIHandler()
     await handler.register(csi("0.9.0", "1.10.0"))
 
@@ -257,7 +257,7 @@ async def test_the_newest_dra_driver_of_a_name_wins_and_the_older_is_the_fallbac
 
 
 async def test_one_endpoint_serves_one_dra_driver_only() -> None:
-    """TestAddSameName: the same endpoint twice errs; fault 78."""
+    """TestAddSameName: the same endpoint twice is an error; fault 78."""
     handler = DRAHandler()
     await handler.register(dra())
 

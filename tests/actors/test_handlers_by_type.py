@@ -1,4 +1,4 @@
-"""Which handler actors run: added, removed, retired. The actors are children that the test keeps in a list."""
+"""The handler actors that run: added, removed, retired. The test keeps them as children in a list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def made() -> tuple[HandlerActors, list[tuple[str, Callable[[], Awaitable[None]]
 
 
 async def ends(run: Callable[[], Awaitable[None]]) -> bool:
-    """Return whether the actor ends by itself, within a moment of the test's clock."""
+    """Return whether the actor ends by itself within a moment of the clock."""
     with trio.move_on_after(1.0) as scope:
         await run()
     return not scope.cancelled_caught
@@ -38,7 +38,7 @@ async def test_an_added_handler_registers_plugins_under_its_policy(autojump_cloc
 
 
 async def test_a_removed_handler_runs_until_it_retires(autojump_clock: MockClock) -> None:
-    """Behaviour 29: its plugins are still to be deregistered."""
+    """Behaviour 29: its plugins have to be deregistered first."""
     actors, ((_, run),) = _one()
     (added,) = actors.added
     retired = actors.remove("T")
@@ -71,7 +71,7 @@ async def test_a_handler_that_was_replaced_while_it_was_removed_retires_by_itsel
 
 
 async def test_a_new_reconciler_takes_over_current_handlers_and_not_removed_ones() -> None:
-    """Fault 85: the removed ones retire by what is returned, and once."""
+    """Fault 85: the returned functions retire the removed ones, each once."""
     actors, _ = _one()
     kept = actors.add("U", FakeHandler())
     retired = actors.remove("T")

@@ -1,4 +1,4 @@
-"""Reports wait and are not lost, a message interrupts the call that it should, and a wait ends at its deadline."""
+"""Reports are never lost, a message interrupts the right call, and a wait ends at its deadline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def answer() -> str:
 
 
 async def last(seconds: float) -> None:
-    """A call that lasts so long."""
+    """A call of this duration."""
     await trio.sleep(seconds)
 
 
@@ -164,7 +164,7 @@ async def test_a_message_that_interrupts_ends_the_call_before_its_deadline(
 
 
 async def test_an_interrupt_as_the_call_returns_uses_the_scope_up(autojump_clock: MockClock) -> None:
-    """The outcome of the call is not lost, and what follows begins under a scope that is not cancelled."""
+    """The outcome of the call is not lost, and the next wait begins under a fresh scope."""
     inbox = RegistrationInbox()
     wait = Wait(inbox)
 
@@ -240,7 +240,7 @@ async def test_a_deadline_left_by_a_call_does_not_end_what_is_waited_for(autojum
 async def test_a_wait_without_a_deadline_gets_no_spurious_wake_up(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """Not even by the deadline that a call has left on the scope."""
+    """The deadline that a call has left on the scope does not wake it either."""
     inbox = RegistrationInbox()
     wait = Wait(inbox)
     nursery.start_soon(send_after, 100.0, inbox, FREED)

@@ -1,4 +1,4 @@
-"""The fixtures that plugind brings for the tests of others, as a project of theirs would use them."""
+"""The fixtures of plugind for other projects, used as in such a project."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ class TestOther:
 
 
 def run_pytest(project: Path, *arguments: str) -> str:
-    """In a process of its own, since a test session is what is tested."""
+    """Run a test session in a process of its own."""
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *arguments, str(project)]
     if not entry_points(group="pytest11", name="plugind"):
-        # An environment that was made before the entry point was.
+        # An environment that is older than the entry point.
         command += ["-p", "plugind.actors.pytest_plugin"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=project)
     return done.stdout + done.stderr
 
 
 def snippets(page: str) -> str:
-    """The Python on a page, as the one module that a reader would make of it."""
+    """The Python code on a page, as one module."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
     return "\n\n".join(part.partition("```")[0] for part in text.split("```python\n")[1:])
 
 
 def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -> None:
-    """From an installed plugind to a passing test: nothing but the fixture's name."""
+    """With plugind installed, a test needs only the name of the fixture."""
     (tmp_path / "test_ours.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
     (tmp_path / "test_page.py").write_text(snippets("testing.md"))
@@ -78,7 +78,7 @@ def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -
 
 
 def test_the_plugin_imports_nothing_of_plugind_for_tests_that_do_not_use_it(tmp_path: Path) -> None:
-    """It is loaded in every test session of an environment that has plugind."""
+    """The plugin is loaded in every test session of an environment with plugind."""
     (tmp_path / "test_other.py").write_text(
         "import sys\n\ndef test_it():\n    assert 'plugind.supervisor' not in sys.modules\n"
         "    assert 'trio' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""The reconciler on a whole node: several sockets of one name, handlers that come and go, and what people ask."""
+"""The reconciler on a whole node: several sockets of one name, handlers that come and go, and requests of users."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_removing_a_file_that_is_not_a_socket_drops_nothing(autojump_clock
 
 
 async def test_a_touched_socket_stays_as_it_is(autojump_clock: MockClock) -> None:
-    """Behaviours 3 and 9: a chmod is no new generation."""
+    """Behaviours 3 and 9: a chmod does not start a new generation."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
@@ -121,7 +121,7 @@ async def test_a_touched_socket_stays_as_it_is(autojump_clock: MockClock) -> Non
 
 
 async def test_touching_a_waiting_socket_retries_it_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 3: ATTRIB makes us look again; the count of failures goes on."""
+    """Behaviour 3: ATTRIB causes another try; the count of failures is not reset."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "red", get_info_fails=2))
         await trio.sleep(0.7)
@@ -169,7 +169,7 @@ async def test_the_second_socket_of_a_name_stays_when_the_first_is_removed(autoj
 
 
 async def test_a_rolling_update_has_no_gap_when_the_older_socket_is_removed(autojump_clock: MockClock) -> None:
-    """Behaviour 37; how real plugins behave: rolling updates overlap. Registered throughout, deregistered once."""
+    """Behaviour 37: rolling updates of real plugins overlap. The name stays registered, and is deregistered once."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         old = node.plug("red-1-reg.sock", red())
@@ -204,7 +204,7 @@ async def test_the_highest_version_is_active_in_any_order_of_arrival(autojump_cl
 
 
 async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: MockClock) -> None:
-    """Behaviour 37, REJECT; the second is told, backs off, and tries at once when the first is gone (NameFreed)."""
+    """Behaviour 37, REJECT: the second is notified, backs off, and is tried at once on NameFreed."""
     handler = FakeHandler(instances=InstancePolicy.REJECT)
     error = (
         "RegisterPlugin error -- plugin validation failed with err: "
@@ -226,7 +226,7 @@ async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: 
 
 
 async def test_two_plugins_of_a_name_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
-    """Behaviours 20 and 21: ordered per (type, name); of two the second is judged once the first is registered."""
+    """Behaviours 20 and 21: ordered per (type, name); the second is validated once the first is registered."""
     handler = FakeHandler(instances=InstancePolicy.REJECT).always("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -260,7 +260,7 @@ async def test_no_plugin_takes_a_name_while_another_of_that_name_is_deregistered
 
 
 async def test_csi_drivers_of_one_name_must_bring_a_higher_version(autojump_clock: MockClock) -> None:
-    """CSI handler TestValidatePluginExistingDriver, fault 78; tried at once when the other is gone."""
+    """CSI handler TestValidatePluginExistingDriver, fault 78; tried at once when the other is removed."""
     async with SimulatedNode() as node:
         first = node.plug("first.sock", FakePlugin("CSIPlugin", "x.csi", ["1.2.0"]))
         await node.settled()
@@ -294,7 +294,7 @@ async def test_a_slow_handler_delays_only_plugins_of_the_same_name(autojump_cloc
 async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_other_plugin(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviours 22 and 26, fault 82: two minutes a call; told; retried."""
+    """Behaviours 22 and 26, fault 82: a call has two minutes; the plugin is notified and retried."""
     handler = FakeHandler().script("register", Hangs(), name="stuck")
     error = "RegisterPlugin error -- plugin registration failed with err: the handler did not finish in 120 s"
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -313,7 +313,7 @@ async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_o
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), BaseExceptionGroup("many", [SystemExit(1)])])
 async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: MockClock, error: BaseException) -> None:
-    """Behaviour 22, fault 81: contained, told, rolled back, tried again.
+    """Behaviour 22, fault 81: the error is contained, and the plugin is notified, rolled back and retried.
 
     Goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics.
     """
@@ -334,7 +334,7 @@ async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: Mock
 
 
 async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(autojump_clock: MockClock) -> None:
-    """Faults 81 and 82 at once: a handler with tasks of its own, one of which errs while it is cancelled."""
+    """Faults 81 and 82 at once: a task of the handler raises while it is cancelled."""
 
     class Clumsy(FakeHandler):
         async def register(self, plugin: Plugin) -> None:
@@ -363,7 +363,7 @@ async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(a
 
 
 async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojump_clock: MockClock) -> None:
-    """Behaviour 29: told that there is no handler; registered anew with the next one."""
+    """Behaviour 29: notified that there is no handler, and registered again with the next one."""
     first, second = FakeHandler().always("deregister", Takes(1.0)), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
         node.plug("a.sock", red())
@@ -383,7 +383,7 @@ async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojum
 
 
 async def test_removing_a_handler_waits_for_a_register_in_progress(autojump_clock: MockClock) -> None:
-    """Behaviour 36: the register that was asked is undone before the handler goes."""
+    """Behaviour 36: the register is rolled back before the handler retires."""
     handler = FakeHandler().always("register", Takes(4.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -396,7 +396,7 @@ async def test_removing_a_handler_waits_for_a_register_in_progress(autojump_cloc
 
 
 async def test_a_handler_can_be_replaced_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 29: remove, then add; the plugin ends with the new one."""
+    """Behaviour 29: after a removal and an addition the plugin is registered with the new handler."""
     first, second = FakeHandler(), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
         node.plug("a.sock", red())
@@ -409,7 +409,7 @@ async def test_a_handler_can_be_replaced_at_once(autojump_clock: MockClock) -> N
 
 
 async def test_adding_a_handler_twice_or_removing_a_missing_one_is_an_error(autojump_clock: MockClock) -> None:
-    """What a program embeds says what to do."""
+    """The errors of the embedding API say what to do."""
     async with SimulatedNode() as node:
         with pytest.raises(ValueError, match="remove it first"):
             await node.supervisor.add_handler("CSIPlugin", FakeHandler())
@@ -417,7 +417,7 @@ async def test_adding_a_handler_twice_or_removing_a_missing_one_is_an_error(auto
             await node.supervisor.remove_handler("Colour")
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
+# --- retries ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(autojump_clock: MockClock) -> None:
@@ -438,7 +438,7 @@ async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(auto
 
 
 async def test_a_parked_socket_is_retried_on_request(autojump_clock: MockClock) -> None:
-    """Behaviour 28: parked until it changes or someone asks."""
+    """Behaviour 28: parked until it changes or a retry is requested."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red())
         await node.settled()

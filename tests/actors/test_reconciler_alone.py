@@ -1,4 +1,4 @@
-"""The reconciler's own task, with nobody around it: what it reports first, what it forgets, when it ends."""
+"""The task of the reconciler alone: its first report, what it forgets, and when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plugind.protocol.plugins import InstancePolicy
 
 @attrs.define(eq=False)
 class Sink:
-    """An address that keeps what it is sent."""
+    """An address that keeps its messages."""
 
     got: list[object] = attrs.Factory(list)
 
@@ -32,7 +32,7 @@ def appeared(path: str) -> m.SocketAppeared:
 
 
 async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_registration() -> None:
-    """Behaviour 42, fault 85: who was restarted says again what there is."""
+    """Behaviour 42, fault 85: a restarted reconciler reports its handlers again."""
     send, inbox = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     actor, handler = Sink(), Sink()

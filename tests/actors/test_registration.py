@@ -1,4 +1,4 @@
-"""Registration actors on a whole node in virtual time: the way of a plugin, and the ways off it."""
+"""Registration actors on a whole node in virtual time: successful registrations and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def colour(name: str = "red.example.com") -> FakePlugin:
     return FakePlugin("Colour", name)
 
 
-# --- the way ----------------------------------------------------------------------------------------------------------
+# --- success ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_handler_validates_and_registers_before_the_plugin_is_notified(
@@ -115,7 +115,7 @@ async def test_many_conversations_run_side_by_side_and_do_not_mix(autojump_clock
 
 
 async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registered(autojump_clock: MockClock) -> None:
-    """Behaviour 37: it waits for the first, and no longer."""
+    """Behaviour 37: it waits only until the first is registered."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         for socket in ("a.sock", "b.sock"):
             node.plug(socket, colour())

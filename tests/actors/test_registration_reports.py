@@ -1,4 +1,4 @@
-"""What a registration actor says of itself, message by message, without a node around it."""
+"""The reports of a registration actor, message by message, without a node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
 
 @attrs.frozen
 class Asked:
-    """A handler's address; the test answers, or nobody."""
+    """The address of a handler; only the test answers."""
 
     asks: list[m.HandlerMessage] = attrs.Factory(list)
 
@@ -48,7 +48,7 @@ class Rig:
     shown: trio.MemoryReceiveChannel[m.StatusMessage]
 
     def said(self) -> list[tuple[StateName, str | None, Finished | None]]:
-        """What the actor showed since the last look: state, reason, and the operation that ended."""
+        """What the actor has shown since the last call: state, reason, and the operation that ended."""
         said = []
         while self.shown.statistics().current_buffer_used:
             change = self.shown.receive_nowait()

@@ -1,4 +1,4 @@
-"""What a plugin's socket and connection can do to its registration, on a whole node over the real wire."""
+"""Faults of sockets and connections and their effect on a registration, on a whole node over the real wire."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_socket_that_may_not_be_dialed_is_shown_and_backed_off(
 async def test_a_plugin_that_accepts_and_stays_silent_meets_the_deadline_of_get_info(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Fault 32: nobody serves the connection; no byte ever comes."""
+    """Fault 32: the connection is not served, and no byte arrives."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.accepting = Accepting.SILENT
@@ -113,7 +113,7 @@ async def test_a_connection_that_is_reset_during_get_info_is_dialed_anew(
 
 
 async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Fault 37: it reads on, and will never answer."""
+    """Fault 37: it can still read, and never answers."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(delay=0.5))
         await trio.sleep(0.25)
@@ -161,7 +161,7 @@ async def test_a_dial_that_fails_for_lack_of_descriptors_is_retried(
 
 
 async def test_a_hundred_hanging_plugins_delay_no_healthy_one(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Behaviour 22, fault 47: plugins that hang keep no slot from healthy ones for longer than a moment."""
+    """Behaviour 22, fault 47: plugins that hang delay healthy ones only for a moment."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         for number in range(100):
             node.plug(f"bad/{number}.sock", FakePlugin("Colour", f"bad-{number}", hang="get-info"))

@@ -1,4 +1,4 @@
-"""The tasks of the registration actors alone: actors are played by the test, and nothing else runs."""
+"""The tasks of the registration actors alone: the test plays the actors, and nothing else runs."""
 
 from __future__ import annotations
 

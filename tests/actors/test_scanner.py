@@ -203,7 +203,7 @@ async def test_a_rescan_without_inotify_finds_everything_and_says_why_it_is_unwa
 async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
     autojump_clock: MockClock,
 ) -> None:
-    """Faults 10 and 26: the root was made again with its old inode number, and only the event tells."""
+    """Faults 10 and 26: the root was recreated with its old inode number, and only the event shows it."""
 
     class FailsOnce(MemoryDirectory):
         fail_at = 0
@@ -254,7 +254,7 @@ async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
 
 
 async def test_every_rescan_is_deep_if_events_may_be_lost(autojump_clock: MockClock) -> None:
-    """Faults 11 and 24: without inotify only the change time tells a socket that was made again."""
+    """Faults 11 and 24: without inotify only the change time reveals a recreated socket."""
     stage = in_memory(A)
     stage.directory.inotify.instances_left = 0
     await stage.rescan()
@@ -363,7 +363,7 @@ async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: Mo
 
 
 def bound(path: Path) -> str:
-    """A socket file whose listener is gone again: a scanner does not care."""
+    """A socket file without a listener, which a scanner does not need."""
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(path))
     return str(path)

@@ -76,7 +76,7 @@ async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock
 
 
 async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_done(autojump_clock: MockClock) -> None:
-    """The words of OTP."""
+    """As in OTP."""
     stage = Stage()
     runs: list[str] = []
 
@@ -120,7 +120,7 @@ async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_t
 
 
 async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autojump_clock: MockClock) -> None:
-    """Fault 85: the intensity counts what lies within the period alone."""
+    """Fault 85: the intensity counts only crashes within the period."""
     stage = Stage()
 
     async def run() -> None:
@@ -140,7 +140,7 @@ async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autoj
 async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
     autojump_clock: MockClock, error: Exception, wrapped: bool
 ) -> None:
-    """Fault 85: escalated as it is, out of a child's own nursery too, and not counted as one more crash."""
+    """Fault 85: escalated unchanged, out of the nursery of a child too, and not counted as a crash."""
     stage = Stage()
 
     async def run() -> None:
@@ -156,7 +156,7 @@ async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
 async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85, simulation's seed 14: the crash is told, and what else runs goes on to its own end."""
+    """Fault 85, seed 14: the crash is reported, and other children run to their own end."""
     stage = Stage()
 
     async def careless() -> None:

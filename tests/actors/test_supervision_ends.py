@@ -1,4 +1,4 @@
-"""Crashes that come together with an end, and crashes without a pause."""
+"""Crashes during a cancellation, and crashes without a pause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTENSITY = RestartIntensity(restarts=3, period=10.0)
 
 
 def crashing_as_it_is_cancelled(error: Exception) -> Callable[[], Awaitable[None]]:
-    """A child with a nursery, whose end is a group: Cancelled, and an error besides."""
+    """A child with a nursery that ends with a group of Cancelled and an error."""
 
     async def clean_up() -> None:
         try:
@@ -103,4 +103,4 @@ async def test_other_tasks_run_between_the_crashes_of_a_child_that_never_waits()
     with pytest.raises(ExceptionGroup) as caught:
         await supervise()
     assert caught.group_contains(GaveUpError)
-    assert len(set(seen)) >= len(seen) - 1, "nobody else had a turn"
+    assert len(set(seen)) >= len(seen) - 1, "no other task had a turn"

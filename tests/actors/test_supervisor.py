@@ -1,4 +1,4 @@
-"""The supervisor on a whole node: stopping, crashing, and what a program embeds."""
+"""The supervisor on a whole node: stops, crashes, and the embedding API."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_stop_leaves_plugins_registered_and_notifies_none(autojump_clock
 
 
 async def test_a_stop_can_deregister_registered_plugins(autojump_clock: MockClock) -> None:
-    """Behaviour 42: an option, off."""
+    """Behaviour 42: the option, which is off by default."""
     handler = FakeHandler().always("deregister", Takes(1.0))
     config = attrs.evolve(DEFAULT_CONFIG, deregister_at_stop=True)
     async with SimulatedNode(config, handlers={"Colour": handler}) as node:
@@ -74,7 +74,7 @@ async def test_a_stop_can_deregister_registered_plugins(autojump_clock: MockCloc
 
 
 async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock: MockClock) -> None:
-    """Behaviour 42, fault 87: registered and told, then the end; goroutinemap Test_NewGoRoutineMap_Positive_Wait."""
+    """Behaviour 42, fault 87: registered and notified first; goroutinemap Test_NewGoRoutineMap_Positive_Wait."""
     handler = FakeHandler().always("register", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -101,7 +101,7 @@ async def test_a_registration_that_hangs_is_rolled_back_at_half_the_grace(autoju
 
 
 async def test_a_register_that_hangs_holds_a_stop_no_longer_than_the_grace(autojump_clock: MockClock) -> None:
-    """Fault 87: what cannot be rolled back in time is cut off."""
+    """Fault 87: a rollback that does not end in time is cancelled."""
     handler = FakeHandler().always("register", Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -121,7 +121,7 @@ async def test_a_stop_drops_an_unfinished_get_info_at_once(autojump_clock: MockC
 
 
 async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock: MockClock) -> None:
-    """DRA end-to-end: registers after a manager restart; fault 88: kill -9, and the file system alone is the truth."""
+    """DRA end-to-end: registers after a manager restart; fault 88: after kill -9, only the file system is left."""
     first, second, third = FakeHandler(), FakeHandler(), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
         plugin = node.plug("a.sock", red())
@@ -143,7 +143,7 @@ async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock
 
 
 def crash_once(monkeypatch: pytest.MonkeyPatch, where: object, name: str, *, after: int = 0) -> list[float]:
-    """Make the function raise, once, at its call number ``after``; the times of the crash are in what is returned."""
+    """Make call number ``after`` of the function raise, once; return a list that gets the time of the crash."""
     real = getattr(where, name)
     calls = 0
     crashed: list[float] = []
@@ -170,7 +170,7 @@ async def test_a_registration_that_crashes_is_started_again(
         node.plug("a.sock", red())
         await node.settled()
         assert crashed == [0.0]
-        # The successor begins with the state that was shown last but one; what is shown twice is one change.
+        # The successor begins with the last state but one; a state that is shown twice is one change.
         assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), *registered_at(0.0)]
         assert handler.asked() == ["validate", "register"]
 
@@ -191,7 +191,7 @@ async def test_a_registration_that_crashes_after_register_is_deregistered_by_its
 async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregisters(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: what a successor owes it does even if nothing is desired any more."""
+    """Fault 85: a successor makes the pending deregistration even if nothing is desired any more."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -206,7 +206,7 @@ async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregi
 async def test_a_watcher_that_crashes_scans_again_and_loses_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: what vanished and what appeared meanwhile is found; what stayed is left alone."""
+    """Fault 85: sockets that vanished or appeared meanwhile are found, and others are not affected."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("stays.sock", red())
@@ -228,7 +228,7 @@ async def test_a_watcher_that_crashes_scans_again_and_loses_nothing(
 async def test_a_reconciler_that_crashes_deregisters_all_and_starts_from_the_file_system(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: both worlds are lost, so every plugin is deregistered, and found again."""
+    """Fault 85: desired and actual are lost, so every plugin is deregistered, and found again."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -238,7 +238,7 @@ async def test_a_reconciler_that_crashes_deregisters_all_and_starts_from_the_fil
         node.plug("c.sock", FakePlugin("Colour", "green"))
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(0.0)]
-        # It crashed on the claim of the third, which was begun anew as the others were.
+        # It crashed on the claim of the third plugin, which began again like the others.
         assert node.timeline("c.sock") == [*at(0.0, *STEPS[:3], "gone"), *registered_at(0.0)]
         assert node.state("b.sock") == "waiting"
         assert handler.asked("red") == ["validate", "register", "deregister", "validate", "register"]
@@ -265,7 +265,7 @@ async def test_calls_that_wait_for_a_reconciler_that_crashes_are_answered_by_the
 async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_keeps_only_its_own_path(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85, behaviour 20: unregister before register, though the worlds are lost; seeds 1610 and 2420."""
+    """Fault 85, behaviour 20: unregister before register, though desired and actual are lost; seeds 1610 and 2420."""
     handler = FakeHandler().script("deregister", Hangs(), name="red")
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -314,7 +314,7 @@ async def test_a_registration_that_waits_for_its_path_in_a_second_crash_delays_n
 async def test_a_removed_handler_retires_after_its_last_deregister_though_the_reconciler_crashed(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: the removal outlives the node that it was asked of."""
+    """Fault 85: the removal outlives the reconciler that began it."""
     handler = FakeHandler().always("deregister", Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -330,7 +330,7 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
 async def test_a_handler_actor_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: what was asked and had not begun is taken up, and what is asked later is served."""
+    """Fault 85: calls that had not begun are made, and later ones too."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         await node.settled()
@@ -384,7 +384,7 @@ async def run(node: Supervisor | SimulatedNode, error: Exception | None = None) 
 async def test_crashes_that_come_too_often_end_the_block(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: GaveUpError comes out of the ``async with`` plain, the last crash as its cause."""
+    """Fault 85: the ``async with`` raises GaveUpError without a group, with the last crash as its cause."""
 
     def always(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug of ours")
@@ -398,7 +398,7 @@ async def test_crashes_that_come_too_often_end_the_block(
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-# --- what a program embeds --------------------------------------------------------------------------------------------
+# --- the embedding API ------------------------------------------------------------------------------------------------
 
 
 class OwnError(Exception):
@@ -406,13 +406,13 @@ class OwnError(Exception):
 
 
 def embedded(node: SimulatedNode, **named: object) -> Supervisor:
-    """A supervisor of the test's own, on the ports of a node that is not entered."""
+    """A supervisor on the ports of a simulated node that is not entered."""
     ports = supervisor_module.Ports(node.network.dial, lambda _root: node.directory)
     return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
 
 
 async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
-    """An error of the block leaves it without a group of the nursery around it."""
+    """An error of the block is not wrapped in a group of the nursery."""
     error = OwnError("mine")
     with pytest.raises(OwnError) as caught:
         await run(embedded(SimulatedNode()), error)
@@ -421,7 +421,7 @@ async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: M
 
 
 async def test_a_group_of_errors_in_the_block_is_raised_unchanged(autojump_clock: MockClock) -> None:
-    """A group of the program's own is not taken apart."""
+    """A group that the program raises itself is not unwrapped."""
     group = ExceptionGroup("mine", [OwnError("one")])
     with pytest.raises(ExceptionGroup) as caught:
         await run(embedded(SimulatedNode()), group)
@@ -463,7 +463,7 @@ def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None
 
 
 async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_registered(autojump_clock: MockClock) -> None:
-    """The embedding API: ``wait_for`` by name, and by type where two types have one name."""
+    """``wait_for`` by name, and by type if two types have one name."""
     async with SimulatedNode(handlers={"Colour": FakeHandler(), "Shape": FakeHandler()}) as node:
         node.plug("a.sock", red(get_info_fails=2))
         node.plug("b.sock", FakePlugin("Shape", "red", get_info_fails=4))
@@ -475,7 +475,7 @@ async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_register
 
 
 async def test_wait_for_raises_node_ended_when_the_node_ends(autojump_clock: MockClock) -> None:
-    """No call waits for ever for a node that has ended."""
+    """No call waits for a node that has ended."""
     node = embedded(SimulatedNode())
     ended: list[float] = []
 
@@ -507,7 +507,7 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
     words: str,
     cancelled: bool,
 ) -> None:
-    """However it ends, and also where an actor is too busy to answer."""
+    """For both ways to end, and also if an actor is too busy to answer."""
     simulated = SimulatedNode()
     simulated.plug("a.sock", red())
     node = embedded(simulated)
@@ -538,7 +538,7 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
 
 
 async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> None:
-    """No call waits for ever for a node that has ended."""
+    """No call waits for a node that has ended."""
     node = embedded(SimulatedNode())
     async with node:
         await node.snapshot()
@@ -571,7 +571,7 @@ async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump
 async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 86: back-pressure or a clear word, never a silent loss."""
+    """Fault 86: back-pressure or an error, never a silent loss."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         monkeypatch.setattr(supervisor_module, "SUBSCRIBER_SIZE", 8)
         async with node.supervisor.changes() as slow, node.supervisor.changes() as other:
@@ -581,7 +581,7 @@ async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
             assert node.state("4.sock") == "registered"
             for _ in range(8):
                 await slow.__anext__()
-            # There is room now; the word that it was dropped comes with the next change.
+            # There is room now; the error follows the next change.
             node.plug("last.sock", FakePlugin("Colour", "last"))
             await node.settled()
             with pytest.raises(LaggedError):

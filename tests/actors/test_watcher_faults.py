@@ -85,7 +85,7 @@ async def test_a_root_that_another_program_recreates_is_found_at_once(autojump_c
 async def test_the_watch_on_the_parent_reports_a_removed_root_if_the_kernel_withholds_its_event(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 11, fault 14: somebody still listens in the removed directory."""
+    """Behaviour 11, fault 14: a process still listens in the removed directory."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(1)
         stage.directory.withhold_self_events = True
@@ -454,7 +454,7 @@ async def test_odd_names_are_passed_on_unchanged(autojump_clock: MockClock, name
         assert (await stage.sent())[1:] == [f"{name} appeared #1"]
 
 
-# --- itself -----------------------------------------------------------------------------------------------------------
+# --- others -----------------------------------------------------------------------------------------------------------
 
 
 async def test_an_idle_watcher_only_rescans(autojump_clock: MockClock) -> None:

@@ -1,4 +1,4 @@
-"""In every random story, and however the events arrive, the watcher reports in the end exactly what is there."""
+"""For random operations and any delivery of events, the watcher finally reports exactly the sockets that exist."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
-# Few names, so that stories use each several times, for directories and for sockets.
+# A few names, so that each is used several times, for directories and for sockets.
 NAMES = st.sampled_from(["a", "b", "c", "d/a", "d/e", "d"])
-# Plugins act more often than faults happen; otherwise most stories would be about faults alone.
+# Plugins act more often than faults happen; otherwise most examples would consist of faults.
 OFTEN = ["bind", "unlink", "replace", "rename", "link", "mkdir", "settle"] * 4 + ["bind"] * 4
 SELDOM = ["chmod", "remove", "write", "symlink", "tick", "delay", "release"] * 2
 # Each of these causes a rescan, which would hide what events alone miss.

@@ -15,12 +15,12 @@ def at(time: float, *states: str) -> list[Line]:
 
 
 def registered_at(time: float) -> list[Line]:
-    """The whole way, none of which takes time by itself."""
+    """A whole registration, which takes no time by itself."""
     return at(time, *STEPS)
 
 
 def refused_at(time: float) -> list[Line]:
-    """The way of a plugin that does not pass validation, up to the point where it was told."""
+    """A registration that fails validation, up to the notification."""
     return at(time, "dialing", "asking-info", "validating", "notifying")
 
 

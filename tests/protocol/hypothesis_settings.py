@@ -1,4 +1,4 @@
-"""How many examples the property tests try: the count in the test times ``PLUGIND_EXAMPLES``, which is 1 by default.
+"""The number of examples of property tests: the count in the test times ``PLUGIND_EXAMPLES``, which is 1 by default.
 
 ``PLUGIND_EXAMPLES=50 pytest tests/protocol`` searches for rare failures; the suite itself must stay fast.
 """

@@ -1,7 +1,7 @@
-"""A whole node of pure parts, for tests: one World, a lifecycle per socket, handlers with lanes, and nobody's clock.
+"""A whole node of pure parts, for tests: a World, a lifecycle for each socket, handlers with lanes, and no clock.
 
-All that would be concurrent is a pile of things that may happen next; a test's seed picks one after the other. The
-rules of every node are checked while it runs (`plugind.tests.protocol.rules`).
+Everything concurrent is a set of steps that may happen next; the seed of a test picks one after the other. The rules of
+every node are checked while it runs (``plugind.tests.protocol.rules``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pick = Callable[[], None]
 
 @attrs.define(eq=False)
 class Handler:
-    """Keeps what is registered; per name it makes one call at a time."""
+    """Keeps the registered plugins, and makes one call at a time for each name."""
 
     rules: Rules
     lanes: dict[str, deque[m.Ask]] = attrs.Factory(lambda: defaultdict(deque))
@@ -39,7 +39,7 @@ class Handler:
             lane = self.lanes[message.ask.plugin.name]
             self.lanes[message.ask.plugin.name] = deque(ask for ask in lane if ask is not message.ask)
             return
-        assert not self.retired, f"{message} is asked of a handler that was told to end"
+        assert not self.retired, f"{message} is sent to a handler that has retired"
         self.rules.asked(message)
         self.lanes[message.plugin.name].append(message)
 
@@ -97,7 +97,7 @@ class Actor:
         before = self.state
         after, commands = lifecycle.step(before, event)
         if commands or isinstance(event, s.CommandOutcome | m.Admission):
-            # Whatever was asked, its answer comes too late from here on.
+            # From here on the answer to any earlier call comes too late.
             if not isinstance(event, s.CommandOutcome):
                 self.withdraw()
             self.waiting, self.ticket = None, self.ticket + 1
@@ -144,7 +144,7 @@ class Actor:
         self.handler.send_nowait(self.asked)
 
     def withdraw(self) -> None:
-        """Let go of a Validate for whose answer nobody waits any more."""
+        """Withdraw a Validate whose answer is no longer needed."""
         if isinstance(self.waiting, s.AskValidate) and isinstance(self.asked, m.Validate) and self.handler is not None:
             self.handler.send_nowait(m.Withdraw(self.asked))
 
@@ -161,7 +161,7 @@ class Actor:
         self.tell(m.RegistrationEnded(self.path, crashed))
 
     def outcome(self, *, well: bool) -> None:
-        """Let the call or the wait under way end."""
+        """End the current call or wait."""
         match self.waiting:
             case s.Dial():
                 self.take(s.Dialed() if well else s.Failed("refused", s.Retry.STALE))
@@ -179,7 +179,7 @@ class Actor:
 
 @attrs.define(eq=False)
 class Node:
-    """Everything that may happen next is among :meth:`picks`."""
+    """A node whose possible next steps are :meth:`picks`."""
 
     infos: dict[str, PluginInfo]
     policies: dict[str, InstancePolicy]
@@ -187,7 +187,7 @@ class Node:
     rng: random.Random = attrs.field(init=False)
     world: w.World = attrs.Factory(w.World)
     rules: Rules = attrs.Factory(Rules)
-    #: What is on its way to the reconciler, in order from each sender.
+    #: Messages on their way to the reconciler, in order for each sender.
     mail: dict[str, deque[m.ReconcilerMessage]] = attrs.Factory(lambda: defaultdict(deque))
     actors: dict[str, Actor] = attrs.Factory(dict)
     handlers: dict[str, Handler] = attrs.Factory(dict)
@@ -195,7 +195,7 @@ class Node:
     roles: dict[tuple[str, int], bool] = attrs.Factory(dict)
     shown: dict[str, m.StateChanged] = attrs.Factory(dict)
     retired: list[Handler] = attrs.Factory(list)
-    #: Instances in the order in which the reconciler learnt that they are registered, the last time of each.
+    #: Instances in the order in which the reconciler was last notified that each is registered.
     announced: list[tuple[str, int]] = attrs.Factory(list)
     generation: int = 0
     finished: bool = False
@@ -203,7 +203,7 @@ class Node:
     def __attrs_post_init__(self) -> None:
         self.rng = random.Random(self.seed)
 
-    # --- the world outside ---
+    # --- events from outside ---
 
     def appear(self, path: str) -> None:
         self.generation += 1
@@ -227,12 +227,12 @@ class Node:
         self.rules.crashed(actor.path)
         actor.end(crashed=True)
 
-    # --- what happens ---
+    # --- steps ---
 
     def deliver(self, sender: str) -> None:
         message = self.mail[sender].popleft()
         if isinstance(message, m.ReportAsked):
-            self.roles.clear()  # Who asks has lost them.
+            self.roles.clear()  # The actor that waited for these answers is gone.
         elif isinstance(message, m.Claimed):
             self.rules.claimed[message.path] = message.info
         elif isinstance(message, m.PluginRegistered):
@@ -249,7 +249,9 @@ class Node:
             case w.StartRegistration():
                 self.start(effect)
             case w.Show(message=m.RoleChanged() as role):
-                assert self.roles.get((role.socket, role.generation), True) != role.active, "only changes are told"
+                assert self.roles.get((role.socket, role.generation), True) != role.active, (
+                    "a role is shown only when it changes"
+                )
                 self.roles[role.socket, role.generation] = role.active
             case w.Show(message=m.StateChanged() as shown):
                 self.shown[shown.socket] = shown
@@ -274,9 +276,9 @@ class Node:
             actor.enter(*lifecycle.resume(effect.appeared, effect.to_deregister.info, effect.to_deregister.generation))
 
     def picks(self, *, faults: bool, goes_well: bool | None = None) -> list[Pick]:
-        """Return what may happen next; without ``trouble`` all goes well and no timer elapses.
+        """Return the possible next steps; without ``faults`` every call succeeds and no timer elapses.
 
-        With it, calls go as ``goes_well`` says, or by chance where it says nothing.
+        With ``faults``, calls succeed as ``goes_well`` says, or by chance if it is None.
         """
 
         def well() -> bool:
@@ -299,7 +301,7 @@ class Node:
         return picks
 
     def run(self, steps: int) -> None:
-        """Let so many things happen, good and bad."""
+        """Make ``count`` steps, with faults."""
         for _ in range(steps):
             picks = self.picks(faults=True)
             if not picks:
@@ -307,7 +309,7 @@ class Node:
             self.rng.choice(picks)()
 
     def settle(self) -> None:
-        """Let all happen that goes well, until nothing is left to; timers elapse a few times at last."""
+        """Make every step without faults until none is left; at the end, timers elapse a few times."""
         for _ in range(8):
             while picks := self.picks(faults=False):
                 self.rng.choice(picks)()
@@ -317,16 +319,16 @@ class Node:
         while picks := self.picks(faults=False):
             self.rng.choice(picks)()
 
-    # --- what came of it ---
+    # --- results ---
 
     def everyone(self) -> list[Handler]:
-        """Return the handlers, and those that were removed."""
+        """Return the handlers, the removed ones included."""
         return [*self.handlers.values(), *self.retired]
 
     def calls(self) -> list[str]:
-        """Return what handlers did."""
+        """Return the calls of all handlers."""
         return [call for handler in self.everyone() for call in handler.calls]
 
     def registered(self) -> dict[str, int]:
-        """Return what the handlers have, by path."""
+        """Return the registered plugins of all handlers, by path."""
         return {socket: generation for handler in self.handlers.values() for socket, generation in handler.registered}

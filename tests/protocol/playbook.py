@@ -1,6 +1,6 @@
-"""Helpers for tests of the lifecycle: events in, a transcript of states and commands out.
+"""Helpers for tests of the lifecycle: events are the input, a transcript of states and commands the output.
 
-A step is one line, ``event → state | commands``; only what matters of each value is written, so that a difference is
+A step is one line, ``event → state | commands``, with only the important parts of each value, so that a difference is
 readable. Generations are written ``g1``, attempts ``#1``, a plugin by its name, and errors in the reference's wording
 begin with ``…``.
 """
@@ -27,10 +27,10 @@ WAITING_COMMANDS: tuple[type[s.Command], ...] = typing.get_args(s.WaitingCommand
 
 
 class Nowhere:
-    """An address of somebody whom no test listens to."""
+    """An address whose messages no test reads."""
 
     def send_nowait(self, message: object, /) -> None:
-        raise AssertionError(f"nobody is there to receive {message}")
+        raise AssertionError(f"no actor is there to receive {message}")
 
 
 NOWHERE = Nowhere()
@@ -48,7 +48,7 @@ TOUCHED = m.SocketTouched(SOCKET, 1)
 ADMITTED = m.Admitted(1, NOWHERE)
 NO_HANDLER = m.NoHandler(1, "no handler for T")
 CLAIM_REFUSED = m.ClaimRefused(1, "taken")
-#: The way to each state of a plugin that does all well.
+#: Events that lead to each state of a plugin without faults.
 TO_INFO = (s.Dialed(),)
 TO_CLAIM = (*TO_INFO, s.InfoReceived(INFO))
 TO_VALIDATE = (*TO_CLAIM, ADMITTED)
@@ -61,7 +61,7 @@ _UNSAID = {"path", "identity", "root", "time", "deprecated", "first_scan", "tick
 
 
 def words(value: object) -> str:
-    """Write a state, an event or a command down."""
+    """Format a state, an event or a command."""
     if isinstance(value, PluginInfo):
         return value.name
     kind = type(value)
@@ -78,7 +78,7 @@ def _reason(state: s.Refusing | s.Leaving) -> str:
 
 
 def _without(reason: str, then: s.Then) -> s.Then:
-    """What is said of the state need not be said again of what comes then."""
+    """Leave out what the state says already."""
     return (
         attrs.evolve(then, reason="") if isinstance(then, s.ThenWait | s.ThenPark) and then.reason == reason else then
     )
@@ -98,7 +98,7 @@ def _field(name: str, value: object) -> str:
 
 
 def outcome(step: s.Step) -> str:
-    """Write a step's state and commands down."""
+    """Format the state and the commands of a step."""
     state, commands = step
     line = words(state)
     if not commands:
@@ -110,7 +110,7 @@ def outcome(step: s.Step) -> str:
 
 
 def play(*events: s.Event, start: s.Step | None = None) -> str:
-    """Return the transcript of ``events``, from a socket that appeared unless told otherwise."""
+    """Return the transcript of ``events``, beginning with a socket that appeared unless another state is given."""
     step = start or lifecycle.start(appeared())
     lines = [outcome(step)]
     for event in events:
@@ -128,12 +128,12 @@ def after(*events: s.Event, start: s.Step | None = None) -> s.State:
 
 
 def then(state: s.State, *events: s.Event) -> str:
-    """Return the transcript of ``events`` from ``state`` on, whose way there is of no interest."""
+    """Return the transcript of ``events`` beginning in ``state``."""
     return play(*events, start=(state, ())).removeprefix(f"{words(state)}\n")
 
 
 def decisions(state: s.State, events: tuple[s.Event, ...]) -> str:
-    """Write down what is decided of ``state`` and each of ``events``; events of one outcome share a line."""
+    """Format what follows ``state`` and each of ``events``; events with one outcome share a line."""
     decided: dict[str, list[str]] = {}
     unchanged: list[str] = []
     illegal: list[str] = []

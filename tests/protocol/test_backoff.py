@@ -10,7 +10,7 @@ from plugind.protocol.backoff import Backoff, RestartIntensity
 from plugind.tests.protocol.hypothesis_settings import examples
 
 FAILURES = st.integers(min_value=1, max_value=10**12)
-#: What ``random.Random.random`` draws.
+#: Values of ``random.Random.random``.
 CHANCE = st.floats(min_value=0.0, max_value=1.0, exclude_max=True)
 
 
@@ -25,7 +25,7 @@ def test_delays_start_at_half_a_second_and_double_up_to_122_s() -> None:
 
 @given(failures=FAILURES, chance=CHANCE)
 def test_jitter_never_shortens_a_delay_and_adds_a_tenth_at_most(failures: int, chance: float) -> None:
-    """The reference refuses a try while elapsed ≤ duration: so jitter adds, and never subtracts (behaviour 23)."""
+    """The reference refuses a try while elapsed ≤ duration, so jitter never subtracts (behaviour 23)."""
     rule = Backoff().delay(failures)
 
     assert rule <= Backoff().delay(failures, chance) <= rule * 1.1
@@ -38,7 +38,7 @@ def test_another_failure_never_shortens_the_delay(failures: int, chance: float) 
 
 @pytest.mark.parametrize("failures", [1024, 10_000, 10**100])
 def test_the_delay_after_a_huge_count_of_failures_is_the_cap(failures: int) -> None:
-    """A stale socket that is tried for years does not overflow a float (fault 28)."""
+    """Years of tries of a stale socket do not overflow a float (fault 28)."""
     assert Backoff().delay(failures) == 122.0
 
 
@@ -66,7 +66,7 @@ RULES = st.builds(
 @examples(60)
 @given(RULES, st.integers(1, 40), CHANCE)
 def test_any_backoff_grows_from_its_start_up_to_its_cap(backoff: Backoff, failures: int, chance: float) -> None:
-    """Behaviour 23, against a loop that multiplies."""
+    """Behaviour 23, compared with a loop that multiplies."""
     grown = backoff.initial
     for _ in range(failures - 1):
         grown *= backoff.factor
@@ -91,7 +91,7 @@ def test_crashes_within_the_intensity_are_restarted_and_one_more_is_not() -> Non
 
 
 def test_the_default_intensity_is_ten_restarts_in_a_minute() -> None:
-    """Fault 85: the intensity that the supervisor has."""
+    """Fault 85: the default of the supervisor."""
     assert RestartIntensity() == RestartIntensity(restarts=10, period=60.0)
 
 

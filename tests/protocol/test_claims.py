@@ -1,4 +1,4 @@
-"""What the release of a claim means for the other plugins of its name."""
+"""The effects of the release of a claim on other plugins of its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def claim(path: str, phase: Phase, generation: int = 1) -> Claim:
 def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_been_registered(
     phase: Phase, was_taken: bool
 ) -> None:
-    """Behaviour 37: a plugin that was never registered blocked no other."""
+    """Behaviour 37: a plugin that was never registered has blocked no other."""
     name, only = Name(), claim(A, phase)
     if phase is Phase.REGISTERED:
         name.registered[A] = only

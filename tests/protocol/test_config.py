@@ -1,4 +1,4 @@
-"""What a node can be told: whatever it is, it is taken, or it is the operator's error in one line."""
+"""The configuration of a node: any value is accepted, or is a configuration error of one line."""
 
 from __future__ import annotations
 

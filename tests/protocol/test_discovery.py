@@ -1,4 +1,4 @@
-"""The rules for new generations: looks at paths, and the messages that follow."""
+"""The rules for new generations: observations of paths, and the messages that follow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
     ("after", "marks", "trusted", "expected"),
     [
         (found(7, 5), 0, True, NOTHING),
-        (found(7, 5), LOOK, True, NOTHING),  # behaviour 9: an event for what a scan has seen
+        (found(7, 5), LOOK, True, NOTHING),  # behaviour 9: an event about an entry that a scan has found
         (found(7, 5), 0, False, NOTHING),
         (found(7, 5), LOOK | REMOVED, True, NEW),  # behaviour 13: inode and time used again
         (found(7, 5), LOOK | REMOVED | ATTRIBUTES, True, NEW),
@@ -51,7 +51,7 @@ NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
         (found(7, 6), LOOK | ATTRIBUTES, True, TOUCHED),  # behaviour 3
         (found(7, 6), 0, True, TOUCHED),  # a hard link was made
         (found(7, 6), 0, False, NEW),  # polling alone, or after an overflow
-        (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may be one of a socket made again
+        (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may be of a recreated socket
     ],
 )
 def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bool, expected: str) -> None:
@@ -69,7 +69,7 @@ def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bo
 
 
 def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -> None:
-    """Behaviour 9: DELETE, a look that finds the new socket already, then its CREATE."""
+    """Behaviour 9: DELETE, an observation that finds the new socket already, then its CREATE."""
     tree = discovery()
     tree.observe(A, found(7), time=0.0)
     tree.observe(A, found(7), LOOK | REMOVED, time=0.0)

@@ -15,7 +15,7 @@ from plugind.protocol.watches import Watches
 from plugind.tests.protocol.hypothesis_settings import examples
 
 ROOT = "/r"
-#: Few, so that they meet; `d` is a directory or a socket, and so is `d/e`.
+#: A few paths, so that operations collide; ``d`` and ``d/e`` are directories or sockets.
 PATHS = st.sampled_from(["/r/a", "/r/b", "/r/d", "/r/d/a", "/r/d/e", "/r/d/e/a"])
 VERBS = ["bind"] * 4 + ["unlink", "replace", "chmod", "link", "rename", "mkdir", "write", "symlink", "look", "scan"] * 2
 STORIES = st.lists(st.tuples(st.sampled_from(VERBS), PATHS, PATHS), max_size=30)
@@ -98,12 +98,12 @@ class Sent:
         path = message.path
         match message:
             case SocketAppeared():
-                assert path not in self.refused, "what was refused is taken back first"
+                assert path not in self.refused, "a refused entry vanishes before another appears"
                 assert message.generation > self.newest
                 self.newest, self.sockets[path] = message.generation, message
             case EntryRefused():
                 assert path not in self.refused
-                assert path not in self.sockets, "what was there is taken back first"
+                assert path not in self.sockets, "an entry vanishes before another is refused"
                 assert message.generation > self.newest
                 self.newest, self.refused[path] = message.generation, message
             case SocketVanished():
@@ -182,7 +182,7 @@ def check_scan(watcher: Watcher) -> None:
     watcher.scan()
     sockets = {path: found for path, found in tree.there.items() if found.kind is Kind.SOCKET}
     links = {path for path, found in tree.there.items() if found.kind is Kind.SYMLINK}
-    # Of the names of one inode one is taken, and the others are refused.
+    # Of the names of one inode one is accepted and the others are refused.
     assert {found.identity.inode for found in sockets.values()} == {
         tree.there[path].identity.inode for path in sent.sockets
     }

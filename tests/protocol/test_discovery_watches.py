@@ -1,4 +1,4 @@
-"""Which path an event is about, and which marks it leaves."""
+"""The path that an event is about, and the marks that it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lifecycle as transcripts: what a registration actor is told to do, step by step."""
+"""The lifecycle as transcripts: the commands of a registration actor, step by step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from plugind.tests.protocol.playbook import (
     vanished,
 )
 
-# --- the way of a plugin that does all well ---------------------------------------------------------------------------
+# --- a plugin without faults ------------------------------------------------------------------------------------------
 
 
 def test_a_plugin_without_faults_is_dialed_validated_registered_and_notified() -> None:
@@ -50,7 +50,7 @@ def test_a_plugin_without_faults_is_dialed_validated_registered_and_notified() -
 
 
 def test_a_registered_plugin_whose_socket_is_removed_is_deregistered() -> None:
-    """Behaviour 36; fault 38: though its process may live on."""
+    """Behaviour 36; fault 38: even if its process still runs."""
     assert then(after(*TO_REGISTERED), vanished(), HandlerAccepted()) == script(
         """
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
@@ -64,11 +64,11 @@ def test_after_a_deregistration_that_fails_none_is_pending() -> None:
     assert then(after(*TO_REGISTERED, vanished()), Failed("boom")) == "Failed('boom') → Gone(g1) | Release(g1)"
 
 
-# --- the ways off it --------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_dial_that_fails_is_retried_by_backoff() -> None:
-    """Behaviours 23 and 27: the plugin is not told, since nobody is there to be."""
+    """Behaviours 23 and 27: without a connection the plugin is not notified."""
     assert play(Failed("no answer"), Elapsed(), Failed("no answer"), Elapsed(), *TO_INFO) == script(
         """
         Dialing(g1 #1) | Dial(patient)
@@ -94,7 +94,7 @@ def test_a_socket_without_a_listener_is_stale_and_dialed_again() -> None:
 
 
 def test_a_socket_that_can_never_be_dialed_is_parked_until_it_changes() -> None:
-    """Fault 31: a datagram socket, say."""
+    """Fault 31: for example, a datagram socket."""
     assert then(
         after(), Failed("datagrams", Retry.NEVER), TOUCHED, Failed("datagrams", Retry.NEVER), vanished()
     ) == script(
@@ -119,7 +119,7 @@ def test_a_plugin_that_does_not_implement_get_info_is_parked_until_a_retry_is_re
 
 
 def test_a_get_info_that_fails_is_retried_by_backoff() -> None:
-    """Behaviour 28, fault 34: nothing is registered, and nobody is told."""
+    """Behaviour 28, fault 34: nothing is registered, and nothing is notified."""
     assert then(after(*TO_INFO), Failed("died"), Elapsed()) == script(
         """
         Failed('died') → Waiting(g1 #1 'died') | HangUp, StartTimer(1)
@@ -141,7 +141,7 @@ def test_a_plugin_whose_info_is_rejected_is_notified_and_retried() -> None:
 
 
 def test_an_orphan_is_notified_parked_and_dialed_at_once_when_its_handler_is_added() -> None:
-    """Behaviour 29, fault 74. What is not meant for it does not wake it."""
+    """Behaviour 29, fault 74. Messages about other types do not wake it."""
     assert then(
         after(*TO_CLAIM), NO_HANDLER, Notified(), m.HandlerAvailable("U"), m.NameFreed(), m.HandlerAvailable("T")
     ) == script(
@@ -167,7 +167,7 @@ def test_a_handler_that_is_added_while_the_orphan_is_notified_is_not_missed() ->
 
 
 def test_a_plugin_that_fails_validation_releases_its_claim_is_notified_and_retried() -> None:
-    """Behaviour 30; nothing was registered, so nothing is undone."""
+    """Behaviour 30; nothing was registered, so nothing is rolled back."""
     assert then(after(*TO_VALIDATE), Failed("too old"), Notified(), Elapsed()) == script(
         """
         Failed('too old') → Refusing(g1 #1 a '…validation failed with err: too old' then=ThenWait(#1))
@@ -200,7 +200,7 @@ def test_a_claim_that_is_never_answered_is_released() -> None:
 
 
 def test_a_plugin_that_fails_to_register_is_notified_deregistered_and_retried() -> None:
-    """Behaviours 31, 34 and 36, fault 81: a Register that was attempted is undone, and never the end."""
+    """Behaviours 31, 34 and 36, fault 81: an attempted Register is rolled back and retried."""
     assert then(after(*TO_REGISTER), Failed("boom"), Notified(), HandlerAccepted(), Elapsed()) == script(
         """
         Failed('boom') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) to_deregister=a)
@@ -224,11 +224,11 @@ def test_a_plugin_that_fails_to_register_is_notified_deregistered_and_retried() 
     ],
     ids=["info rejected", "no handler", "name taken", "validation failed", "registration failed"],
 )
-@pytest.mark.parametrize("delivery", [Notified(), Failed("the plugin hung up")], ids=["told", "not told"])
+@pytest.mark.parametrize("delivery", [Notified(), Failed("the plugin hung up")], ids=["notified", "not notified"])
 def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_notified(
     events: tuple[s.Event, ...], error: str, delivery: s.Event
 ) -> None:
-    """Behaviours 29 to 32 and fault 77, in the reference's own words."""
+    """Behaviours 29 to 32 and fault 77, with the messages of the reference."""
     refusing = after(*events)
     assert isinstance(refusing, s.Refusing)
     _, commands = lifecycle.step(after(*events[:-1]), events[-1])
@@ -239,11 +239,11 @@ def test_the_first_cause_is_kept_whether_or_not_the_plugin_could_be_notified(
     assert settled.reason == error
 
 
-# --- telling a plugin of its success ----------------------------------------------------------------------------------
+# --- notifying a plugin of its success --------------------------------------------------------------------------------
 
 
 def test_a_notification_that_fails_is_repeated_alone_on_a_new_connection() -> None:
-    """Behaviour 33, faults 35 and 36; the reference's "a failed notify is retried". Register is not asked again."""
+    """Behaviour 33, faults 35 and 36; the reference's "a failed notify is retried". Register is not called again."""
     assert then(after(*TO_NOTIFY), Failed("EOF"), Dialed(), Notified()) == script(
         """
         Failed('EOF') → Dialing(g1 #1 to_notify=a notify_try=2) | HangUp, Dial(patient=False)
@@ -299,7 +299,7 @@ TO_DIAL_FOR_NOTIFY = (*TO_NOTIFY, Failed("EOF"))
 TO_WAIT_FOR_NOTIFY = (*TO_DIAL_FOR_NOTIFY, Failed("EOF"))
 TO_WAIT = (Failed("no"), Elapsed(), Failed("no"))
 
-#: Ways to every state in which no deregistration is pending, and what is undone before anything else is done.
+#: Events that lead to every state without a pending deregistration, and the commands that clean up first.
 OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "dialing": ((), (s.HangUp(),)),
     "asking info": (TO_INFO, (s.HangUp(),)),
@@ -311,7 +311,7 @@ OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "parked": ((Failed("no", Retry.NEVER),), ()),
     "parked orphan": ((*TO_CLAIM, NO_HANDLER, Notified()), ()),
 }
-#: Ways to every state in which a deregistration is pending.
+#: Events that lead to every state with a pending deregistration.
 OWING: dict[str, tuple[s.Event, ...]] = {
     "registering": TO_REGISTER,
     "notifying": TO_NOTIFY,
@@ -345,7 +345,7 @@ def test_a_removed_socket_ends_the_actor_if_no_deregistration_is_pending(name: s
 
 @pytest.mark.parametrize("name", OWING)
 def test_a_newer_socket_is_dialed_once_the_older_plugin_is_deregistered(name: str) -> None:
-    """Behaviours 19, 20, 24 and 34: unregister before register, in one go."""
+    """Behaviours 19, 20, 24 and 34: unregister before register."""
     assert then(after(*OWING[name]), appeared(2), HandlerAccepted()) == script(
         """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -391,7 +391,7 @@ def test_the_successor_of_a_crashed_actor_deregisters_first() -> None:
     )
 
 
-# --- the handler goes -------------------------------------------------------------------------------------------------
+# --- a removed handler ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in OWING if name != "refusing after register"])
@@ -413,7 +413,7 @@ def test_a_plugin_of_a_withdrawn_handler_is_deregistered_and_becomes_an_orphan(n
 
 
 def test_a_withdrawn_handler_does_not_cut_off_the_notification_of_a_failed_register() -> None:
-    """It is on its way to be deregistered already."""
+    """It will be deregistered anyway."""
     assert then(after(*TO_REFUSE_AFTER_REGISTER), m.HandlerWithdrawn("T"), Notified()) == script(
         """
     HandlerWithdrawn('T') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) to_deregister=a)
@@ -449,7 +449,7 @@ def test_a_stop_deregisters_what_is_registered_when_asked_to() -> None:
 
 
 def test_a_stop_waits_for_a_registration_in_flight() -> None:
-    """Behaviour 42, fault 87: the plugin is registered, and knows it."""
+    """Behaviour 42, fault 87: the plugin is registered and notified."""
     assert then(after(*TO_REGISTER), m.StopAsked(), HandlerAccepted(), Notified()) == script(
         """
         StopAsked → Registering(g1 #1 a stopping)
@@ -494,7 +494,7 @@ def test_a_stop_ends_the_actor_if_no_deregistration_is_pending(name: str, stop: 
 @pytest.mark.parametrize("name", [name for name in OWING if name != "registered"])
 @pytest.mark.parametrize("stop", [m.StopAsked(deregister=True), m.StopForced()], ids=["deregister", "forced"])
 def test_a_stop_that_cannot_wait_rolls_back_what_is_in_flight(name: str, stop: s.Event) -> None:
-    """Fault 87; and a stop that deregisters does so of what is nearly registered, too."""
+    """Fault 87; a stop that deregisters also deregisters a plugin that is not notified yet."""
     leaving, commands = lifecycle.step(after(*OWING[name]), stop)
 
     assert leaving == s.Leaving(1, INFO, "plugind stops", s.ThenEnd(stopped=True))
@@ -504,7 +504,7 @@ def test_a_stop_that_cannot_wait_rolls_back_what_is_in_flight(name: str, stop: s
 @pytest.mark.parametrize("event", [appeared(2), m.HandlerWithdrawn("T")], ids=["newer socket", "handler withdrawn"])
 @pytest.mark.parametrize("way", [TO_REGISTER, TO_NOTIFY], ids=["registering", "notifying"])
 def test_nothing_new_begins_after_a_stop_request(way: tuple[s.Event, ...], event: s.Event) -> None:
-    """Behaviour 42: a daemon that stops ends, whatever its plugins do."""
+    """Behaviour 42: no behaviour of plugins prevents the end of a daemon that stops."""
     leaving = after(*way, m.StopAsked(), event)
 
     assert isinstance(leaving, s.Leaving)
@@ -516,7 +516,7 @@ def test_nothing_new_begins_after_a_stop_request(way: tuple[s.Event, ...], event
 
 
 def test_a_requested_retry_resets_the_backoff() -> None:
-    """`plugind retry`; what else wakes a waiting socket goes on counting."""
+    """``plugind retry``; other triggers of a waiting socket do not reset the count."""
     waiting = after(Failed("no"), Elapsed(), Failed("no"))
 
     assert then(waiting, m.TryNow()) == "TryNow → Dialing(g1 #1) | Dial(patient)"
@@ -552,7 +552,7 @@ def test_the_outcome_of_a_command_that_was_not_given_is_illegal() -> None:
         lifecycle.step(after(), Notified())
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------------
+# --- shown states -----------------------------------------------------------------------------------------------------
 
 
 def test_every_state_is_shown_under_a_published_name() -> None:

@@ -1,4 +1,4 @@
-"""The table of transitions in ``docs/design.md`` is the one that the lifecycle has."""
+"""The table of transitions in ``docs/design.md`` agrees with the lifecycle."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_page_without_the_marks_of_the_table_is_refused() -> None:
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if not isinstance(state, s.Gone)])
 def test_a_message_without_a_row_changes_nothing_and_an_outcome_without_one_is_illegal(name: str) -> None:
-    """What the page says in words of all that has no row."""
+    """The sentences of the page about events without a row."""
     state = STATES[name]
     for event in EVENTS:
         if isinstance(event, OUTCOMES):
@@ -51,7 +51,7 @@ def test_a_message_without_a_row_changes_nothing_and_an_outcome_without_one_is_i
 
 
 def test_nothing_follows_gone() -> None:
-    """No message either, which the page says of this state alone."""
+    """Messages are illegal too; the page says so only of this state."""
     for event in EVENTS:
         with pytest.raises(IllegalStepError, match="nothing follows Gone"):
             lifecycle.step(s.Gone(1), event)

@@ -1,4 +1,4 @@
-"""What holds of every life of a socket, whatever comes in whatever order."""
+"""Invariants of the life of a socket, for any events in any order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plugind.tests.protocol.playbook import (
 )
 
 FAILURES = st.sampled_from([s.Failed("no", retry) for retry in s.Retry])
-#: What may come of each command that is waited for.
+#: The possible outcomes of each command that has one.
 OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
     s.Dial: st.just(s.Dialed()) | FAILURES,
     s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES,
@@ -65,14 +65,14 @@ def test_the_model_knows_every_waiting_command() -> None:
 
 @attrs.define
 class Life:
-    """One actor's life, as far as its commands show it; checks at each step what must hold of all."""
+    """The life of one actor, as its commands show it; the invariants are checked at each step."""
 
     state: s.State
-    #: The command whose outcome is waited for.
+    #: The command whose outcome is pending.
     waiting: s.Command | None = None
     generation: int = 1
     connected: bool = False
-    #: Register was asked, Deregister not yet.
+    #: Whether Register was called, and Deregister not since.
     registered: bool = False
     claimed: bool = False
     asked_to_stop: bool = False
@@ -104,11 +104,11 @@ class Life:
             case s.Dial():
                 assert not self.connected, "hang up before you dial"
                 assert not self.asked_to_stop, "nothing begins anew once a stop was asked"
-                self.connected = True  # Or not: it is closed all the same before the next.
+                self.connected = True  # The dial may have failed; the connection is closed before the next dial anyway.
             case s.HangUp():
                 self.connected = False
             case s.AskInfo() | s.Notify():
-                assert self.connected, "there is nobody to call"
+                assert self.connected, "a call needs a connection"
                 assert not isinstance(command, s.Notify) or (command.error is None) == isinstance(
                     self.state, s.Notifying
                 )
@@ -150,7 +150,7 @@ class Life:
                 assert self.waiting is not None, f"{self.state} waits for nothing"
         match self.state:
             case s.Gone(stopped=True):
-                pass  # What is registered stays so, unless asked otherwise.
+                pass  # A registered plugin stays registered, unless the stop deregisters.
             case s.Gone():
                 assert (self.registered, self.claimed) == (False, False), "no deregistration is pending at the end"
             case s.Dialing(to_notify=None) | s.AskingInfo() | s.Waiting(to_notify=None) | s.Stale() | s.Parked():
@@ -173,7 +173,7 @@ def before_attempt(state: s.State) -> int:
 
 
 def live(data: st.DataObject) -> Life:
-    """Draw a life: at each step an outcome of what is waited for, or any message at all."""
+    """Draw a life: at each step an outcome of the pending command, or any message."""
     life = Life(s.Gone(0))
     life.enter(lifecycle.start(appeared(1)))
     for _ in range(data.draw(st.integers(1, 30))):
@@ -181,7 +181,7 @@ def live(data: st.DataObject) -> Life:
             break
         outcome = life.waiting is not None and data.draw(st.integers(0, 3)) > 0
         if outcome and life.waiting is not None:
-            # Success is drawn often, so that the far states are reached often.
+            # Success is frequent, so that late states are reached often.
             life.take(data.draw(st.just(GOOD[type(life.waiting)]) | OUTCOMES[type(life.waiting)]))
         elif data.draw(st.integers(0, 3)) == 0:
             life.generation += 1
@@ -193,7 +193,7 @@ def live(data: st.DataObject) -> Life:
 
 @given(st.data())
 def test_the_invariants_hold_at_every_step_of_any_sequence_of_events(data: st.DataObject) -> None:
-    """Behaviours 19, 20, 24, 33, 34, 36 and 42, as :class:`Life` writes them down."""
+    """Behaviours 19, 20, 24, 33, 34, 36 and 42, as :class:`Life` checks them."""
     live(data)
 
 
@@ -236,7 +236,7 @@ def test_a_stop_ends_every_registration(data: st.DataObject, stop: s.Event) -> N
 
 @given(st.data())
 def test_a_plugin_without_faults_is_eventually_registered_from_any_state(data: st.DataObject) -> None:
-    """The level decides, not the history."""
+    """Only the present socket counts, not the history."""
     life = live(data)
     if isinstance(life.state, s.Gone) or life.asked_to_stop:
         return
@@ -253,7 +253,7 @@ def test_a_plugin_without_faults_is_eventually_registered_from_any_state(data: s
 
 @given(st.data())
 def test_a_message_that_interrupts_a_call_leads_away_from_it(data: st.DataObject) -> None:
-    """A message that ends a call leads away from it: else the same call would be made twice."""
+    """A message that interrupts a call leads to another state; otherwise the same call would be made twice."""
     life = live(data)
     message = data.draw(MESSAGES)
     assert isinstance(message, m.RegistrationMessage)

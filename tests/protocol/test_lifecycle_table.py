@@ -1,4 +1,4 @@
-"""Every state and every event: what follows is written here, pair by pair, or the pair is illegal."""
+"""The outcome of every pair of a state and an event, or that the pair is illegal."""
 
 from __future__ import annotations
 
@@ -485,7 +485,7 @@ TABLE: dict[str, str] = {
 
 
 def test_the_table_has_every_state_and_every_event() -> None:
-    """A state or an event that is added fails here until it is decided."""
+    """A new state or event fails here until its outcomes are decided."""
     assert {type(state) for state in STATES.values()} == STATE_TYPES
     assert {type(event) for event in EVENTS} == EVENT_TYPES
     assert list(TABLE) == list(STATES)
@@ -501,7 +501,7 @@ IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if isinstance(state, IN_LINE)])
 def test_a_message_interrupts_a_call_exactly_if_it_leads_to_another_state(name: str) -> None:
-    """Else the actor would make the same call twice; and what leads away from it does not wait until it is over."""
+    """Otherwise the actor would make the same call twice, or finish a call that is no longer needed."""
     state = STATES[name]
     for message in EVENTS[:12]:
         assert isinstance(message, m.RegistrationMessage)

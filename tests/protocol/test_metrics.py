@@ -27,7 +27,7 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     second = attrs.evolve(
         changed(StateName.VALIDATING), info=info, finished=Finished(Operation.GET_INFO, Outcome.OK, 0.3)
     )
-    # The third does not repeat who the plugin is: the view knows.
+    # The third does not repeat the type and the name; the view has them.
     third = attrs.evolve(changed(StateName.WAITING), finished=Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0))
     for change in (first, second, third):
         before, after = view.apply(change)
@@ -77,7 +77,7 @@ def test_a_restarted_watcher_counts_from_zero_and_the_daemon_goes_on() -> None:
 
 
 def test_restarts_are_counted_by_the_kind_of_actor() -> None:
-    """Faults 85 and 92: not a series for each path."""
+    """Faults 85 and 92: a path does not get a series."""
     metrics = Metrics()
     for name in ("registration /r/a.sock", "registration /r/b.sock", "watcher:/r", "reconciler"):
         metrics.count_restart(name)
@@ -119,7 +119,7 @@ def test_plugins_are_counted_by_state_and_type() -> None:
 
 
 def test_the_bounds_of_the_buckets_are_stable() -> None:
-    """Dashboards name them."""
+    """Dashboards refer to these bounds."""
     assert (
         *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
         *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),

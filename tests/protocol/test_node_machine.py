@@ -1,7 +1,7 @@
-"""A node of pure parts as a state machine: whatever comes in whatever order, the rules hold, and the level decides.
+"""A node of pure parts as a state machine: the rules hold for any order of events, and actual becomes desired.
 
-`World` and a lifecycle per socket run wired together in memory; `plugind.tests.protocol.rules` checks each word that a
-plugin or a handler is told, and this machine keeps what is there, by itself, and compares in the end.
+``World`` and a lifecycle for each socket are connected in memory. ``plugind.tests.protocol.rules`` checks each call
+of a plugin or a handler. This machine keeps its own model of the sockets, and compares at the end.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from plugind.protocol.status import StateName
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.node import Actor, Node
 
-#: Two types, two names and two versions for five paths: they meet, and change who they are when they come again.
+#: Two types, two names and two versions for five paths: names collide, and a recreated socket may have another one.
 PATHS = st.sampled_from(["/r/1", "/r/2", "/r/3", "/r/4", "/r/5"])
 TYPES = st.sampled_from(["T", "T", "T", "U"])
 NAMES = st.sampled_from(["x", "x", "x", "y"])
 VERSIONS = st.sampled_from(["1.0.0", "1.1.0"])
-#: What is seldom is one rule, or it would come as often as what makes a story.
+#: Rare events share one rule, so that they are not as frequent as common ones.
 SELDOM = st.sampled_from(["touch", "retry", "retry", "report", "restart", "refuse", "unrefuse", "handler", "crash"])
 CHOICES = st.lists(st.integers(0, 255), min_size=1, max_size=40)
 
 
 @attrs.define(eq=False)
 class Asker:
-    """Somebody who asked for a retry."""
+    """The caller of a retry."""
 
     answers: list[m.RetryAnswered] = attrs.Factory(list)
 
@@ -38,12 +38,12 @@ class Asker:
 
 
 class NodeMachine(RuleBasedStateMachine):
-    """The rules are what happens outside; `follow` is what comes of it inside."""
+    """The rules are events from outside; ``follow`` makes the steps that follow inside the node."""
 
     node: Node
-    #: The generation that the watcher gave last to what is at a path; the world may know it by an older one.
+    #: The latest generation of each path from the watcher; the world may have an older one.
     seen: dict[str, int]
-    #: What is at a path and is no plugin.
+    #: Paths with an entry that is not a socket.
     refused: dict[str, int]
 
     @initialize(
@@ -64,11 +64,11 @@ class NodeMachine(RuleBasedStateMachine):
         for plugin_type in handlers:
             self.node.add_handler(plugin_type)
         for path in sorted(first):
-            # All of one name, since most of what can go wrong is between them.
+            # All have one name, since most faults are between plugins of one name.
             self.a_socket_appears(path, "T", "x", "1.0.0")
         self.happen(choices)
 
-    # --- what happens outside ---
+    # --- events from outside ---
 
     @precondition(lambda self: not self.stopped)
     @rule(path=PATHS, plugin_type=TYPES, name=NAMES, version=VERSIONS)
@@ -120,7 +120,7 @@ class NodeMachine(RuleBasedStateMachine):
             self.say(m.SocketVanished(path, self.refused.pop(path)))
 
     def the_watcher_is_restarted(self, lost: set[str]) -> None:
-        """Fault 85: some went meanwhile, which no message tells; those that stayed are no news, under newer numbers."""
+        """Fault 85: no message reports what vanished meanwhile; the others get newer generations."""
         for path in sorted(lost):
             for entries in (self.node.there, self.seen, self.refused):
                 entries.pop(path, None)
@@ -149,12 +149,12 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(choices=CHOICES)
     def follow(self, choices: list[int]) -> None:
-        """Let some of what may happen do so; a call in eight fails."""
+        """Make some of the possible steps; one call in eight fails."""
         self.happen(choices)
 
     @rule(choices=CHOICES)
     def follow_on(self, choices: list[int]) -> None:
-        """The same, so that it comes as often as what happens outside."""
+        """The same, so that it is as frequent as events from outside."""
         self.happen(choices)
 
     def happen(self, choices: list[int]) -> None:
@@ -170,7 +170,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.stops.append(how)
         self.node.mail["supervisor"].append(how)
 
-    # --- what must hold ---
+    # --- invariants ---
 
     @invariant()
     def one_operation_is_under_way_per_path(self) -> None:
@@ -224,7 +224,7 @@ class NodeMachine(RuleBasedStateMachine):
             assert self.node.actors[path].state == s.Gone(generation, stopped=True)
 
     def check_converged(self) -> None:
-        """What is there and wanted is registered, and nothing else is; who is active follows from the policy."""
+        """Exactly the desired sockets are registered, and the active ones follow from the policy."""
         node = self.node
         assert node.world.desired() == node.there
         assert node.registered() == node.world.actual()
@@ -256,7 +256,7 @@ class NodeMachine(RuleBasedStateMachine):
         assert active == self.expected_active(policy, list(actual))
 
     def expected_active(self, policy: InstancePolicy, actual: list[str]) -> set[str]:
-        """Behaviour 37; ``actual`` is in any order, so the newest is looked up in the order of the handler's calls."""
+        """Behaviour 37; ``actual`` has no order, so the newest is found in the order of the calls of the handler."""
         if policy in (InstancePolicy.ALL, InstancePolicy.REJECT) or not actual:
             return set(actual)
         order = self.node.announced

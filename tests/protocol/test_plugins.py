@@ -39,7 +39,7 @@ def check(
 
 
 def rejection(attempt: Callable[[], object]) -> str | None:
-    """Return why the attempt was rejected, or None; any error but ValidationError comes out."""
+    """Return why the attempt was rejected, or None; any error but ValidationError is raised."""
     try:
         attempt()
     except ValidationError as error:
@@ -47,7 +47,7 @@ def rejection(attempt: Callable[[], object]) -> str | None:
     return None
 
 
-# --- what a plugin says of itself -------------------------------------------------------------------------------------
+# --- the info of a plugin ---------------------------------------------------------------------------------------------
 
 
 def test_valid_info_is_accepted_unchanged() -> None:
@@ -111,7 +111,7 @@ def test_an_endpoint_of_another_kind_is_rejected(endpoint: str, reason: str) -> 
     ],
 )
 def test_an_empty_overlong_or_unprintable_word_is_rejected(what: str, text: str, reason: str) -> None:
-    """Faults 72 and 73: no handler, log or page ever sees it."""
+    """Faults 72 and 73: the text reaches no handler, log or page."""
     assert (
         rejection(lambda: check(plugin_type=text) if what == "type" else check(name=text))
         == f"the plugin's {what} {reason}"
@@ -119,7 +119,7 @@ def test_an_empty_overlong_or_unprintable_word_is_rejected(what: str, text: str,
 
 
 def test_words_up_to_the_limit_are_accepted() -> None:
-    """Fault 73, its other side."""
+    """Fault 73, below its limit."""
     info = check(253 * "t", 253 * "n", "/" + 4095 * "e", 128 * (253 * "v",))
 
     assert (len(info.type), len(info.name), len(info.endpoint), len(info.versions)) == (253, 253, 4096, 128)
@@ -133,7 +133,7 @@ def test_more_versions_than_the_limit_are_rejected_before_any_is_parsed() -> Non
 
 @pytest.mark.parametrize("versions", [(), ("",), ("nonsense",), ("v1beta1", "v1beta2")])
 def test_the_meaning_of_a_version_is_left_to_the_handler(versions: tuple[str, ...]) -> None:
-    """Fault 75: empty or nonsense versions are the handler's to judge."""
+    """Fault 75: the handler decides about empty or invalid versions."""
     assert check(versions=versions).versions == versions
 
 
@@ -212,7 +212,7 @@ def test_an_invalid_version_number_is_rejected(text: str) -> None:
 
 
 def test_versions_are_ordered_by_precedence() -> None:
-    """Numbers by size, a pre-release before its release, its parts as Semantic Versioning 2.0.0 section 11 says."""
+    """Numbers are ordered by size, a pre-release precedes its release, as in Semantic Versioning 2.0.0 section 11."""
     in_order = [
         *("0.3.0", "0.9.0", "0.10.0", "1.0.0-1", "1.0.0-9", "1.0.0-10", "1.0.0-alpha", "1.0.0-alpha.1"),
         *("1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0-rc.1", "1.0.0"),
@@ -226,7 +226,7 @@ def test_versions_are_ordered_by_precedence() -> None:
 
 
 def test_a_pre_release_with_a_number_too_long_for_an_int_can_be_compared() -> None:
-    """Fault 75: nonsense raises nothing but what is declared."""
+    """Fault 75: invalid text raises only the declared error."""
     assert parse_version(f"1.0.0-{5000 * '9'}") < parse_version(f"1.0.0-1{5000 * '0'}")
 
 
@@ -343,7 +343,7 @@ def test_invalid_versions_are_skipped_when_the_highest_is_chosen() -> None:
     ],
 )
 def test_a_csi_driver_speaks_its_highest_version_below_two(versions: tuple[str, ...], highest: tuple[int, ...]) -> None:
-    """TestValidatePlugin: what passes. As in the reference, what this node cannot speak is passed over."""
+    """TestValidatePlugin: accepted versions. As in the reference, unsupported versions are skipped."""
     assert check_csi_versions(versions).numbers == highest
 
 
@@ -359,7 +359,7 @@ def test_a_csi_driver_speaks_its_highest_version_below_two(versions: tuple[str, 
     ],
 )
 def test_a_csi_driver_without_a_version_below_two_is_rejected(versions: tuple[str, ...], reason: str) -> None:
-    """TestValidatePlugin: what fails."""
+    """TestValidatePlugin: rejected versions."""
     assert rejection(lambda: check_csi_versions(versions)) == reason
 
 

@@ -1,4 +1,4 @@
-"""Text, log lines, metadata, deadlines, bytes of frames: what is written is read back by a reader of another hand."""
+"""Text, log lines, metadata, deadlines, bytes of frames: independent readers decode what was written."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from plugind.protocol.wire.metadata import decode_metadata
 from plugind.protocol.wire.outcomes import decode_message
 from plugind.tests.protocol.hypothesis_settings import examples
 
-#: What a name of a file may become, surrogates for its odd bytes too.
+#: Decoded names of files, with surrogates for bytes that are not UTF-8.
 ANYTHING = st.text(max_size=20) | st.binary(max_size=20).map(lambda name: name.decode("utf-8", "surrogateescape"))
-#: What is made to break a line: quotes, escapes, ends, and what looks like a field.
+#: Texts that could break a line: quotes, escapes, line ends, and text that looks like a field.
 NASTY = st.text(st.sampled_from('"\\ =\n\r\t\x1b\x85\u2028\u202ea\ufeff\U000e0001é'), max_size=12)
 KEYS = st.sampled_from(["socket", "reason", "attempt", "took"])
 VALUES: st.SearchStrategy[Field] = st.one_of(
     ANYTHING, NASTY, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
 )
-#: Without the bytes of a name that is no UTF-8: they share their escape with the control character of that number.
+#: Without bytes that are not UTF-8: they share their escapes with control characters.
 PLAIN = st.text(max_size=20) | NASTY
 
 
 def unescaped(shown: str) -> str:
-    """Read escapes back, as a reader of our logs would: its own few lines, and no more than the rules."""
+    """Decode escapes independently, by their rules alone."""
     named = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"'}
 
     def one(match: re.Match[str]) -> str:
@@ -57,7 +57,7 @@ def unescaped(shown: str) -> str:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """Read a line of `key=value` pairs, values quoted or not."""
+    """Parse a line of ``key=value`` pairs, whose values may be quoted."""
     read: dict[str, str] = {}
     rest = line
     while rest:
@@ -71,7 +71,7 @@ def fields_of(line: str) -> dict[str, str]:
 @examples(80)
 @given(PLAIN, st.dictionaries(KEYS, PLAIN, max_size=3))
 def test_a_line_has_exactly_the_logged_fields(message: str, fields: dict[str, str]) -> None:
-    """Faults 22 and 91: whatever the fields hold, a reader finds these fields, with these values."""
+    """Faults 22 and 91: a reader finds exactly these fields and values, for any values."""
     line = text_line(0.5, Level.WARNING, message, fields)
     assert line.endswith("\n")
     assert line[:-1].isprintable()
@@ -119,7 +119,7 @@ def test_a_timestamp_is_truncated_to_the_millisecond(time: float) -> None:
 @examples(80)
 @given(PLAIN)
 def test_escapes_can_be_decoded(text: str) -> None:
-    """Once a backslash of the text's own is told from one of ours."""
+    """If backslashes of the text itself are escaped as well."""
     assert unescaped(escaped(text.replace("\\", "\\\\"))) == text
 
 
@@ -136,7 +136,7 @@ def test_escaping_twice_changes_nothing(text: str) -> None:
 @examples(40)
 @given(st.binary(max_size=20).map(lambda name: name.replace(b"\0", b"")))
 def test_all_bytes_of_a_file_name_are_shown(name: bytes) -> None:
-    """Fault 21: from what is shown, the name can be had again."""
+    """Fault 21: the name can be recovered from the shown text."""
     text = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
     marked = re.sub(r"\\(\\|x[89a-f][0-9a-f])", lambda m: "\\" if m[1] == "\\" else f"\0{m[1][1:]}", encodable(text))
     back = b"".join(

@@ -62,7 +62,7 @@ def test_a_new_generation_has_no_info_until_it_is_asked() -> None:
 
 
 def test_a_late_change_of_an_older_generation_is_ignored() -> None:
-    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is not it."""
+    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is ignored."""
     view = View()
     view.apply(attrs.evolve(change(StateName.PARKED, 2.0, generation=2), reason="a symbolic link"))
     before, after = view.apply(change(StateName.GONE, 3.0, generation=1))

@@ -1,4 +1,4 @@
-"""The view and the metrics against models that keep every change and look at all of them each time."""
+"""The view and the metrics, compared with models that keep every change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Role = tuple[str, int, bool]
 
 @attrs.define
 class Model:
-    """All that was ever accepted of each socket, since it came."""
+    """Every accepted change of each socket, since it appeared."""
 
     lives: dict[str, list[StateChanged | Role]] = attrs.Factory(dict)
     gone: list[list[StateChanged | Role]] = attrs.Factory(list)
@@ -171,7 +171,7 @@ def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, li
 @examples(100)
 @given(STORIES)
 def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateChanged | Role]) -> None:
-    """Behaviours 37 and 38: of each socket the last generation, its last words of each kind, and a bounded history."""
+    """Behaviours 37 and 38: of each socket the last generation, its latest values, and a bounded history."""
     view, model, _, _ = replayed(story)
     assert {path: row.status_with_history for path, row in view.rows.items()} == {
         path: expected(life) for path, life in model.lives.items()
@@ -196,7 +196,7 @@ def test_a_new_view_keeps_thirty_two_history_entries_of_each_socket() -> None:
 
 
 def test_a_socket_that_is_parked_without_a_try_counts_as_refused() -> None:
-    """Behaviour 7: and a plugin that is parked after a try is not."""
+    """Behaviour 7; a plugin that is parked after a try does not."""
     for attempt in (0, 1):
         view = View()
         _, row = view.apply(StateChanged("/r/a", "/r", 1, StateName.PARKED, 0.0, "a link", attempt))
@@ -214,7 +214,7 @@ def goes_by(plugin: PluginStatus, target: str) -> bool:
 @examples(40)
 @given(STORIES, SECONDS)
 def test_any_view_becomes_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
-    """Faults 21 and 91: and what is read back is what was written."""
+    """Faults 21 and 91; the JSON has the values that were written."""
     view, _, _, _ = replayed(story)
     for row in view.rows.values():
         plugin = row.status_with_history
@@ -250,7 +250,7 @@ def test_the_counters_add_up(story: list[StateChanged | Role]) -> None:
     done = [c for c in counted if c.registered_in is not None and c.state is StateName.REGISTERED]
     assert sum(metrics.registration.counts) == len(done)
     assert {label for _, label, _ in metrics.operations} <= {*BUILT_IN_TYPES, UNKNOWN, OTHER}
-    # And what is now.
+    # And the present states.
     rows = list(view.rows.values())
     plugins = metrics.plugins(rows)
     assert sum(plugins.values()) == len(model.lives)
@@ -291,7 +291,7 @@ def test_a_histogram_counts_values_up_to_and_including_each_bound(values: list[f
 @examples(40)
 @given(st.lists(st.lists(st.text(max_size=3), max_size=20), max_size=4), st.text(max_size=3) | st.none())
 def test_the_number_of_labels_is_bounded_for_any_types(learnt: list[list[str]], asked: str | None) -> None:
-    """Fault 92; and a type that is told apart once is so for ever."""
+    """Fault 92; a type that has a label once keeps it."""
     metrics = Metrics()
     seen: dict[str, str] = {}
     for types in learnt:
@@ -317,11 +317,11 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 
 def test_counters_of_watchers_add_up_across_restarts(
     lives: list[tuple[str, list[tuple[int, int, int, bool]]]],
 ) -> None:
-    """Each watcher counts from zero; the daemon counts all of them, a report that is told twice once."""
+    """Each watcher counts from zero; the daemon adds them up, and counts a repeated report once."""
     metrics = Metrics()
     expected = [0, 0, 0]
     for root, steps in lives:
-        # A watcher that begins tells of no scan: it is known by that where it scanned before.
+        # The first report of a new watcher has no scan, which tells it from the watcher before.
         report = RootReported(root, Watching.EVENTS, 0.0)
         metrics.count_root(report)
         for scans, failures, overflows, twice in steps:

@@ -1,4 +1,4 @@
-"""Desired, actual and what is done about their difference, message by message."""
+"""Desired and actual, and the effects of their difference, message by message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDED = m.HandlerAdded("T", HANDLER, InstancePolicy.NEWEST)
 
 
 def given(*messages: m.ReconcilerMessage, policy: InstancePolicy = InstancePolicy.NEWEST) -> World:
-    """Return a world that has a handler for T and that took these messages in."""
+    """Return a world with a handler for T that has taken these messages."""
     world = World()
     for message in (attrs.evolve(ADDED, policy=policy), *messages):
         world.handle(message, NOW)
@@ -46,7 +46,7 @@ def claimed(path: str = A, generation: int = 1, info: PluginInfo = INFO, ticket:
 
 
 def registered(path: str = A, generation: int = 1, info: PluginInfo = INFO) -> tuple[m.ReconcilerMessage, ...]:
-    """What comes of a socket whose plugin is registered."""
+    """The messages of a socket whose plugin is registered."""
     return appeared(generation, path), claimed(path, generation, info), m.PluginRegistered(path, generation)
 
 
@@ -71,7 +71,7 @@ def test_a_socket_that_appears_is_desired_and_gets_a_registration_actor() -> Non
 
 
 def test_a_socket_that_appears_again_is_one_entry_with_the_new_generation() -> None:
-    """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: and its actor is told, no second one is started."""
+    """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: its actor is notified, and no second one is started."""
     world = given(appeared(1))
 
     assert take(world, appeared(2)) == [Send(A, appeared(2))]
@@ -137,7 +137,7 @@ def test_a_plugin_that_its_handler_registered_is_actual() -> None:
 
 
 def test_a_plugin_without_a_path_or_a_socket_is_never_actual() -> None:
-    """Test_ASW_AddPlugin_Negative_EmptySocketPath: a claim that belongs to no socket is not answered, nor stored."""
+    """Test_ASW_AddPlugin_Negative_EmptySocketPath: a claim without a socket is neither answered nor stored."""
     world = given()
 
     assert take(world, claimed(""), m.PluginRegistered("", 1), claimed(B), m.PluginRegistered(B, 1)) == []
@@ -155,7 +155,7 @@ def test_a_plugin_that_was_released_is_no_longer_actual() -> None:
 
 
 def test_reports_of_an_older_generation_are_ignored() -> None:
-    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: words of an older generation change nothing."""
+    """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID."""
     world = given(*registered(), appeared(2), m.Released(A, 1))
 
     assert take(world, claimed(A, 1, ticket=2), m.PluginRegistered(A, 1), m.Released(A, 1)) == []
@@ -190,7 +190,7 @@ def test_a_socket_that_comes_back_when_its_actor_ends_gets_another_actor() -> No
 
 
 def test_a_second_plugin_of_a_name_waits_until_the_first_is_registered() -> None:
-    """Behaviour 21: ordered per (type, name); of two that come at once, the second is validated against the first."""
+    """Behaviour 21: ordered per (type, name); of two at once, the second is validated against the first."""
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1))
 
     assert take(world, claimed(B, 2)) == []
@@ -198,7 +198,7 @@ def test_a_second_plugin_of_a_name_waits_until_the_first_is_registered() -> None
 
 
 def test_plugins_of_other_names_do_not_wait_for_each_other() -> None:
-    """TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin, as far as the world has a say in it."""
+    """TestOperationExecutor_RegisterPlugin_ConcurrentRegisterPlugin, as far as the world decides it."""
     world = given(appeared(1, A), appeared(2, B))
 
     assert take(world, claimed(A, 1, INFO), claimed(B, 2, OTHER)) == [admitted(A), admitted(B)]
@@ -219,7 +219,7 @@ def test_a_plugin_whose_validation_failed_makes_room_for_the_next() -> None:
 
 
 def test_a_claim_that_was_withdrawn_before_its_answer_is_not_answered_later() -> None:
-    """Otherwise a plugin would keep its name from all others without knowing it."""
+    """Otherwise a plugin would block its name without having it."""
     world = given(
         *registered(A, 1), appeared(2, B), appeared(3, C), m.SocketVanished(A, 1), claimed(B, 2), claimed(C, 3)
     )
@@ -253,7 +253,7 @@ def test_the_newest_instance_is_active_and_the_older_is_its_fallback() -> None:
 
 
 def test_the_highest_version_is_active_and_the_newest_among_equals() -> None:
-    """Behaviour 37, HIGHEST_VERSION; what is no version number ranks below all that are."""
+    """Behaviour 37, HIGHEST_VERSION; invalid version numbers rank below all valid ones."""
     world = given(policy=InstancePolicy.HIGHEST_VERSION)
     sockets = {A: "1.2.0", B: "1.10.0", C: "v1.9.0", "/reg/d": "1.10.0", "/reg/e": "nonsense"}
 
@@ -288,7 +288,7 @@ def test_a_second_plugin_of_a_name_is_refused_and_notified_when_the_name_is_free
 
 
 def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
-    """Behaviour 37, fault 78: a CSI driver that was lower than the one that is gone."""
+    """Behaviour 37, fault 78: a CSI driver with a lower version than the one that was removed."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), m.Released(B, 2))
 
     assert take(world, m.SocketVanished(A, 1), m.Released(A, 1))[1:] == [Send(B, m.NameFreed())]
@@ -303,7 +303,7 @@ def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name
 
 
 def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
-    """Level-triggered: its socket is still there, so another actor registers it anew."""
+    """Level-triggered: its socket is still there, so another actor registers it again."""
     world = given(*registered(A, 1), policy=InstancePolicy.REJECT)
 
     assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(1))]
@@ -312,7 +312,7 @@ def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
 
 
 def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
-    """Behaviour 37: of the view that was told otherwise in the same generation, that is taken back."""
+    """Behaviour 37: the view showed it as standby in the same generation, and is corrected."""
     world = given(*registered(A, 1), *registered(B, 2))
 
     assert take(world, m.Released(A, 1)) == [role(A, 1, active=True)]
@@ -325,7 +325,7 @@ NO_HANDLER = "RegisterPlugin error -- no handler registered for plugin type: T a
 
 
 def test_a_plugin_without_a_handler_is_refused_and_tried_when_its_handler_is_added() -> None:
-    """Behaviour 29, fault 74, in the reference's wording."""
+    """Behaviour 29, fault 74, with the message of the reference."""
     world = World()
 
     assert take(world, appeared(1), claimed())[1:] == [Send(A, m.NoHandler(1, NO_HANDLER))]
@@ -377,7 +377,7 @@ def test_a_new_handler_of_a_type_serves_plugins_that_the_old_one_deregistered() 
 
 
 def test_the_first_scan_of_a_restarted_watcher_changes_nothing_but_reports_what_vanished() -> None:
-    """Fault 85: nothing that stayed is registered again."""
+    """Fault 85: no socket that is still there is registered again."""
     world = given(*registered(A, 1), *registered(B, 2, OTHER), appeared(3, C))
     again = attrs.evolve(appeared(1, A), generation=4, first_scan=True)
     changed = attrs.evolve(appeared(5, C), first_scan=True)
@@ -442,14 +442,14 @@ def test_a_socket_that_replaces_a_refused_entry_is_registered() -> None:
     assert take(world, appeared(3)) == [gone(2), StartRegistration(appeared(3))]
 
 
-# --- crashes, people, the end -----------------------------------------------------------------------------------------
+# --- crashes, retries, stops ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("done", [(), (m.PluginRegistered(A, 1),)], ids=["admitted", "registered"])
 def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     done: tuple[m.ReconcilerMessage, ...],
 ) -> None:
-    """Fault 85; behaviour 36: and no other plugin takes the name before."""
+    """Fault 85; behaviour 36: no other plugin gets the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
@@ -470,14 +470,14 @@ def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> No
 
 
 def test_a_socket_that_vanished_before_its_actor_crashed_is_shown_as_gone() -> None:
-    """Fault 85: it has no successor that would tell (seed 1191)."""
+    """Fault 85: it has no successor that would report it (seed 1191)."""
     world = given(appeared(1), m.SocketVanished(A, 1))
     gone = m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW)
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [Show(gone)]
 
 
 def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
-    """Fault 85: what waited for an answer waits no more."""
+    """Fault 85: its claim no longer waits for an answer."""
     world = given(*registered(B, 1), m.SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [StartRegistration(appeared(2, A))]
@@ -485,11 +485,11 @@ def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
 
 
 class ReplyTo(Nowhere):
-    """Stands for whoever asked."""
+    """The reply address of a caller."""
 
 
 def test_a_retry_is_sent_to_the_socket_or_to_all_sockets_of_the_name() -> None:
-    """`plugind retry NAME|SOCKET`."""
+    """``plugind retry NAME|SOCKET``."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), *registered(C, 3, OTHER))
     reply = ReplyTo()
 
@@ -502,7 +502,7 @@ def test_a_retry_is_sent_to_the_socket_or_to_all_sockets_of_the_name() -> None:
 
 
 def test_a_stop_is_sent_to_all_actors_and_finished_with_the_last() -> None:
-    """Behaviour 42: nothing begins any more."""
+    """Behaviour 42: nothing new begins."""
     world = given(*registered(A, 1), appeared(2, B))
     stop = m.StopAsked()
 

@@ -1,4 +1,4 @@
-"""Whatever order messages come in, the world ends where its level says: lifecycles, handlers and World together."""
+"""Lifecycles, handlers and World together: in any order of messages, actual becomes desired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugind.protocol.world import World
 from plugind.tests.protocol.node import Node
 
 POLICIES = {"A": InstancePolicy.ALL, "N": InstancePolicy.NEWEST, "R": InstancePolicy.REJECT}
-#: Seven sockets, three types; several bear one name.
+#: Seven sockets of three types; several have one name.
 NAMES = {
     "/r/1": ("A", "x"),
     "/r/2": ("A", "x"),
@@ -27,7 +27,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
 def disturb(node: Node, *, crashes: bool = False) -> None:
-    """Do something to the node from outside: sockets come and go, handlers too, somebody asks for a retry."""
+    """Do something from outside: sockets and handlers come and go, a caller requests a retry."""
     path = node.rng.choice(sorted(NAMES))
     kind = NAMES[path][0]
     choice = node.rng.random()
@@ -66,7 +66,7 @@ def troubled(seed: int, *, crashes: bool = False) -> Node:
 
 
 def check_converged(node: Node) -> None:
-    """What is there is registered, where it may be; and nothing else is."""
+    """Check that exactly the sockets that can be registered are."""
     assert node.world.desired() == node.there
     assert node.registered() == node.world.actual()
     for kind, policy in POLICIES.items():
@@ -84,7 +84,7 @@ def check_converged(node: Node) -> None:
 
 
 def check_empty(world: World) -> None:
-    """Nothing is remembered of what is gone."""
+    """Check that nothing is kept of sockets that are gone."""
     remembered = {name: value for name, value in vars(world).items() if name not in ("_effects", "_handlers")}
     assert {name: value for name, value in remembered.items() if value} == {}
 
@@ -117,7 +117,7 @@ def test_actors_recover_from_crashes_in_every_interleaving(seed: int) -> None:
 @settings(max_examples=100)
 @given(SEEDS, st.booleans())
 def test_nothing_is_kept_of_sockets_that_are_gone(seed: int, crashes: bool) -> None:
-    """Names, claims and wishes do not leak; a removed handler ends once nothing is left with it."""
+    """Names, claims and desired sockets do not leak; a removed handler ends after its last plugin."""
     node = troubled(seed, crashes=crashes)
     for path in list(node.there):
         node.vanish(path)
@@ -134,7 +134,7 @@ def test_nothing_is_kept_of_sockets_that_are_gone(seed: int, crashes: bool) -> N
 @settings(max_examples=100)
 @given(SEEDS, st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
 def test_a_stop_finishes_in_every_interleaving(seed: int, stop: m.StopAsked | m.StopForced) -> None:
-    """Behaviour 42, fault 87: nothing new begins, and what remains is registered wholly or not at all."""
+    """Behaviour 42, fault 87: nothing new begins, and no plugin remains half registered."""
     node = troubled(seed)
     node.mail["supervisor"].append(stop)
     for path in sorted(NAMES):
@@ -156,7 +156,7 @@ def disturb_only_sockets(node: Node, path: str) -> None:
 
 @given(SEEDS)
 def test_at_most_one_plugin_of_a_name_is_between_validation_and_registration(seed: int) -> None:
-    """Behaviours 20, 21 and 37: of two that come at once, the second is validated against the first."""
+    """Behaviours 20, 21 and 37: of two at once, the second is validated against the first."""
     node = troubled(seed)
     node.settle()
 

@@ -42,7 +42,7 @@ async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_regis
     assert crashes[0].startswith(reported)
 
 
-async def test_crashing_an_actor_that_does_not_run_is_an_error(autojump_clock: MockClock) -> None:
+async def test_an_actor_that_does_not_run_cannot_be_crashed(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         assert not node.crash("registration", "a.sock")
         assert not node.crash("handler", "Colour")

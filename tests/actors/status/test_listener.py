@@ -1,4 +1,4 @@
-"""The status socket: who may connect, what it replaces, and what is said where it cannot be had."""
+"""The status socket: its permissions, the files that it replaces, and its errors."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def info(name: str) -> PluginInfo:
 
 @attrs.define
 class Heard:
-    """A logger that remembers."""
+    """A logger that keeps its events."""
 
     level: Level = Level.DEBUG
     events: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
@@ -62,7 +62,7 @@ class Heard:
 
 @attrs.define
 class Bench:
-    """A status actor with its inbox, without a socket; its routes are asked directly."""
+    """A status actor with its inbox and without a socket; its routes are called directly."""
 
     inbox: trio.MemorySendChannel[StatusMessage]
     reconciler: trio.MemoryReceiveChannel[ReconcilerMessage]
@@ -129,7 +129,7 @@ def drained(stream: trio.MemoryReceiveChannel[ViewMessage]) -> list[ViewMessage]
             return messages
 
 
-# --- the view, told to other actors -----------------------------------------------------------------------------------
+# --- snapshots and subscribers ---------------------------------------------------------------------------------------
 
 
 async def test_a_snapshot_is_the_whole_view_with_its_histories(autojump_clock: MockClock) -> None:
@@ -174,7 +174,7 @@ async def test_a_subscriber_gets_the_present_view_and_then_each_change_once(auto
 
 
 async def test_a_subscriber_that_lags_is_dropped_and_lagged_is_its_last_message(autojump_clock: MockClock) -> None:
-    """Fault 86: never a silent loss, and nobody waits for it."""
+    """Fault 86: a loss is never silent, and no actor waits for the reader."""
     async with bench() as node:
         slow, quick = await node.subscribe(size=3), await node.subscribe()
         for number in range(10):
@@ -219,7 +219,7 @@ async def test_a_large_snapshot_lets_other_tasks_run(autojump_clock: MockClock) 
         assert turns >= 7
 
 
-# --- what is logged ---------------------------------------------------------------------------------------------------
+# --- logged events ----------------------------------------------------------------------------------------------------
 
 
 async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_clock: MockClock) -> None:
@@ -271,7 +271,7 @@ async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockC
 
 
 async def test_ten_thousand_plugins_are_listed_in_pieces(autojump_clock: MockClock) -> None:
-    """A listing never blocks the loop for more than one piece of it."""
+    """A listing blocks the event loop for one piece at a time."""
     async with bench() as node:
         for number in range(10_000):
             node.memory.view.apply(changed(f"p{number:05}", StateName.WAITING))
@@ -280,7 +280,7 @@ async def test_ten_thousand_plugins_are_listed_in_pieces(autojump_clock: MockClo
 
         async def send(piece: bytes) -> None:
             pieces.append(piece)
-            # What changes meanwhile does not change this listing.
+            # Changes meanwhile do not affect this listing.
             node.memory.view.apply(changed(f"p{9999 - len(pieces):05}", StateName.GONE))
 
         assert response.write is not None
