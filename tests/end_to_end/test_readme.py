@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plugind.tests.end_to_end.packages import PACKAGES
-from plugind.tests.end_to_end.processes import DEADLINE
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 
 CHECKOUT = Path(__file__).parents[2]
 README = (CHECKOUT / "README.md").read_text()
@@ -124,6 +124,28 @@ def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_
     installed[0] = str(fresh_copy / ".venv/bin/python")
     found = subprocess.run(installed, env=environment, cwd="/", capture_output=True, text=True, check=True)
     assert found.stdout.startswith(f"{fresh_copy}/.venv/lib/")
+
+
+def test_the_program_that_embeds_a_node_is_complete_and_registers_its_plugin(tmp_path: Path) -> None:
+    program = README.split("```python\n")[1].split("```")[0]
+    assert '"/tmp/plugins"' in program
+    (tmp_path / "program.py").write_text(program.replace("/tmp/plugins", f"{tmp_path}/plugins"))
+    (tmp_path / "plugins").mkdir()
+    path = tmp_path / "plugins" / "red.sock"
+    fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "ColourPlugin", "--name", "red.example.com"]
+    with subprocess.Popen([*fake, "--version", "1.0.0"], stdout=subprocess.DEVNULL) as plugin:
+        try:
+            done = subprocess.run(
+                [sys.executable, "program.py"],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+                check=False,
+            )
+        finally:
+            plugin.terminate()
+    assert done.stdout == f"red.example.com serves at {path}\nred.example.com is registered\n", done.stderr
 
 
 def test_every_debian_package_that_ends_a_skip_is_named() -> None:
