@@ -45,6 +45,15 @@ def test_an_answer_to_an_ask_that_is_over_is_late_before_and_after_the_next_ask(
     assert not asks.is_answered_by(first)
 
 
+def test_nothing_is_withdrawn_before_anything_is_asked(handler: Recording) -> None:
+    asks = Asks(RegistrationInbox())
+    assert asks.handler is None
+    asks.withdraw()
+    asks.handler = handler
+    asks.withdraw()
+    assert handler.sent == []
+
+
 def test_an_ask_supersedes_the_one_before_it(asks: Asks) -> None:
     first, second = asks.new_ticket(), asks.new_ticket()
     assert not asks.is_answered_by(first)
