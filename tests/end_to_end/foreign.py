@@ -63,7 +63,7 @@ ALL = (GRPCIO, GRPCLIB, PYDRA, NODE)
 
 #: Seconds for npm to install two packages and what they need.
 NPM_DEADLINE = 120.0
-#: What npm says where its registry cannot be reached; whatever else it fails with fails the tests.
+#: Errors of npm if its registry cannot be reached; any other error fails the tests.
 UNREACHABLE = re.compile(
     r"\b(E(NOTFOUND|AI_AGAIN|CONNREFUSED|CONNRESET|TIMEDOUT|HOSTUNREACH|NETUNREACH|SOCKETTIMEDOUT|5\d\d)"
     r"|ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED)\b"
@@ -71,7 +71,7 @@ UNREACHABLE = re.compile(
 
 
 def install_grpc_js() -> None:
-    """Install the npm packages of the plugin on @grpc/grpc-js; skip the test where they cannot be had."""
+    """Install the npm packages of the plugin on @grpc/grpc-js; skip the test if they are not available."""
     program("node")
     why_not = _why_not_installed(program("npm"))
     if why_not is not None:
@@ -80,7 +80,7 @@ def install_grpc_js() -> None:
 
 @functools.cache
 def _why_not_installed(npm: str) -> str | None:
-    """Install them, unless that was done for the present lock file; return why that failed, asked once a run."""
+    """Install them, unless the present lock file is installed; return why that failed. It runs once in a session."""
     lock = GRPC_JS / "package-lock.json"
     stamp = GRPC_JS / "node_modules" / ".installed"
     with lock.open("rb") as file:

@@ -1,6 +1,6 @@
-"""Programs of other people that tests use where they are installed, and the Debian packages that bring them.
+"""Programs that tests use if they are installed, and the Debian packages that contain them.
 
-A test skips where its program is missing; the skip names the package that ends it, and README.md names them all.
+A test is skipped if its program is missing; the reason names the package, and README.md names all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``plugind run`` with other deadlines than a daemon has: ``python patient.py '{"get_info": 60}' OPTION...``.
+"""``plugind run`` with other deadlines than those of a daemon: ``python patient.py '{"get_info": 60}' OPTION...``.
 
 A test that asserts that the first attempt succeeds must not fail on a machine that is too busy to answer GetInfo
 within a second.

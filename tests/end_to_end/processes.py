@@ -17,7 +17,7 @@ import trio
 
 from plugind.actors.io.http_client import Reply, UnreachableError, ask
 
-#: Seconds for anything at all; a loaded machine takes some, a healthy one none of them.
+#: Seconds for any step; a loaded machine needs some of them.
 DEADLINE = 60.0
 PLUGIND = [sys.executable, "-m", "plugind"]
 #: Deadlines that a plugin keeps on a loaded machine too, for tests which assert that the first attempt succeeds.
@@ -141,7 +141,7 @@ class Daemon:
                         yield reply
                     return
                 except UnreachableError:
-                    # It may be about to start, which nothing announces. It may also have failed to start.
+                    # The daemon may be about to start, or may have failed to.
                     if self.process.poll() is not None:
                         raise AssertionError(f"the daemon ended: {self.log.read_text()}") from None
                     await trio.sleep(0.02)
@@ -166,9 +166,9 @@ def daemon(
     environment: Mapping[str, str] | None = None,
     timeouts: Mapping[str, float] | None = None,
 ) -> Iterator[Daemon]:
-    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit where it still runs.
+    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit if it still runs.
 
-    It all but never rescans, since a rescan would repair what events have missed before a test gives up. It has the
+    It almost never rescans, since a rescan would hide events that were missed. It has the
     deadlines of ``plugind run``, unless ``timeouts`` names others.
     """
     root = root or directory / "root"
@@ -186,7 +186,7 @@ def daemon(
 def daemon_process(
     command: list[str], stderr: int | IO[bytes], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that tests end; killed at exit where it still runs."""
+    """Start a process that tests end; killed at exit if it still runs."""
     process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
     try:
         yield process
@@ -232,8 +232,8 @@ class PluginProcess:
 
 @asynccontextmanager
 async def plugin_process(command: list[str]) -> AsyncIterator[PluginProcess]:
-    """Start a plugin; killed at exit where it still runs."""
-    # No cluster is to be found from here, whoever runs the tests.
+    """Start a plugin; killed at exit if it still runs."""
+    # The plugin must not find a cluster in the environment of the tests.
     environment = {**os.environ, "KUBECONFIG": os.devnull}
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     plugin = PluginProcess(process)

@@ -38,7 +38,7 @@ async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProc
 
 
 async def place(shared: Daemon, name: str) -> Path:
-    """A directory of the test's own in the shared root."""
+    """A directory in the shared root for one test."""
     await shared.ready()
     directory = shared.root / name
     directory.mkdir()

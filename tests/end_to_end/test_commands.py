@@ -1,4 +1,4 @@
-"""What the commands print and how they end, each as a process that asks a daemon which is another."""
+"""The output and the exit codes of the commands, as processes that ask a daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, Plugin, daemon, number, plugin_process
 
-#: What every program that reads the JSON may count on.
+#: The keys that every program that reads the JSON can rely on.
 CONTRACT = {
     "socket",
     "root",
@@ -89,7 +89,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
                 },
                 shared.status,
             )
-            # What a retry does is to begin again: the first attempt of the same generation.
+            # A retry begins again with the first attempt of the same generation.
             await watch.until(lambda watch: (str(hung), 1) in attempts(watch.changes[seen:]))
             assert watch.now[str(hung)]["generation"] == waiting["generation"]
 
@@ -175,7 +175,7 @@ async def test_wait_can_start_before_the_daemon_and_before_the_plugin(tmp_path: 
 def test_without_a_daemon_a_command_prints_one_line_and_exits_1(
     left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, where the way to the exit code is the same; a killed daemon leaves its socket."""
+    """In this process, where the exit code is made in the same way; a killed daemon leaves its socket."""
     status = str(tmp_path / "status.sock")
     if left:
         with socket.socket(socket.AF_UNIX) as dead:

@@ -1,4 +1,4 @@
-"""The start and the end of a daemon, and all that may go wrong with either."""
+"""The start and the end of a daemon, and their failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from plugind.tests.end_to_end.processes import (
 
 
 def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run a daemon that is to end at once: its exit code, and the one line that it says."""
+    """Run a daemon that must end at once; return its exit code and its one line."""
     done = run("run", *arguments, environment=environment)
     assert done.out == ""
     lines = done.err.splitlines()
@@ -40,7 +40,7 @@ def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple
 async def test_a_signal_stops_the_daemon_with_exit_code_0_and_plugins_stay_registered(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Fault 87; behaviour 42: nothing is deregistered, and nothing of the daemon stays but the root."""
+    """Fault 87; behaviour 42: nothing is deregistered, and only the root remains."""
     path = tmp_path / "root" / "deep" / "a.sock"
     with daemon(tmp_path) as node:
         await node.ready()
@@ -96,7 +96,7 @@ async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_a
 
 
 async def test_a_killed_daemon_leaves_nothing_that_stops_the_next_one(tmp_path: Path) -> None:
-    """Faults 88 and 96: its lock is free, its status socket is replaced, and what is there is registered anew."""
+    """Faults 88 and 96: its lock is free, its status socket is replaced, and every plugin is registered again."""
     path = tmp_path / "root" / "a.sock"
     path.parent.mkdir()
     async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
@@ -113,7 +113,7 @@ async def test_a_killed_daemon_leaves_nothing_that_stops_the_next_one(tmp_path: 
 async def test_a_second_daemon_on_one_root_is_refused_in_one_line(shared: Daemon, tmp_path: Path) -> None:
     """Fault 96; the first one is not disturbed."""
     await shared.ready()
-    # By another name, and beside a root that is free, it is still the same directory.
+    # The same directory by another name, beside a root that is free.
     roots = ["--root", str(tmp_path / "free"), "--root", f"{shared.root}/../{shared.root.name}/."]
     result = refused(*roots, "--status", str(tmp_path / "status.sock"))
     said = f"plugind: another plugind runs on {shared.root}: stop it, or choose another directory with --root"
@@ -133,7 +133,7 @@ async def test_a_second_daemon_on_one_status_socket_is_refused_and_the_first_kee
 
 
 def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Faults 2 and 3; what is refused is left as it was."""
+    """Faults 2 and 3; a refused root is not changed."""
     file, link, open_to_all, nested = (tmp_path / name for name in ("file", "link", "open", "nested"))
     file.touch()
     open_to_all.mkdir()
@@ -153,7 +153,7 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     status = ["--status", str(tmp_path / "status.sock")]
     assert refused("--root", str(file), *status) == (78, f"plugind: the root {file} {no_directory}")
     for roots, line in said.items():
-        # All but one in this process: the way to the exit code is the same, and there is no start to wait for.
+        # All but one run in this process: the exit code is made in the same way, without a start to wait for.
         code = commands.main(["run", *status, *(text for root in roots for text in ("--root", root))])
         assert (code, *capsys.readouterr()) == (78, "", f"plugind: {line}\n")
     assert {"status.sock"}.isdisjoint(os.listdir(tmp_path))

@@ -1,4 +1,4 @@
-"""The first thing that anybody runs."""
+"""The demo as a process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 now = [watching.stdout.readline() for _ in range(8)]
                 demo.send_signal(signal.SIGINT)
                 _, complaint = watching.communicate(timeout=DEADLINE)
-            # It goes on to be read, so that it need not wait for a reader.
+            # Its output is read to the end, so that it never blocks.
             demo.communicate(timeout=DEADLINE)
         finally:
             demo.kill()

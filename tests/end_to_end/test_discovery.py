@@ -1,4 +1,4 @@
-"""What may lie in a root, and what may happen to it, with real sockets and processes (behaviours 1 to 16)."""
+"""The entries of a root and their changes, with real sockets and processes (behaviours 1 to 16)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plugind.tests.end_to_end.sockets import NAME, place, plugins_at, stale
 
 
 async def settled(shared: Daemon, watch: Watch, directory: Path) -> None:
-    """Wait until the daemon has looked at all that was in ``directory`` before this."""
+    """Wait until the daemon has observed everything that is in ``directory`` now."""
     mark = directory / "mark.sock"
     stale(mark)
     await watch.state(mark, "stale")
@@ -51,7 +51,7 @@ async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
     async with node.watch() as watch, plugin_process(command) as plugin:
         await plugin.line(bound=str(path))
         await watch.state(path, "dialing")
-        # It is refused now, and once more at the least.
+        # It is refused now, and at least once more.
         await trio.sleep(0.2)
         assert plugin.process.stdin is not None
         await plugin.process.stdin.send_all(b"\n")
@@ -61,7 +61,7 @@ async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
 
 
 async def test_a_stopped_plugin_delays_no_other_and_registers_once_it_continues(shared: Daemon, tmp_path: Path) -> None:
-    """Behaviour 26: GetInfo has its deadline, and others do not wait for it (behaviour 22)."""
+    """Behaviour 26: GetInfo has a deadline, and other plugins do not wait for it (behaviour 22)."""
     directory = await place(shared, "stopped")
     hung, healthy = directory / "hung.sock", directory / "healthy.sock"
     async with shared.watch() as watch, plugins_at(tmp_path / "a") as first, plugins_at(tmp_path / "b") as second:
@@ -80,7 +80,7 @@ async def test_a_stopped_plugin_delays_no_other_and_registers_once_it_continues(
 
 
 async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:
-    """TestFoundNestedPluginSocket..., at depth 0 to 3; a whole tree that is moved in counts as well (behaviour 5)."""
+    """TestFoundNestedPluginSocket..., at depth 0 to 3; a tree that is moved in is found too (behaviour 5)."""
     directory = await place(shared, "nested")
     staged = [tmp_path / str(index) for index in range(6)]
     paths = [
@@ -102,13 +102,13 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
         staged[5].rename(paths[5])
         names = [plugin["name"] for plugin in await watch.all(paths, "registered")]
         assert names == [NAME.format(index) for index in range(6)]
-        # Moved out a socket is gone, and moved in again it is new (behaviour 3).
+        # A socket that is moved out is gone, and is new when moved in again (behaviour 3).
         before = watch.now[str(paths[0])]
         paths[0].rename(staged[0])
         await watch.state(paths[0], "gone")
         staged[0].rename(paths[0])
         await watch.state(paths[0], "registered", after=number(before["generation"]))
-        # Moved out, the tree takes its plugins with it.
+        # The plugins of a tree that is moved out are gone.
         (directory / "moved").rename(tmp_path / "out")
         await watch.all(paths[3:5], "gone")
         paths[5].unlink()
@@ -117,7 +117,7 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
 
 
 async def test_ten_sockets_with_one_name_are_all_kept(shared: Daemon) -> None:
-    """Behaviour 37: device plugins of one resource stand side by side, and the end of one is the end of no other."""
+    """Behaviour 37: device plugins of one resource are registered side by side, and end independently."""
     directory = await place(shared, "one-name")
     paths = [directory / f"{index}.sock" for index in range(10)]
     async with shared.watch() as watch, plugins_at(*paths, name="one.example.com/name"):
@@ -178,16 +178,16 @@ async def test_anything_but_a_plugin_socket_is_ignored_or_refused_with_a_reason(
         here = {path for path in await shared.plugins() if path.startswith(str(directory))}
         there = {"directory.sock/a.sock", "link.sock", "mark.sock"}
         assert here == {str(directory / name) for name in there}
-        # What is removed without ever having been a socket costs nobody else his place (behaviour 8).
+        # Removing entries that were never sockets does not affect plugins (behaviour 8).
         (directory / "file.sock").unlink()
         (directory / "fifo.sock").unlink()
-        # Shown by its right name it is a plugin like any other.
+        # Under a valid name it is a plugin like any other.
         (directory / ".dot.sock").rename(directory / "dot.sock")
         await watch.state(directory / "dot.sock", "registered")
 
 
 async def test_ten_sockets_and_a_dead_one_that_exist_before_the_start(tmp_path: Path) -> None:
-    """TestPluginRegistrationAtKubeletStart; a dead socket at the start holds up nobody (behaviour 15)."""
+    """TestPluginRegistrationAtKubeletStart; a dead socket at the start delays no plugin (behaviour 15)."""
     root = tmp_path / "root"
     (root / "deeper").mkdir(parents=True)
     paths = [root / f"{index}.sock" for index in range(9)] + [root / "deeper" / "9.sock"]
@@ -201,7 +201,7 @@ async def test_ten_sockets_and_a_dead_one_that_exist_before_the_start(tmp_path: 
 
 
 async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) -> None:
-    """Behaviour 16: a CSI driver of version 1 is refused there, others are told apart by the warning."""
+    """Behaviour 16: a CSI driver of version 1 is refused there, other plugins have a warning."""
     old = tmp_path / "old"
     old.mkdir()
     driver, device = old / "csi.sock", old / "device.sock"
@@ -229,7 +229,7 @@ async def test_a_removed_root_is_found_again_while_plugins_still_listen_in_it(tm
             await watch.all(first, "registered")
             shutil.rmtree(root)
             await watch.all(first, "gone")
-            # Made again, by whoever is faster: the daemon, which misses it, or the plugin's installation.
+            # Recreated by the daemon or by the installation of the plugin, whichever is first.
             (root / "deeper").mkdir(parents=True, exist_ok=True)
             async with plugins_at(*first) as second:
                 for plugin in await watch.all(first, "registered"):

@@ -44,7 +44,7 @@ class Lines:
         self._text = b""
 
     async def until(self, ending: str) -> str:
-        """Return the next line that ends so."""
+        """Return the next line that ends with ``end``."""
         assert self.process.stdout is not None
         with trio.fail_after(DEADLINE):
             while True:
@@ -96,7 +96,7 @@ async def test_the_example_handler_registers_the_example_plugin_by_its_newest_ve
 
 
 def entry_point(directory: Path, value: str) -> dict[str, str]:
-    """Install a distribution that names a handler; return the environment in which it is found."""
+    """Install a distribution with a handler entry point; return the environment that finds it."""
     info = directory / "users_handler-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-handler\nVersion: 1.0\n")
@@ -116,7 +116,7 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
             await first.until("v1beta2 asked: 'hello' 'from the example handler'")
             await first.until("registered")
             await watch.state(path, "registered")
-            # Refused, it ends; and takes its socket with it.
+            # A refused plugin ends, and removes its socket.
             with trio.fail_after(DEADLINE):
                 assert await second.process.wait() == 1
             await watch.state(deprecated, "gone")

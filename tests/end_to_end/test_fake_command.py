@@ -28,7 +28,7 @@ ARGUMENTS = ["--type", "CSIPlugin", "--name", "a.example.com"]
 
 
 async def read_line(stream: trio.abc.ReceiveStream) -> str:
-    """One line, byte by byte, so that nothing behind it is lost."""
+    """One line, byte by byte, so that later bytes are not lost."""
     line = b""
     while not line.endswith(b"\n"):
         byte = await stream.receive_some(1)
@@ -87,7 +87,7 @@ async def test_the_fake_prints_a_line_for_each_call_and_ends_cleanly(tmp_path: P
 
 
 async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path) -> None:
-    """fault 95."""
+    """Fault 95."""
     path = str(tmp_path / "a.sock")
     async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
         assert fake.stdout is not None
@@ -102,7 +102,7 @@ async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path
 
 
 async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Path) -> None:
-    """fault 88, from the plugin's side."""
+    """Fault 88, at the plugin."""
     path = str(tmp_path / "a.sock")
     async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
         fake.kill()
@@ -113,7 +113,7 @@ async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Pa
 
 
 async def test_a_socket_that_cannot_be_bound_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    """fault 23, among others."""
+    """Fault 23, among others."""
     (tmp_path / "file").touch()
     reasons = {
         str(tmp_path / ("x" * 108)): "a unix socket path holds at most 107 bytes",
@@ -169,7 +169,7 @@ async def test_the_example_plugin_serves_them_on_an_endpoint_of_its_own(tmp_path
 
 
 async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> None:
-    """fault 77: real registrars do so, and the notification is answered before."""
+    """Fault 77: like real registrars, which answer the notification first."""
     path = str(tmp_path / "e.sock")
     async with process([*EXAMPLE, "--socket", path, "--name", "e.example.com"], ready="stdout") as plugin:
         assert plugin.stderr is not None

@@ -12,7 +12,7 @@ from plugind.tests.end_to_end.sockets import NAME, place, plugins_at
 async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves(
     shared: Daemon, tmp_path: Path
 ) -> None:
-    """Behaviour 37: two instances of one DRA driver overlap, each on sockets of its own; here on two frameworks."""
+    """Behaviour 37: two instances of one DRA driver overlap, each on sockets of its own; here with two frameworks."""
     directory = await place(shared, "rolling")
     old, new = directory / "driver-1-reg.sock", directory / "driver-2-reg.sock"
     name = "rolling.example.com"
@@ -25,7 +25,7 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
             assert (await watch.state(new, "registered"))["active"] is True
             assert watch.now[str(old)]["state"] == "registered"
             assert await second.end() == 0
-        # It has removed its socket as it left: the older one stands in for it, without being asked anything anew.
+        # It has removed its socket: the older one is active again, without any new call.
         await watch.state(new, "gone")
         await watch.until(lambda watch: watch.now[str(old)]["active"] is True)
         assert watch.now[str(old)]["state"] == "registered"
@@ -37,7 +37,7 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
 async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_registered(
     patient: Daemon, tmp_path: Path
 ) -> None:
-    """Behaviours 9, 13 and 20: whatever was under way for a socket that is gone is no news any more."""
+    """Behaviours 9, 13 and 20: results for a socket that is gone are ignored."""
     path = await place(patient, "churn") / "a.sock"
     staged = [tmp_path / str(index) for index in range(30)]
     async with patient.watch() as watch, plugins_at(*staged):
@@ -52,7 +52,7 @@ async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_regis
         assert last["attempt"] == 1
         generations = [number(plugin["generation"]) for plugin in watch.changes if plugin["socket"] == str(path)]
         assert generations == sorted(generations)
-        # Made and removed again, at once: nothing stays.
+        # Bound and removed at once: nothing remains.
         path.unlink()
         await watch.state(path, "gone", after=number(last["generation"]) - 1)
         assert str(path) not in await patient.plugins()

@@ -1,4 +1,4 @@
-"""What happens to the tests that need other people's programs, where those cannot be had."""
+"""The skips of tests whose programs or packages are not available."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_program_in_the_path_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def registry(directory: Path) -> Iterator[socket.socket]:
-    """A port of this host that a project in ``directory`` has as its npm registry: nobody listens at it yet."""
+    """A port of this host that is the npm registry of ``directory``, without a listener yet."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
@@ -49,7 +49,7 @@ def registry(directory: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def npm(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The program npm, without the settings of whoever runs the tests."""
+    """The program npm, without the settings of the user."""
     program("node")
     for name in list(os.environ):
         if name.lower().startswith("npm_config_") or name.lower() in ("http_proxy", "https_proxy"):

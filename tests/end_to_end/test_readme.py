@@ -1,4 +1,4 @@
-"""What README.md says is tried: its commands, as they are pasted, and the names that it names."""
+"""The commands of README.md, run as a reader pastes them, and the names in it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def block(name: str) -> str:
 
 
 def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(tmp_path: Path) -> None:
-    """They run where the command before them left ``.venv``; here that is the one that runs the tests."""
+    """They use the ``.venv`` of the first command; here it is the environment of the tests."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    # A pipe ends when the last process that may write to it ends, so the daemon and the plugin must have ended too.
+    # A pipe ends with the last process that can write to it, so the daemon and the plugin have ended too.
     done = subprocess.run(
         ["bash", "-euc", block("try")],
         cwd=tmp_path,
@@ -70,8 +70,7 @@ def fresh_copy(tmp_path: Path) -> Path:
 def offline(python: Path, directory: Path) -> dict[str, str]:
     """An environment in which pip finds what plugind requires among the packages of ``python``, not in an index.
 
-    So everything of the command is as it is for a reader, but for the download: the environment, the build, the
-    installation, and what of plugind runs.
+    So only the download differs from what a reader runs; the environment, the build and the installation do not.
     """
     here = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
@@ -118,7 +117,7 @@ def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_
                 os.killpg(shell.pid, signal.SIGKILL)
     assert shown, complaint
     assert "Ctrl-C ends it" in shown[0]
-    # What ran is what the command installed.
+    # The command ran what it had installed.
     assert f"  alias plugind={fresh_copy}/.venv/bin/plugind\n" in shown
     installed = [sys.executable, "-c", "import plugind; print(plugind.__file__)"]
     installed[0] = str(fresh_copy / ".venv/bin/python")

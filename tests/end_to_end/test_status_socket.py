@@ -36,7 +36,7 @@ DEADLINE = 20.0
 
 @attrs.frozen
 class Daemon:
-    """A status actor that listens, with a reconciler that knows every target but ``unknown``."""
+    """A status actor that listens, with a reconciler that has every target but ``unknown``."""
 
     path: str
     inbox: trio.MemorySendChannel[StatusMessage]
@@ -47,7 +47,7 @@ class Daemon:
         await self.inbox.send(StateChanged(socket, "/r", 1, state, trio.current_time(), reason, 1, info=info))
 
     async def until(self, count: int) -> None:
-        """Return when the daemon tells of ``count`` sockets."""
+        """Return when the daemon lists ``count`` sockets."""
         while True:
             async with ask(self.path, "GET", "/plugins") as reply:
                 if len(json.loads(await reply.body())) == count:
@@ -257,7 +257,7 @@ async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path:
             nursery.start_soon(list_all)
             nursery.start_soon(get, "/readyz")
         assert listings == [10_000]
-        assert order == ["/readyz", "/plugins"], "a long listing keeps nobody waiting"
+        assert order == ["/readyz", "/plugins"], "a long listing delays no other request"
 
 
 def test_the_default_socket_depends_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

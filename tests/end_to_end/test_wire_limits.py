@@ -1,4 +1,4 @@
-"""A limit of the wire is an option of the node, and what runs into it is told in the plugin's state."""
+"""The limits of the wire are options of the node, and the state of a plugin names the one that it exceeds."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     python -m tests.tools.lifecycle_table --write   write it into the page
 
 A row stands for a state and the events that lead on from it in the same way. Events that change nothing, and events
-that cannot happen, have no row: the page says in words which these are, and ``tests/protocol/test_lifecycle_page.py``
-holds it to that.
+that cannot happen, have no row: sentences on the page name them, and ``tests/protocol/test_lifecycle_page.py`` checks
+the sentences.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BEGIN = "<!-- The table: written by python -m tests.tools.lifecycle_table --writ
 END = "<!-- The end of the table -->"
 _BLOCK = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
 
-#: Generation and attempt in the states of the table test, and what the page calls them.
+#: Generation and attempt in the states of the table test, and their names on the page.
 _GENERATIONS = {1: "g", 2: "new"}
 _ATTEMPTS = {1: "1", 2: "n", 3: "n+1"}
-#: Events that mostly lead on in the same way.
+#: Events that usually have the same outcome.
 _ALL_OF = {
     "StopAsked, StopAsked(deregister), StopForced": "any stop",
     "Failed, Failed(STALE), Failed(NEVER)": "any Failed",

@@ -1,6 +1,6 @@
-"""Bugs that plugind had, put back: each takes out what mended it.
+"""Bugs that plugind had, put back: each one takes out its fix.
 
-``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` sees whether it still
+``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` checks that it still
 would.
 """
 
@@ -29,7 +29,7 @@ from plugind.tests.tools.seams import (
 
 @contextmanager
 def look_for_ever() -> Iterator[None]:
-    """What events said of a root that cannot be looked at asks for the next look at once (seed 5)."""
+    """Marks of a root that cannot be read cause the next rescan at once (seed 5)."""
     postpone = Watches.postpone
 
     def restless(self: Watches, path: str, marks: int) -> None:
@@ -44,7 +44,7 @@ def look_for_ever() -> Iterator[None]:
 
 @contextmanager
 def show_what_vanished_meanwhile() -> Iterator[None]:
-    """What vanishes while the reconciler is started anew is shown for ever (seed 10)."""
+    """A socket that vanishes while the reconciler restarts is shown for ever (seed 10)."""
     with shown_states(lambda change: change.state is StateName.GONE and change.reason == "started anew"):
         yield
 
@@ -69,7 +69,7 @@ class _NeverCaught(BaseException, metaclass=_AnyGroup):
 
 @contextmanager
 def lose_what_waits_in_lanes() -> Iterator[None]:
-    """A handler actor that crashed forgets what it was asked and had not begun (seed 136)."""
+    """A handler actor that crashes forgets calls that had not begun (seed 136)."""
 
     def cleared(lanes: Lanes) -> Lanes:
         lanes.clear()
@@ -95,14 +95,14 @@ def give_a_deregistration_up() -> Iterator[None]:
 
 @contextmanager
 def leave_a_validation_behind() -> Iterator[None]:
-    """A Validate that was superseded goes on, and holds its name as long as it hangs (seed 448)."""
+    """A superseded Validate continues, and blocks its name as long as it hangs (seed 448)."""
     with handler_asks(lambda message: isinstance(message, m.Withdraw)):
         yield
 
 
 @contextmanager
 def forget_what_could_not_be_seen() -> Iterator[None]:
-    """What events said of a name is lost when the look at it fails (seed 982)."""
+    """Marks of a name are lost when the observation of it fails (seed 982)."""
 
     postpone = Watches.postpone
 
@@ -116,14 +116,14 @@ def forget_what_could_not_be_seen() -> Iterator[None]:
 
 @contextmanager
 def take_what_no_directory_has() -> Iterator[None]:
-    """A socket whose directory is not known is taken, and not missed when both go (seed 3195)."""
+    """A socket in an unknown directory is accepted, and its removal is not noticed (seed 3195)."""
     with patch.object(Discovery, "has_parent", lambda self, path: True):
         yield
 
 
 @contextmanager
 def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
-    """After a crash of the reconciler nobody waits for those whose handler hangs (seeds 1610 and 2420)."""
+    """After a crash of the reconciler no actor waits for one whose handler hangs (seeds 1610 and 2420)."""
     with patch.object(Registrations, "end_to_wait_for", lambda self, path: None):
         yield
 

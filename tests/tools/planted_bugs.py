@@ -3,10 +3,10 @@
 ``python -m tests.tools.planted_bugs [--most SEEDS] [--shrink] [NAME ...]`` prints a line for each bug. A seed
 finds a bug if it is violated with the bug and not without it. Exit code 1 if a bug is not found.
 
-Some bugs were thought out; the others plugind had, and are put back by taking out what mended them
-(``plugind.tests.tools.old_bugs``). Tests play the few events of :data:`NEW` and :data:`OLD` that find each. Where they
-do so no more, because the order of tasks is another, ``--shrink`` finds others; where a bug cannot be put in any more,
-because what it patches has another name or place, it must be mended here.
+Some bugs are invented; the others are bugs that plugind had, put back by taking out their fixes
+(``plugind.tests.tools.old_bugs``). Tests play the few events of :data:`NEW` and :data:`OLD` that find each. If they no
+longer do, because the order of tasks has changed, ``--shrink`` finds others. If a bug can no longer be put in, because
+the code that it patches has moved, it must be repaired here.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def reuse_a_backoff() -> Iterator[None]:
 
 
 class _Forgetful(dict[str, Lane]):
-    """Lanes that no ask finds again."""
+    """Lanes that are never found again."""
 
     def get(self, key: str, default: object = None) -> Any:
         return default
@@ -188,14 +188,14 @@ def leave_connections_open() -> Iterator[None]:
 
 @contextmanager
 def one_hangs_all_wait() -> Iterator[None]:
-    """A handler serves one ask at a time, whatever its name."""
+    """A handler serves one call at a time, for all names together."""
     with handler_actors(handler=OneAtATime):
         yield
 
 
 @attrs.frozen
 class Planted:
-    """A bug, and events that find it: the fewest, for a test that takes no time."""
+    """A bug, and the fewest events that find it."""
 
     bug: Bug
     seed: int
@@ -204,20 +204,20 @@ class Planted:
 
     @property
     def name(self) -> str:
-        """The name by which it is asked for."""
+        """The name of the bug on the command line."""
         return getattr(self.bug, "__name__", "?")
 
     def with_it(self) -> SeedResult:
-        """Play its events on a plugind that has it."""
+        """Play its events on plugind with the bug."""
         with self.bug():
             return simulate(self.seed, only=self.events)
 
     def without_it(self) -> SeedResult:
-        """Play its events on plugind as it is."""
+        """Play its events on plugind without the bug."""
         return simulate(self.seed, only=self.events)
 
 
-#: Bugs that were thought out.
+#: Invented bugs.
 NEW = (
     Planted(drop_a_message, 0, (102, 104, 106, 107, 110, 111)),
     Planted(skip_a_deregistration, 0, (176, 191, 192, 193)),
@@ -255,7 +255,7 @@ OLD = (
 
 
 def find(bug: Bug, seeds: range, events: int) -> tuple[int, SeedResult] | None:
-    """Return the first of ``seeds`` that finds ``bug``, and what came of it."""
+    """Return the first of ``seeds`` that finds ``bug``, and its outcome."""
     for seed in seeds:
         with bug():
             outcome = simulate(seed, events=events)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def repeat(times: int, pytest_arguments: Sequence[str]) -> int:
-    """Run pytest ``times`` times with the same arguments, print what came of it, and return the exit code."""
+    """Run pytest ``times`` times with the same arguments, print the result, and return the exit code."""
     failed, began = 0, time.monotonic()
     for number in range(1, times + 1):
         code, output = _run_once(pytest_arguments)
@@ -64,7 +64,7 @@ def busy_loops(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _run_once(pytest_arguments: Sequence[str]) -> tuple[int, str]:
-    # With -P, since pytest would else take the modules that lie in the working directory for its own plugins.
+    # With -P; otherwise pytest would import modules of the working directory as its plugins.
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *pytest_arguments]
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout

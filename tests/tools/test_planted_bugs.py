@@ -1,4 +1,4 @@
-"""A bug put in on purpose is in, as long as it is asked for, and ``simulate`` finds it.
+"""A planted bug is active within its context, and ``simulate`` finds it.
 
 Those that plugind had are in ``tests/actors/simulation/test_fuzz.py``.
 """
@@ -13,7 +13,7 @@ from plugind.tests.tools.planted_bugs import NEW, OLD, Planted
 
 @pytest.mark.parametrize("planted", NEW, ids=lambda planted: planted.name)
 def test_a_planted_bug_is_found_and_leaves_with_its_context(planted: Planted) -> None:
-    """Where this fails with the bug in, plugind moved away from under it: ``plugind.tests.tools.planted_bugs``."""
+    """If this fails with the bug, its patch no longer fits plugind: see ``plugind.tests.tools.planted_bugs``."""
     assert planted.with_it().violations
     assert planted.without_it().violations == ()
 

@@ -1,4 +1,4 @@
-"""What the command line and the environment ask of a daemon, and what a service manager is told."""
+"""The configuration from the command line and the environment, and the notifications of a service manager."""
 
 from __future__ import annotations
 

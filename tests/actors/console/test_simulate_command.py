@@ -19,14 +19,14 @@ COMMAND = [sys.executable, "-m", "plugind", "simulate"]
 
 @contextmanager
 def _on_a_terminal(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """The command with standard error on a terminal of 80 columns, and what returns all that it showed, at its end."""
+    """The command with standard error on a terminal of 80 columns, and a function that returns all its output."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     command = subprocess.Popen(
         [*COMMAND, *options], stdout=subprocess.PIPE, stderr=theirs, env=environment, start_new_session=True
     )
     os.close(theirs)
-    # Read all the time: a terminal that nobody reads blocks the command.
+    # Read continuously: a terminal that is not read blocks the command.
     with ThreadPoolExecutor(1) as reader:
         shown = reader.submit(_read_all, ours)
         try:
@@ -49,7 +49,7 @@ def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
     with _on_a_terminal("--seeds", "0..9999", "--events", "10", "--jobs", "2") as (command, terminal):
         assert command.stdout is not None
         first = command.stdout.readline()
-        # As a terminal does it: to the command and to all that it started.
+        # As a terminal does: to the command and all its children.
         os.killpg(command.pid, signal.SIGINT)
         rest, _ = command.communicate(timeout=20)
         shown = terminal()

@@ -35,7 +35,7 @@ def test_without_plugins_the_table_has_only_its_header() -> None:
 
 
 def test_on_a_terminal_paths_and_reasons_are_cut_to_its_width() -> None:
-    """Fault 22; markup of a plugin's own is shown, not obeyed."""
+    """Fault 22; markup in the texts of a plugin is shown literally."""
     out = io.StringIO()
     long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/" + "x" * 60 + "-reg.sock")
     console = Console(file=out, width=120, highlight=False, color_system=None)

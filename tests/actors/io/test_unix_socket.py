@@ -1,4 +1,4 @@
-"""Unix sockets: what is bound, replaced and removed, paths of any length, credentials, and accept() in need."""
+"""Unix sockets: binding, replacing and removing, paths of any length, credentials, and accept() without descriptors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from plugind.actors.io.unix_socket import MAX_PATH, Credentials, UnixListener, c
 
 
 def stale_socket(path: Path, kind: int = socket.SOCK_STREAM) -> None:
-    """Leave a socket as a process does that was killed."""
+    """Leave a socket behind, as a killed process does."""
     with socket.socket(socket.AF_UNIX, kind) as sock:
         sock.bind(str(path))
 
 
 def connected(path: Path) -> socket.socket:
-    """A connection to ``path``, which the listener has still to accept."""
+    """A connection to ``path`` that the listener has not accepted yet."""
     connection = stream_socket()
     try:
         connect(connection, str(path))
@@ -119,7 +119,7 @@ async def test_a_socket_whose_backlog_is_full_is_never_replaced(tmp_path: Path) 
 
 
 async def test_a_datagram_socket_is_never_replaced(tmp_path: Path) -> None:
-    """Connecting to it says EPROTOTYPE, whether or not its process lives."""
+    """Connecting to it fails with EPROTOTYPE, whether or not its process runs."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
@@ -207,7 +207,7 @@ async def test_a_name_too_long_even_within_its_directory_is_reached_and_cannot_b
         listen(str(tmp_path / ("m" * 200)), any_length=True)
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- closing ----------------------------------------------------------------------------------------------------------
 
 
 async def test_closing_removes_the_file_and_may_be_repeated(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The fault points of a simulated node: a crash of each actor, and what a node holds open."""
+"""The fault points of a simulated node: a crash of each actor, and whatever a node keeps open."""
 
 from __future__ import annotations
 

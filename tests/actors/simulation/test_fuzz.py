@@ -1,4 +1,4 @@
-"""`plugind simulate`: seeds that hold, the seeds that found bugs of ours, one trace in every process, and shrinking."""
+"""``plugind simulate``: seeds without violations, seeds that found bugs, one trace in every process, and shrinking."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_bug_that_was_found_stays_fixed(planted: Planted, monkeypatch: pytest.
     If they find nothing without the fix, the order of tasks has changed, and
     ``python -m tests.tools.planted_bugs --shrink`` finds other events.
     """
-    # Few events need few rounds, and so a livelock is seen soon.
+    # Few events need few rounds, so a livelock is detected soon.
     monkeypatch.setattr(simulation_order, "ROUNDS", 2_000)
     assert planted.with_it().violations
     assert planted.without_it().violations == ()
@@ -54,7 +54,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
         for hashes in ("1", "2")
     ]
     try:
-        # Meanwhile: they start up, which takes longer than the script.
+        # They run meanwhile: their start takes longer than the script.
         here = simulate(3, events=40)
         said = [process.communicate(timeout=60)[0] for process in processes]
     finally:
@@ -67,7 +67,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
 
 
 def test_a_planted_bug_is_found_and_shrunk() -> None:
-    """Calls of one name run side by side; two plugins of that name suffice to see it."""
+    """Calls of one name run side by side; two plugins of that name are enough to find it."""
     with let_two_operations_overlap():
         broken = simulate(0, events=60)
     assert {violation.oracle for violation in broken.violations} >= {"one-per-name"}
@@ -95,7 +95,7 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
-    """Seed 3369: such a socket could not be told from the old one, and a script must be fair."""
+    """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not make it."""
     directory = MemoryDirectory(now=lambda: 0.0)
     directory.mkdir("/r")
     freed = directory.bind("/r/a.sock").inode

@@ -1,4 +1,4 @@
-"""The simulated node itself: what the tests of its users rely on."""
+"""The simulated node itself."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def csi(name: str = "a.example.com") -> FakePlugin:
 
 
 async def test_a_plugin_without_faults_is_registered_at_once(autojump_clock: MockClock) -> None:
-    """The whole timeline of the way; goroutinemap Test_NewGoRoutineMap_Positive_SingleOp."""
+    """The whole timeline of a registration; goroutinemap Test_NewGoRoutineMap_Positive_SingleOp."""
     async with SimulatedNode() as node:
         plugin = node.plug("csi.sock", csi())
         await node.settled()
@@ -67,7 +67,7 @@ async def test_real_time_is_refused() -> None:
 
 
 async def test_roots_and_seed_are_filled_in(autojump_clock: MockClock) -> None:
-    """A configuration for a real node does for a simulated one; other roots are kept."""
+    """A configuration for a real node is valid for a simulated one; other roots are kept."""
     assert SimulatedNode(Config()).config == attrs.evolve(Config(), roots=(Root("/plugins"),), seed=0)
     config = Config(roots=(Root("/new"), Root("/old", deprecated=True)), seed=3)
     async with SimulatedNode(config) as node:
@@ -83,7 +83,7 @@ async def test_roots_and_seed_are_filled_in(autojump_clock: MockClock) -> None:
 
 
 async def test_settled_waits_for_retries_that_are_due_soon_only(autojump_clock: MockClock) -> None:
-    """Patience is how far away the next try has to be."""
+    """``settled`` does not wait for tries that are later than its patience."""
     async with SimulatedNode() as node:
         node.plug("a.sock", FakePlugin("CSIPlugin", "a", get_info_fails=math.inf))
         await node.settled(patience=0.0)
@@ -97,7 +97,7 @@ async def test_settled_waits_for_retries_that_are_due_soon_only(autojump_clock: 
 
 
 async def test_settled_waits_until_the_watcher_has_seen_every_socket(autojump_clock: MockClock) -> None:
-    """Events that are lost are repaired by the next scan; that too is waited for."""
+    """The next scan recovers from lost events; ``settled`` waits for that too."""
     async with SimulatedNode() as node:
         await node.settled()
         node.directory.drop_events()
@@ -186,11 +186,11 @@ async def test_dialing_fails_with_the_errors_of_real_sockets(
     assert caught.value.kind is DialFailure.GONE
 
 
-# --- users' own -------------------------------------------------------------------------------------------------------
+# --- own code ---------------------------------------------------------------------------------------------------------
 
 
 class OwnRegistration(RegistrationBase):
-    """A plugin as somebody writes it for grpclib."""
+    """A plugin as its author writes it for grpclib."""
 
     async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
         await stream.recv_message()
@@ -204,7 +204,7 @@ class OwnRegistration(RegistrationBase):
 
 
 async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: MockClock) -> None:
-    """Services built on grpclib's bases, and a handler with three methods, are all that it takes."""
+    """A user needs only services on grpclib's base classes, and a handler with three methods."""
 
     class Own:
         def __init__(self) -> None:
@@ -234,7 +234,7 @@ async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: M
 
 
 async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
-    """A failing assertion is that, and no group of them."""
+    """A failing assertion is raised without a group."""
 
     async def run() -> None:
         async with SimulatedNode() as node:
@@ -247,7 +247,7 @@ async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: M
 
 
 async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockClock) -> None:
-    """A leak does not go unnoticed."""
+    """A leak fails the test."""
 
     async def run() -> None:
         async with SimulatedNode() as node:
@@ -260,7 +260,7 @@ async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockCl
 
 
 async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: MockClock) -> None:
-    """``FakePlugin`` is a script, not a value."""
+    """The attributes of a ``FakePlugin`` are mutable."""
     fake = FakePlugin("CSIPlugin", "a", error=GRPCError(Status.INTERNAL, "bug"), get_info_fails=math.inf)
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", fake)
@@ -277,7 +277,7 @@ async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: Moc
 
 
 async def trace(seed: int) -> list[object]:
-    """All that happened in a lively script."""
+    """The trace of a script with many faults."""
     config = attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.1), seed=seed)
     handler = FakeHandler().script("register", Takes(0.2), times=5)
     async with SimulatedNode(config, handlers={"Colour": handler}) as node:
@@ -313,7 +313,7 @@ def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
 
 
 def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> None:
-    """A canary: these names are private to Trio. If this fails, mend ``plugind.actors.simulation.scheduling``."""
+    """A canary: these names are private to Trio. If this fails, repair ``plugind.actors.simulation.scheduling``."""
 
     async def order(seed: int) -> list[int]:
         ran: list[int] = []

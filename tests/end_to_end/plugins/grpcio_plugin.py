@@ -1,4 +1,7 @@
-"""A CSI driver on grpcio's server: `grpcio_plugin.py SOCKET NAME`. A JSON line once it listens and for each call."""
+"""A CSI driver on grpcio's server: ``grpcio_plugin.py SOCKET NAME``.
+
+It prints a JSON line when it listens, and for each call.
+"""
 
 import concurrent.futures
 import json

@@ -1,6 +1,7 @@
-"""Device plugins on grpclib's own asyncio server: `python grpclib_plugin.py [--late] (SOCKET NAME)...`.
+"""Device plugins on grpclib's own asyncio server: ``python grpclib_plugin.py [--late] (SOCKET NAME)...``.
 
-A JSON line when it listens and for each call. With --late it binds, says so, and listens once it reads a line.
+It prints a JSON line when it listens, and for each call. With ``--late`` it binds, prints a line, and listens once it
+reads a line.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The rules of gRPC that need no socket: fields, messages, flow control of what nobody takes, limits."""
+"""The rules of gRPC that need no socket: fields, messages, flow control of unread messages, limits."""
 
 import pytest
 from grpclib.const import Status
@@ -100,7 +100,7 @@ def test_messages_may_be_cut_anywhere_by_data_frames(messages: list[bytes], draw
 
 
 def test_messages_that_are_not_read_stop_the_peer() -> None:
-    """Fault 65: beyond the window nothing is credited, and a peer that sends on all the same breaks flow control."""
+    """Fault 65: beyond the window nothing is credited, and a peer that continues to send breaks flow control."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
     one = data(1, message(b"x" * 10_000))
@@ -114,7 +114,7 @@ def test_messages_that_are_not_read_stop_the_peer() -> None:
 
 
 def test_a_peer_can_send_for_ever_while_messages_are_read() -> None:
-    """Flow control of a stream that lives for hours: a peer that keeps to its windows is never stopped for good."""
+    """Flow control of a stream that lives for hours: a peer that respects its windows is never blocked for ever."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
     windows = {0: 65_535, 1: 65_535}
@@ -141,7 +141,7 @@ def test_a_peer_can_send_for_ever_while_messages_are_read() -> None:
 
 
 def test_a_message_larger_than_every_window_arrives() -> None:
-    """The bytes of an unfinished message are credited as they come."""
+    """The bytes of an unfinished message are credited as they arrive."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(limits=limits)
     body = message(b"x" * 1_000_000)
@@ -161,7 +161,7 @@ def test_a_message_at_the_limit_is_received_and_one_above_is_refused() -> None:
 
 
 def test_each_period_fills_the_budgets_of_frames() -> None:
-    """Fault 54, the other side: keep-alive over days is no flood."""
+    """Fault 54: keep-alive over days is not a flood."""
     connection = ClientConnection(Limits(pings=2))
     ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)
     connection.receive(HELLO)
@@ -176,7 +176,7 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
 
 
 def test_a_peer_that_never_reads_answers_to_its_pings_loses_its_connection() -> None:
-    """Fault 65: within every budget, and yet what waits to be sent would grow for days."""
+    """Fault 65: within every budget, the unsent bytes would grow for days."""
     connection = ClientConnection()
     connection.receive(HELLO)
     rounds = 0

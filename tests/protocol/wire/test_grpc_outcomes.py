@@ -1,4 +1,4 @@
-"""What a server says, in bytes, and the one outcome that its call has: the rules of gRPC without a socket."""
+"""The bytes of a server, and the one outcome of its call: the rules of gRPC without a socket."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
         pytest.param(ended(("grpc-status", "5"), ("grpc-message", "no%20")), (Status.NOT_FOUND, "no "), id="an error"),
         pytest.param(ended(("grpc-status", "16")), (Status.UNAUTHENTICATED, ""), id="an error without words"),
         pytest.param(
-            ended(("grpc-status", "17")), (Status.UNKNOWN, "grpc-status is 17"), id="a status that nobody knows"
+            ended(("grpc-status", "17")), (Status.UNKNOWN, "grpc-status is 17"), id="an undefined status"
         ),
         pytest.param(
             ended(("grpc-status", "no"), ("grpc-message", "word")),
@@ -212,7 +212,7 @@ def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) 
 
 
 def test_every_limit_exhausts_a_resource() -> None:
-    """Each is a field of ``Limits``, and named in the reason."""
+    """Each is a field of ``Limits`` that the reason names."""
     limits = [problem for problem in WireProblem if problem.is_limit]
     assert len(limits) == 13
     for problem in limits:
@@ -241,7 +241,7 @@ def test_a_stream_without_a_message_can_end_ok() -> None:
 
 
 def test_a_stream_can_end_ok_in_its_headers() -> None:
-    """Trailers-only, with words that an OK does not need."""
+    """Trailers-only, with a message that an OK does not need."""
     _, call = called(only(OK_STATUS, GRPC, ("grpc-status", "0"), ("grpc-message", "fine")), unary=False)
     assert call.outcome is SUCCESS
     assert call.trailers is not None
@@ -350,12 +350,12 @@ def test_messages_of_lengths_around_the_limit_are_handled_alike_whole_and_in_pie
 
 
 def test_messages_beyond_the_window_are_credited_when_they_are_taken() -> None:
-    """Fault 65: messages beyond the window are not credited until they are taken, and then once."""
+    """Fault 65: messages beyond the window are credited when they are read, and once."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = called(headers(1), unary=False, limits=limits)
     one = message(b"x" * 16_000)
     for _ in range(5):
-        # The first four are within the window and credited as they come; the fifth is not.
+        # The first four are within the window and credited as they arrive; the fifth is not.
         connection.receive(data(1, one))
     assert call.outcome is None
     assert call.receive_window + call.unacknowledged == 65_535 - len(one)
@@ -405,7 +405,7 @@ PIECES = st.one_of(
 @examples(120)
 @given(st.lists(PIECES, min_size=1, max_size=4), st.booleans(), st.booleans())
 def test_any_shape_of_a_response_has_one_well_formed_outcome(pieces: list[bytes], unary: bool, ended: bool) -> None:
-    """Faults 67 to 70: all is well only with a message, where one was asked for; and what was decided stays."""
+    """Faults 67 to 70: a unary call succeeds only with a message, and an outcome is final."""
     connection, call = called(b"", unary=unary, ended=ended)
     outcome: CallOutcome | None = None
     for piece in pieces:
@@ -423,7 +423,7 @@ def test_any_shape_of_a_response_has_one_well_formed_outcome(pieces: list[bytes]
 
 
 def test_the_cache_of_request_heads_is_bounded() -> None:
-    """Fault 65: a plugin that is called by ever new names."""
+    """Fault 65: a plugin whose methods have ever new names."""
     first = request_head("/a.B/C", "localhost")
     assert request_head("/a.B/C", "localhost") is first
     for number in range(600):

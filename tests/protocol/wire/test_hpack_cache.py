@@ -1,4 +1,4 @@
-"""What a header block means, and what is remembered of it and of whole responses."""
+"""The meaning of header blocks, and the cache of blocks and of whole responses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ VALUES = st.sampled_from([b"200", b"application/grpc", b"0", b"100", b"099"]) | 
 @examples(100)
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
 def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
-    """It raises nothing, and a status that it tells is one."""
+    """Nothing is raised, and a status is a valid one."""
     block = interpret(raw, 1)
     assert len(block.fields) == len(raw)
     assert block.http_status is None or 100 <= block.http_status <= 999
@@ -122,7 +122,7 @@ def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
 @examples(100)
 @given(st.lists(st.one_of(st.binary(max_size=12), st.lists(st.tuples(NAMES, VALUES), max_size=3)), max_size=8))
 def test_hostile_blocks_mean_the_same_as_with_a_decoder_of_their_own(blocks: list[bytes | list[Entry]]) -> None:
-    """RFC 7541: good blocks and random bytes in turn, on three connections with one memory; both fail, or neither."""
+    """RFC 7541: valid and random blocks in turn, on three connections with one cache; both fail, or neither."""
     cache = HeaderCache()
     for _ in range(3):
         decoder, reader, encoder = hpack.Decoder(), HeaderReader(65_536, cache), hpack.Encoder()
@@ -192,7 +192,7 @@ def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
 
 
 def test_two_ways_to_the_same_table_share_its_state() -> None:
-    """A state is found by its content, so a block that was seen on one way to it is cached for the other."""
+    """A state is found by its content, so a block that was cached on one way to it serves the other too."""
     cache = HeaderCache()
     one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
     one.read(literal(b"x", b"y"))
@@ -215,7 +215,7 @@ def test_a_full_cache_forgets_everything_and_starts_again() -> None:
     assert len(cache) == 1
     assert list(cache.root.blocks) == [literal(b"n", b"%d" % MAX_BLOCKS, indexed=False)]
     assert (state.blocks, state.prefixes, state.prefix_sizes) == ({}, {}, ())
-    # Who is under way goes on from the table that it has.
+    # A connection that is open continues with its own table.
     assert under_way.read(b"\xbe").fields == (("x", "y"),)
 
 

@@ -1,7 +1,7 @@
-"""Our client and a server on h2, wired together in memory: any calls, any answers, bytes in any pieces.
+"""Our client and a server on h2, connected in memory: any calls, any answers, bytes in any pieces.
 
-h2 refuses every byte that breaks a rule of RFC 9113, so our half is checked as it sends; what it makes of what it gets
-is compared with what was sent. Windows are small, so that both sides wait for each other often.
+h2 refuses every byte that breaks a rule of RFC 9113, which checks what our half sends. What it receives is compared
+with what was sent. Windows are small, so that both sides wait for each other often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from plugind.tests.protocol.hypothesis_settings import examples
 
 HEAD = request_head("/a.B/C", "localhost")
 LIMITS = Limits(stream_window=65_535, connection_window=65_535)
-#: Shared by all examples, as by the connections of a process: what one learns must not harm the next.
+#: Shared by all examples, as by the connections of a process: one must not affect the next.
 CACHE = HeaderCache()
 SIZES = st.sampled_from([0, 1, 100, 5_000, 20_000, 70_000])
 WHICH = st.integers(0, 5)
@@ -33,29 +33,29 @@ WHICH = st.integers(0, 5)
 
 @attrs.define(eq=False)
 class Talk:
-    """One call, and what the server knows of it."""
+    """One call, and its state at the server."""
 
     call: ClientCall
-    #: What the client has still to send, and all that it asked to send.
+    #: What the client has yet to send, and all that it sends.
     unsent: bytes
     asked: bytes
-    #: What the server heard.
+    #: What the server received.
     heard: bytearray = attrs.Factory(bytearray)
     heard_end: bool = False
-    #: What the server has still to send, and the messages that it began to.
+    #: What the server has yet to send, and the messages that it has begun.
     unsaid: bytes = b""
     messages: list[bytes] = attrs.Factory(list)
     taken: list[bytes] = attrs.Factory(list)
     answered: bool = False
-    #: The server said its trailers, with this status, or reset the call.
+    #: The status of the trailers that the server sent; it may have reset the call instead.
     closing: str | None = None
     closed: str | None = None
-    #: We gave it up.
+    #: Whether the client cancelled the call.
     cancelled: bool = False
 
 
 class WireMachine(RuleBasedStateMachine):
-    """Either side speaks, bytes travel in pieces, and messages are taken when somebody feels like it."""
+    """Both sides send, bytes travel in pieces, and messages are read at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class WireMachine(RuleBasedStateMachine):
         codes = h2.settings.SettingCodes
         self.server.update_settings({codes.INITIAL_WINDOW_SIZE: window, codes.MAX_CONCURRENT_STREAMS: most})
 
-    # --- what the client does ---
+    # --- the client -------------
 
     @rule(size=SIZES, unary=st.booleans(), at_once=st.booleans())
     def call(self, size: int, unary: bool, at_once: bool) -> None:
@@ -107,7 +107,7 @@ class WireMachine(RuleBasedStateMachine):
             talk.cancelled = talk.cancelled or talk.call.outcome is None
             self.client.sender.reset(talk.call)
 
-    # --- what the server does ---
+    # --- the server -------------
 
     @rule(which=WHICH, size=SIZES, padding=st.sampled_from([None, 0, 20]))
     def answer(self, which: int, size: int, padding: int | None) -> None:
@@ -152,13 +152,13 @@ class WireMachine(RuleBasedStateMachine):
             self.client.receive(bytes(self.to_client[:piece]))
             del self.to_client[:piece]
             self.client.touched.clear()
-            # Nobody floods here.
+            # These streams contain no flood.
             self.client.budgets.replenish()
 
-    # --- what must hold ---
+    # --- invariants -------
 
     @invariant()
-    def nobody_broke_a_rule(self) -> None:
+    def no_rule_is_broken(self) -> None:
         assert self.client.failure is None
         assert self.client.sender.send_window >= 0
         for talk in self.talks:
@@ -167,7 +167,7 @@ class WireMachine(RuleBasedStateMachine):
             assert got == talk.messages[: len(got)]
 
     def teardown(self) -> None:
-        """All that is on its way arrives, and every call has the end that somebody gave it."""
+        """All bytes arrive, and every call has the outcome that one side gave it."""
         for _ in range(200):
             self.travel(1 << 20)
             for talk in self.talks:
@@ -188,7 +188,7 @@ class WireMachine(RuleBasedStateMachine):
         if talk.cancelled:
             return
         if talk.closed is None:
-            # Windows of nothing may keep an answer from being heard, but not from being said.
+            # A window of zero may delay an answer; the server has sent it all the same.
             assert outcome is None, talk
             assert talk.taken == talk.messages or talk.unsaid
             return
@@ -204,7 +204,7 @@ class WireMachine(RuleBasedStateMachine):
         return [self.talks[which % len(self.talks)]] if self.talks else []
 
     def open_ones(self, which: int) -> list[Talk]:
-        """One call that the server knows, and has not ended."""
+        """A call that has reached the server and has not ended."""
         usable = [talk for talk in self.talks if talk.closed is None and self.is_open(talk)]
         return [usable[which % len(usable)]] if usable else []
 
@@ -219,7 +219,7 @@ class WireMachine(RuleBasedStateMachine):
             self.server.send_headers(talk.call.id, head)
 
     def say(self, talk: Talk, padding: int | None) -> None:
-        """Say what the windows let through, and the trailers after the last byte."""
+        """Send as much as the windows allow, and the trailers after the last byte."""
         if not self.is_open(talk):
             return
         while talk.unsaid:

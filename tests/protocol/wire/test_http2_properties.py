@@ -1,4 +1,4 @@
-"""Properties of the client half of HTTP/2: h2 is the oracle both ways, and all bytes lead to a typed error at most."""
+"""Properties of the client half of HTTP/2: h2 is the oracle in both directions, and no bytes cause an untyped error."""
 
 import itertools
 import random
@@ -51,7 +51,7 @@ def test_a_mutant_ends_the_same_way_however_it_is_cut_and_only_in_typed_errors(s
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_random_bytes_end_in_typed_errors(data: bytes, hello: bool) -> None:
-    """Fault 66: from the first byte, or after a good beginning."""
+    """Fault 66: from the first byte, or after valid ones."""
     check_mutant((b"\0\0\0\4\0\0\0\0\0" if hello else b"") + data, 2, random.Random(1), HeaderCache())
 
 
@@ -114,7 +114,7 @@ def test_h2_reads_what_we_write(path: str, metadata: list[tuple[str, str]], mess
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_the_fast_path_of_header_blocks_is_exact(seed: int) -> None:
-    """RFC 7541: many connections share one memory, and each block means what a decoder of its own says.
+    """RFC 7541: many connections share one cache, and each block means the same as to a decoder of its own.
 
     Table sizes change, entries are evicted, and blocks repeat in different states of the table.
     """
@@ -134,7 +134,7 @@ def test_the_fast_path_of_header_blocks_is_exact(seed: int) -> None:
 
 
 def test_the_cache_of_header_blocks_is_bounded() -> None:
-    """Fault 65: one connection adds a few blocks, and all of them together no more than the memory holds."""
+    """Fault 65: one connection adds a few blocks, and all connections together no more than the cache holds."""
     cache = HeaderCache()
     reader = HeaderReader(65_536, cache)
     for number in range(100):
@@ -146,7 +146,7 @@ def test_the_cache_of_header_blocks_is_bounded() -> None:
 
 
 def test_a_cached_block_is_checked_against_the_limit_of_each_connection() -> None:
-    """Fault 52: what a generous connection remembers is refused by a strict one."""
+    """Fault 52: a strict connection refuses a block that a generous one has cached."""
     cache = HeaderCache()
     block = b"\0\x01x\x64" + b"v" * 100
     assert HeaderReader(1000, cache).read(block).size == 133

@@ -1,4 +1,4 @@
-"""The rules of RFC 9113 that a server may break, each in the bytes that break it, and our answer to them."""
+"""The rules of RFC 9113 that a server may break, with the bytes that break each, and our answer."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: Wi
     ],
 )
 def test_malformed_headers_end_only_their_call(said: bytes, words: str) -> None:
-    """RFC 9113 section 8.1.1: a stream error, and what comes late is still decoded."""
+    """RFC 9113 section 8.1.1: a stream error; late frames are still decoded."""
     connection, call = begun()
     connection.receive(said)
     assert call.outcome is not None
@@ -205,7 +205,7 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
     [
         (Limits(pings=3), frame(PING, 0, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
         (Limits(pings=3), frame(PING, ACK, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
-        # The greeting was one.
+        # The preface was one.
         (Limits(settings=3), settings(), 2, "SETTINGS frames over the limit of 3 (limit settings)"),
         (Limits(settings=3), SETTINGS_ACK, 2, "SETTINGS frames over the limit of 3 (limit settings)"),
         (Limits(empty_data=3), data(1, b""), 3, "empty DATA frames over the limit of 3 (limit empty_data)"),
@@ -270,7 +270,7 @@ def test_a_flood_of_frames_ends_at_its_budget(limits: Limits, one: bytes, allowe
     ],
 )
 def test_frames_for_a_call_that_is_over_cost_a_budget(limits: Limits, one: bytes, kind: int, words: str) -> None:
-    """Fault 60; what the peer sent before it heard of the end is no fault of its own."""
+    """Fault 60; the peer sent these frames before it received the reset."""
     connection, call = begun(limits)
     connection.sender.reset(call)
     for spent in range(1, 4):
@@ -331,7 +331,7 @@ def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_says_so() -> None:
 
 
 def test_the_pieces_of_a_block_count_towards_the_limit_of_the_list() -> None:
-    """Fault 52: also where they are never decoded; at the limit they are."""
+    """Fault 52: even if they are never decoded; at the limit they are accepted."""
     block = fields((":status", "200"), ("content-type", "application/grpc"), ("x", "v" * 100))
     # As RFC 7541 section 4.1 counts it: 32 bytes beside each name and value.
     connection, call = begun(Limits(header_list_bytes=235))
@@ -419,7 +419,7 @@ def test_the_reason_of_an_early_end_shows_the_bytes_before_it(said: bytes, words
 
 
 def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
-    """RFC 9113 section 6.8: and no new call begins."""
+    """RFC 9113 section 6.8; no new call begins."""
     connection, first = begun()
     second = ClientCall(connection.sender, unary=True)
     connection.sender.open(second, HEAD, end=True)
@@ -484,7 +484,7 @@ def test_a_stream_that_gets_more_data_than_its_window_fails() -> None:
 
 
 def test_the_connection_is_credited_whatever_its_streams_do() -> None:
-    """At half of its window, and by all that is missing: also for a call that is over."""
+    """At half of its window, by everything that is missing, also for a call that is over."""
     for window, credited in ((65_535, 32_768), (65_536, 36_864)):
         connection, call = begun(Limits(connection_window=window))
         connection.sender.reset(call)
@@ -518,7 +518,7 @@ def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> N
 
 
 def test_settings_are_acknowledged_and_applied() -> None:
-    """RFC 9113 section 6.5: windows of open streams change too, and the size of frames is held within reason."""
+    """RFC 9113 section 6.5: windows of open streams change too, and the size of frames is limited."""
     connection, call = begun(ended=False)
     assert connection.sender.can_open
     connection.receive(settings((1, 0), (3, 1), (4, 100), (5, 1 << 20), (6, 1), (0xFF00, 1)))
@@ -559,7 +559,7 @@ def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
 
 
 def test_room_in_a_window_touches_the_streams_that_wait_for_it() -> None:
-    """A stream's own update wakes that stream; the connection's, all of them, if there was no room."""
+    """An update of a stream wakes that stream; one of the connection wakes all streams that had no room."""
     connection, call = begun(ended=False)
     connection.receive(update(0, 10))
     assert connection.touched == []

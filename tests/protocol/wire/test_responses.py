@@ -57,7 +57,7 @@ def begin(connection: ClientConnection, *, unary: bool, ended: bool) -> list[Cli
 
 
 def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[object]:
-    """Return everything that later bytes, or a caller, could tell apart."""
+    """Return everything that later bytes or a caller could distinguish."""
     table = connection._headers.state
     failure = connection.failure
     seen: list[object] = [
@@ -84,7 +84,7 @@ def state_of(connection: ClientConnection, calls: list[ClientCall]) -> list[obje
 
 
 def conversation(chance: random.Random) -> Iterator[bytes]:
-    """The responses to some requests, the most of them plain, and now and then one that is not."""
+    """The responses to some requests: most are plain, a few are not."""
     for number in range(3):
         response = plain_response(chance, 2 * number + 1, greeting=number == 0)
         yield mutate(response, chance) if chance.random() < 0.15 else response
@@ -298,7 +298,7 @@ def test_data_that_only_resembles_a_cached_response_is_taken_frame_by_frame(resp
 
 
 def test_a_recognized_response_to_a_call_that_is_over_counts_as_late() -> None:
-    """Fault 60: what comes for a call that is over is still paid for."""
+    """Fault 60: frames for a call that is over cost budget."""
     connection = Counting(cache=learnt())
     call = begin(connection, unary=True, ended=True)[0]
     connection.sender.reset(call)
@@ -320,7 +320,7 @@ def test_settings_in_recognized_responses_cost_their_budget() -> None:
 
 
 def test_the_cache_of_responses_is_bounded() -> None:
-    """Fault 65: plugins that greet in ever new ways fill no memory and cost no more than a few look-ups."""
+    """Fault 65: ever new prefaces of plugins do not fill the cache and cost a few look-ups each."""
     cache = HeaderCache()
     for number in range(1500):
         connection = ClientConnection(cache=cache)
