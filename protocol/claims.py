@@ -64,7 +64,7 @@ class Name:
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
     #: The claims that are not answered yet, in the order in which they came.
-    waiting: list[m.Claimed] = attrs.Factory(list)
+    queue: list[m.Claimed] = attrs.Factory(list)
     #: Paths whose plugin was refused under this name, perhaps because of another one. They are notified when one goes.
     blocked: Paths = attrs.Factory(dict)
     #: Registered paths that are not active.
@@ -73,7 +73,7 @@ class Name:
     @property
     def empty(self) -> bool:
         """Whether no plugin has the name or wants it."""
-        return not (self.registered or self.busy or self.waiting or self.blocked)
+        return not (self.registered or self.busy or self.queue or self.blocked)
 
     def release(self, claim: Claim) -> Freed:
         """Forget a claim that was admitted, and return what that means for the others."""

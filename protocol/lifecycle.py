@@ -8,8 +8,9 @@ Theory of operation
   A registration actor (``plugind.actors.registration``) holds one *state*. Each thing that happens to it is an *event*:
   a message from its inbox, or the outcome of a command that it performed. :func:`step` takes the state and the event
   and returns the next state and the *commands* to perform, in order. At most the last command is a
-  :data:`~plugind.protocol.states.WaitingCommand`: the actor waits for its outcome, and that outcome, or a message that
-  arrives first, is the next event.
+  :data:`~plugind.protocol.states.WaitingCommand`, which has an outcome. The next event is that outcome, or a message
+  from the inbox. While a call to the plugin is under way, only a message that :func:`interrupts` it comes before its
+  outcome.
 
   A plugin that makes no mistake takes this path::
 
@@ -18,22 +19,32 @@ Theory of operation
 
   It leaves the path in these ways:
 
-  - A step before Register fails: Refusing, if the plugin can be notified, then Waiting, Parked or Stale.
+  - A dial or GetInfo fails: Waiting, Stale or Parked. The plugin cannot be notified.
+  - The info is bad, the claim is refused, or Validate fails: Refusing, then Waiting; Parked if the type has no handler.
+    If the claim is not answered in time: Waiting at once.
   - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
-  - The notification of success fails: Waiting by backoff, then Dialing to notify alone (behaviour 33). When the tries
-    are used up: Leaving, then Waiting.
+  - The notification of success fails: Dialing only to notify (behaviour 33), the second try at once and the others
+    after Waiting by backoff. After the last try: Leaving, then Waiting. If no try can succeed: Leaving, then Parked.
   - The socket is removed: Gone. If Register was asked, Leaving comes first.
   - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
+  - The handler is removed: Dialing, after Leaving if Register was asked. The next claim then finds no handler.
+  - plugind stops: Gone. A Register or a notification under way may finish, and a registered plugin stays registered,
+    unless the stop deregisters or is forced (behaviour 42, fault 87).
 
   Two invariants hold. Each Register that was asked is followed by exactly one Deregister before the next Register
-  (behaviour 36); :func:`~plugind.protocol.states.pending_deregistration` says whether one is pending. Once a stop was
-  asked, nothing begins anew (behaviour 42).
+  (behaviour 36), except that a Deregister may be asked once more, by a successor, if the actor crashed. After a stop
+  request no new attempt starts (behaviour 42).
+
+  A deregistration is *pending* from the moment Register is asked until Deregister is: in Registering, Notifying and
+  Registered, in Dialing and Waiting to notify, and in Refusing after a Register that failed. It is not pending in
+  Leaving, where it is in progress. :func:`~plugind.protocol.states.pending_deregistration` returns its plugin, and
+  decides whether a way out of a state leads through Leaving.
 
 Order of this file
   The entry points; what messages do; what the outcome of a command does in the state that waits for it, in the order of
   the path above; the moves that several of these share.
 
-docs/design.md prints the whole table of transitions.
+docs/design.md has the whole table of transitions, and tells what happens when a registered plugin's socket is replaced.
 
 PYTEST_DONT_REWRITE
 """
@@ -126,14 +137,14 @@ def start(message: SocketAppeared) -> Step:
 
 def resume(message: SocketAppeared, info: PluginInfo, generation: int) -> Step:
     """Return the first step of an actor whose predecessor crashed with a deregistration pending (fault 85)."""
-    leaving = Leaving(generation, info, "its actor crashed", ThenDial(message.generation))
+    leaving = Leaving(generation, info, "its actor crashed", ThenDial(message.generation, attempt=1))
     return leaving, (AskDeregister(info, generation),)
 
 
 def step(state: State, event: Event) -> Step:
     """Return the state that follows ``state`` upon ``event``, and the commands to perform on the way.
 
-    No commands and an equal state mean that the event changes nothing: the actor goes on waiting for what it waits for.
+    No commands and an equal state mean that the event changes nothing: the operation under way goes on.
 
     Raises:
       IllegalStepError: if the event cannot happen in that state.
@@ -142,7 +153,7 @@ def step(state: State, event: Event) -> Step:
         raise IllegalStepError(f"nothing follows {state}")
     match event:
         case SocketAppeared():
-            return _abandon(state, ThenDial(event.generation), "a newer socket is in its place")
+            return _abandon(state, ThenDial(event.generation, attempt=1), "a newer socket is in its place")
         case SocketVanished():
             return _abandon(state, ThenEnd(), "the socket was removed")
         case StopAsked() | StopForced():
@@ -196,7 +207,7 @@ def _lose_handler(state: State, plugin_type: str) -> Step:
     info = state.info if isinstance(state, Claiming | Validating) else pending_deregistration(state)
     if info is None or info.type != plugin_type or isinstance(state, Refusing):
         return state, ()
-    return _abandon(state, ThenDial(state.generation), f"the handler for {plugin_type} was removed")
+    return _abandon(state, ThenDial(state.generation, attempt=1), f"the handler for {plugin_type} was removed")
 
 
 #: A message that may be a reason to try sooner than planned.
@@ -206,7 +217,7 @@ _Paused = Waiting | Stale | Parked | ThenWait | ThenPark
 
 
 class _Pause(enum.Enum):
-    """What has to happen before the next try."""
+    """What the next try waits for. Each may also be brought forward by a trigger; see ``_RETRIGGERS``."""
 
     #: The backoff ends.
     BACKOFF = "backoff"
@@ -214,11 +225,11 @@ class _Pause(enum.Enum):
     NOTIFY_BACKOFF = "notify backoff"
     #: The plugin is notified of its refusal, or deregistered; then the backoff begins, and ends.
     LATER_BACKOFF = "later backoff"
-    #: Somebody listens on the socket.
+    #: The backoff ends, after a dial that nobody answered.
     STALE = "stale"
-    #: The socket changes.
+    #: Another socket appears, this one is touched, or a retry is asked: there is no timer.
     PARKED = "parked"
-    #: A handler of the plugin's type is added.
+    #: A handler of the plugin's type is added, or a retry is asked: there is no timer.
     NO_HANDLER = "no handler"
 
 
@@ -288,14 +299,14 @@ def _is_for_another_type(event: _Trigger, paused: _Paused) -> bool:
 # --- outcomes ---------------------------------------------------------------------------------------------------------
 
 #: The outcome of a command, or the answer to a claim.
-_Answered = CommandOutcome | Admitted | NoHandler | ClaimRefused
+_Outcome = CommandOutcome | Admitted | NoHandler | ClaimRefused
 
 
-def _after_outcome(state: State, event: _Answered) -> Step:
-    """Return the step that follows when the command that ``state`` waits for ended with ``event``.
+def _after_outcome(state: State, event: _Outcome) -> Step:
+    """Return the step that follows when the operation of ``state`` ended with ``event``.
 
     Raises:
-      IllegalStepError: if ``state`` does not wait for such an outcome.
+      IllegalStepError: if the operation of ``state`` has no such outcome.
     """
     match state:
         case Dialing():
@@ -325,10 +336,10 @@ def _after_outcome(state: State, event: _Answered) -> Step:
     return step
 
 
-# Each of the next functions returns None if the state does not wait for such an outcome.
+# Each of the next functions returns None if the operation of the state has no such outcome.
 
 
-def _after_dialing(state: Dialing, event: _Answered) -> Step | None:
+def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
     to_notify = state.to_notify
     match event:
         case Dialed():
@@ -343,7 +354,7 @@ def _after_dialing(state: Dialing, event: _Answered) -> Step | None:
             return None
 
 
-def _after_asking(state: AskingInfo, event: _Answered) -> Step | None:
+def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
     match event:
         case InfoReceived():
             return Claiming(state.generation, state.attempt, event.info), (ClaimName(event.info),)
@@ -355,7 +366,7 @@ def _after_asking(state: AskingInfo, event: _Answered) -> Step | None:
             return None
 
 
-def _after_claiming(state: Claiming, event: _Answered) -> Step | None:
+def _after_claiming(state: Claiming, event: _Outcome) -> Step | None:
     match event:
         case Admitted():
             return Validating(state.generation, state.attempt, state.info), (AskValidate(state.info),)
@@ -370,7 +381,7 @@ def _after_claiming(state: Claiming, event: _Answered) -> Step | None:
             return None
 
 
-def _after_validating(state: Validating, event: _Answered) -> Step | None:
+def _after_validating(state: Validating, event: _Outcome) -> Step | None:
     match event:
         case HandlerAccepted():
             return Registering(state.generation, state.attempt, state.info), (AskRegister(state.info),)
@@ -380,7 +391,7 @@ def _after_validating(state: Validating, event: _Answered) -> Step | None:
             return None
 
 
-def _after_registering(state: Registering, event: _Answered) -> Step | None:
+def _after_registering(state: Registering, event: _Outcome) -> Step | None:
     match event:
         case HandlerAccepted():
             notifying = Notifying(state.generation, state.attempt, state.info, 1, state.stopping)
@@ -391,7 +402,7 @@ def _after_registering(state: Registering, event: _Answered) -> Step | None:
             return None
 
 
-def _after_notifying(state: Notifying, event: _Answered) -> Step | None:
+def _after_notifying(state: Notifying, event: _Outcome) -> Step | None:
     match event:
         case Notified() if state.stopping:
             return Gone(state.generation, stopped=True), (HangUp(),)
@@ -405,7 +416,7 @@ def _after_notifying(state: Notifying, event: _Answered) -> Step | None:
             return None
 
 
-def _after_refusing(state: Refusing, event: _Answered) -> Step | None:
+def _after_refusing(state: Refusing, event: _Outcome) -> Step | None:
     # Whether the plugin got the message makes no difference (behaviour 32).
     if not isinstance(event, Notified | Failed):
         return None
@@ -415,7 +426,7 @@ def _after_refusing(state: Refusing, event: _Answered) -> Step | None:
     return after, (HangUp(), *commands)
 
 
-def _after_waiting(state: Waiting | Stale, event: _Answered) -> Step | None:
+def _after_waiting(state: Waiting | Stale, event: _Outcome) -> Step | None:
     if not isinstance(event, TimerElapsed):
         return None
     if isinstance(state, Waiting) and state.to_notify is not None:
@@ -423,8 +434,8 @@ def _after_waiting(state: Waiting | Stale, event: _Answered) -> Step | None:
     return _try_again(state.generation, state.attempt + 1)
 
 
-def _after_leaving(state: Leaving, event: _Answered) -> Step | None:
-    # A deregistration that failed was asked all the same, and nothing is pending any more (fault 84).
+def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
+    # A failed Deregister counts as done; it is not retried (fault 84).
     if not isinstance(event, HandlerAccepted | Failed):
         return None
     after, commands = _enter(state.then, state.generation, state.info)
@@ -432,7 +443,7 @@ def _after_leaving(state: Leaving, event: _Answered) -> Step | None:
 
 
 def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
-    """Go on after a failed dial or GetInfo, of which no plugin can be notified."""
+    """Handle a failed dial or GetInfo. The plugin cannot be notified of it."""
     generation, attempt, reason = state.generation, state.attempt, failure.reason
     match failure.retry:
         case Retry.BACKOFF:
@@ -500,7 +511,7 @@ def _abandon(state: State, then: Then, reason: str) -> Step:
 
 
 def _is_stopping(state: State) -> bool:
-    """Return whether a stop was asked, after which nothing begins anew."""
+    """Return whether a stop was requested. After that no new attempt starts."""
     match state:
         case Registering() | Notifying():
             return state.stopping

@@ -1,33 +1,21 @@
 """The desired world, the actual world, and what to do about their difference.
 
 This module makes all decisions of the reconciler and waits for nothing. The *desired* world is what the watchers found:
-the generation of the socket at each path. The *actual* world is what the registration actors hold: one :class:`Claim`
-for each plugin that a handler has, may have, or may get. :meth:`World.handle` takes one message and returns effects,
-which the reconciler carries out.
+the generation of the socket at each path. The *actual* world is the plugins that are registered. :meth:`World.handle`
+takes one message and returns effects, which the reconciler carries out.
 
-Decisions are level-triggered. A message changes what is desired or actual at one path; what to do about the path then
-follows from these two alone (:meth:`World._reconcile`), never from the event that changed them.
+Sockets are level-triggered. A message changes what is desired at one path; :meth:`World._reconcile` then compares that
+with the socket that the registration actor of the path was last sent, whatever the message was. The actor alone knows
+how far it is, and deregisters before it goes on. The world follows it by its :class:`Claim`, which exists for each
+plugin that a handler has, may have, or may get. Handlers and stops are not levels: their messages are sent on as they
+come.
 
 A plugin's (type, name) is claimed before the plugin is validated. For each name at most one plugin at a time is between
 its claim and its registration, and none while another of that name is leaving. So a plugin is always unregistered
 before another takes its name, and of two that appear at once the second is validated against the first (behaviours 20,
 21 and 37).
 
-What happens when the socket of a registered plugin is replaced, say generation 1 by generation 2:
-
-1. The watcher of its root sends ``SocketAppeared`` with generation 2, which is now the desired one.
-2. The path has a registration actor, which was started for generation 1. Its claim becomes *leaving*: the plugin no
-   longer counts as actual, the roles of other instances of its name are decided anew, and nobody is admitted to the
-   name. ``SocketAppeared`` is sent on to the actor.
-3. The actor asks its handler to deregister generation 1 and shows the state ``leaving``. The handler answers, or its
-   deadline passes.
-4. The actor sends ``Released`` and dials the new socket. The claim is deleted here. Plugins that were refused the name
-   because of it are notified (``NameFreed``), and the first one that waits for the name is admitted.
-5. The new socket answers GetInfo, and the actor sends ``Claimed`` with the name of the new plugin, which may be another
-   one. The answer is ``Admitted``, ``NoHandler`` or ``ClaimRefused``; it comes later if another plugin is busy with the
-   name.
-6. The actor has its handler validate and register generation 2, and sends ``PluginRegistered``. The claim becomes
-   *registered*, actual equals desired, and the roles are decided anew. The plugin is notified of its registration.
+"What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
 
 PYTEST_DONT_REWRITE
 """
@@ -73,13 +61,13 @@ __all__ = [
 class _Actor:
     """What the world knows of the registration actor of one path."""
 
-    #: The socket that it was last sent.
-    appeared: m.SocketAppeared
-    #: It was sent that its socket vanished.
-    stopping: bool = False
+    #: The last ``SocketAppeared`` that it was started with or sent.
+    sent: m.SocketAppeared
+    #: Whether the actor was sent, after that, that its socket vanished.
+    sent_vanished: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
-    #: The plugin type whose missing handler it waits for.
+    #: The plugin type for which there was no handler.
     orphan_of: str | None = None
 
 
@@ -96,7 +84,7 @@ class World:
         """Begin with these ``handlers`` and without a socket."""
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
-        #: The entry at each path that has one which is not taken for a plugin. No actor knows of it.
+        #: Refused directory entries by path: they are not plugin sockets and have no actor.
         self._refused: dict[str, m.EntryRefused] = {}
         #: The registration actors by path, from their start until they ended.
         self._actors: dict[str, _Actor] = {}
@@ -119,7 +107,7 @@ class World:
         return {path: appeared.generation for path, appeared in self._desired.items()}
 
     def actual(self) -> dict[str, int]:
-        """Return the generation of each registered plugin, by path."""
+        """Return the generation of each registered plugin, by path; one that is leaving counts no more."""
         return {claim.path: claim.generation for claim in self._claims.values() if claim.phase is Phase.REGISTERED}
 
     def difference(self) -> tuple[set[str], set[str]]:
@@ -205,7 +193,7 @@ class World:
 
     def _touched(self, message: m.SocketTouched) -> None:
         actor = self._actors.get(message.path)
-        if actor is not None and not actor.stopping:
+        if actor is not None and not actor.sent_vanished:
             self._effects.append(Send(message.path, message))
 
     def _entry_refused(self, message: m.EntryRefused, now: float) -> None:
@@ -224,7 +212,7 @@ class World:
                 self._vanished(path, generation, now)
 
     def _reconcile(self, path: str) -> None:
-        """Start, redirect or stop the registration actor of ``path``, as desired and actual require."""
+        """Start the registration actor of ``path``, or send it what is desired if that is not what it was sent last."""
         wanted = self._desired.get(path)
         actor = self._actors.get(path)
         if actor is None:
@@ -232,15 +220,15 @@ class World:
                 self._actors[path] = _Actor(wanted)
                 self._effects.append(StartRegistration(wanted))
         elif wanted is None:
-            if not actor.stopping:
-                actor.stopping = True
-                self._supersede(path, actor, m.SocketVanished(path, actor.appeared.generation))
-        elif actor.stopping or wanted.generation != actor.appeared.generation:
-            actor.appeared, actor.stopping = wanted, False
+            if not actor.sent_vanished:
+                actor.sent_vanished = True
+                self._supersede(path, actor, m.SocketVanished(path, actor.sent.generation))
+        elif actor.sent_vanished or wanted.generation != actor.sent.generation:
+            actor.sent, actor.sent_vanished = wanted, False
             self._supersede(path, actor, wanted)
 
     def _supersede(self, path: str, actor: _Actor, message: m.SocketAppeared | m.SocketVanished) -> None:
-        """End the present generation of ``path``; the actor deregisters it before it does anything else."""
+        """Send the actor that its generation has ended; it deregisters first if Register was asked."""
         self._forget_attempt(path, actor)
         self._leave(path)
         self._effects.append(Send(path, message))
@@ -256,7 +244,7 @@ class World:
             name.busy[path] = None
 
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
-        """Forget what the actor's last attempt waited for or was refused; its next attempt claims anew."""
+        """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
         actor.orphan_of = None
         self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
@@ -269,27 +257,27 @@ class World:
     def _withdraw_claim(self, path: str, actor: _Actor) -> None:
         """Forget a claim that was not answered. Admitted later, it would keep the name from all others."""
         name = None if actor.key is None else self._names.get(actor.key)
-        if name is not None and name.waiting:
-            name.waiting = [claimed for claimed in name.waiting if claimed.path != path]
+        if name is not None and name.queue:
+            name.queue = [claimed for claimed in name.queue if claimed.path != path]
 
     # --- claims ---
 
     def _claimed(self, message: m.Claimed) -> None:
         actor = self._actors.get(message.path)
-        if actor is None or actor.stopping or actor.appeared.generation != message.generation:
+        if actor is None or actor.sent_vanished or actor.sent.generation != message.generation:
             return  # Superseded: a message that its actor has not read yet ends the attempt.
         self._forget_attempt(message.path, actor)
         key = actor.key = key_of(message.info)
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = Name()
-        name.waiting.append(message)
+        name.queue.append(message)
         self._admit(key, name)
 
     def _admit(self, key: tuple[str, str], name: Name) -> None:
-        """Answer the claims that wait for the name, in order, until one is admitted."""
-        while name.waiting and not name.busy:
-            claimed = name.waiting.pop(0)
+        """Answer the queued claims to the name, in order, until one is admitted."""
+        while name.queue and not name.busy:
+            claimed = name.queue.pop(0)
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
                 self._refuse_orphan(claimed)
@@ -340,9 +328,12 @@ class World:
             # The view counts the instance as active again, should it register again in this generation.
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
         if freed.was_taken:
+            # Other plugins may have been refused because of this one.
             self._show_roles(name, claim.info.type)
             self._effects.extend(Send(path, m.NameFreed()) for path in name.blocked)
         elif actor is not None and actor.key == key:
+            # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
+            # sent ``NameFreed`` when that one goes.
             name.blocked[claim.path] = None
         self._admit(key, name)
         self._retire(claim.info.type)
@@ -369,7 +360,7 @@ class World:
         elif claim is not None:
             self._free(self._claims.pop(message.path), None)
         elif message.crashed and message.path not in self._desired:
-            self._show_gone(actor.appeared, now)
+            self._show_gone(actor.sent, now)
         self._reconcile(message.path)
         if self._stopping is not None and not self._actors:
             self._effects.append(Stopped())
@@ -377,9 +368,9 @@ class World:
     def _resume(self, actor: _Actor, claim: Claim) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         self._leave(claim.path)
-        self._actors[claim.path] = _Actor(actor.appeared)
+        self._actors[claim.path] = _Actor(actor.sent)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler)
-        self._effects.append(StartRegistration(actor.appeared, pending))
+        self._effects.append(StartRegistration(actor.sent, pending))
         if self._stopping is not None:
             self._effects.append(Send(claim.path, self._stopping))
 

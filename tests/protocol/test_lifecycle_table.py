@@ -77,6 +77,8 @@ STATES: dict[str, s.State] = {
     "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
     "leaving to park": s.Leaving(1, INFO, "no", s.ThenPark("no", 2)),
     "leaving to dial": s.Leaving(1, INFO, "no", s.ThenDial(2)),
+    "leaving to start over": s.Leaving(1, INFO, "no", s.ThenDial(1)),
+    "leaving to try again": s.Leaving(1, INFO, "no", s.ThenDial(1, 3)),
     "leaving to end": s.Leaving(1, INFO, "no", s.ThenEnd()),
     "leaving to stop": s.Leaving(1, INFO, "no", s.ThenEnd(stopped=True)),
     "gone": s.Gone(1),
@@ -454,6 +456,28 @@ TABLE: dict[str, str] = {
             → Dialing(g2 #1) | Release(g1), Dial(patient)
         unchanged: SocketAppeared(g2), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to start over": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Dialing(g1 #1) | Release(g1), Dial(patient)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed
+    """,
+    "leaving to try again": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Dialing(g1 #3) | Release(g1), Dial(patient=False)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
