@@ -132,7 +132,7 @@ class MemoryDirectory:
             inode = self._directory(made)
 
     def bind(self, path: str) -> Identity:
-        """Make a socket on which nobody listens yet. Raises OSError (EADDRINUSE) if ``path`` exists."""
+        """Make a socket without a listener. Raises OSError (EADDRINUSE) if ``path`` exists."""
         return self._create(path, Kind.SOCKET)
 
     def write(self, path: str) -> Identity:

@@ -187,7 +187,7 @@ class MemoryInotify:
             self.watches_left -= 1
 
     def notify(self, inode: Inode, bits: int, name: str = "") -> None:
-        """Something happened to this inode, or to this name in it: tell every instance."""
+        """Queue an event about this inode, or about this name in it, in every instance."""
         for instance in self.instances:
             instance.notify(inode, bits, name)
 

@@ -187,7 +187,7 @@ def now() -> float:
 
 
 class PluggedIn:
-    """A plugin's process and its registration socket, in the hands of the script. Nothing here waits."""
+    """A plugin's process and its registration socket, which a script controls. No method waits."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class PluggedIn:
         #: The absolute path of its socket.
         self.path = path
         self.plugin = plugin
-        #: What it was asked and told, in order, over all its lives.
+        #: The calls that it received, in order, over all its processes.
         self.calls: list[Call] = []
         self._directory = directory
         self._network = network
@@ -211,10 +211,10 @@ class PluggedIn:
         self._accepting = Accepting.SERVES
         self._seconds_per_byte = 0.0
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- the process --------------------------------------------------------------------------------------------------
 
     def bind(self) -> None:
-        """Make the socket file; nobody listens on it yet (behaviour 12). Raises OSError if something is there."""
+        """Make the socket file, without a listener (behaviour 12). Raises OSError if something is there."""
         self._directory.bind(self.path)
 
     def listen(self) -> None:
@@ -225,20 +225,20 @@ class PluggedIn:
         self._start(listener.run)
 
     def crash(self) -> None:
-        """The process dies: its connections end, its socket file stays, and refuses from now on (fault 39)."""
+        """End the process: its connections end; its socket file stays, and connecting is refused (fault 39)."""
         self._die()
 
     def unlink(self) -> None:
-        """The socket file goes, the process lives on, unreachable (fault 38)."""
+        """Remove the socket file; the process keeps running, unreachable (fault 38)."""
         self._directory.unlink(self.path)
 
     def stop(self) -> None:
-        """The process ends as it should: it removes its socket, if that is there, and is gone."""
+        """Stop the process in order: it removes its socket, if that is there, and ends."""
         self._remove()
         self._die()
 
     def restart(self) -> None:
-        """The process ends, however it lived, and a new one unlinks the old socket, binds and listens."""
+        """End the process, and start a new one, which unlinks the old socket, binds and listens."""
         self._die()
         self._remove()
         self.bind()
@@ -246,7 +246,7 @@ class PluggedIn:
 
     @property
     def alive(self) -> bool:
-        """Its process runs and listens."""
+        """Whether its process runs and listens."""
         return self._listener is not None
 
     def _die(self) -> None:
@@ -258,11 +258,11 @@ class PluggedIn:
         if self._directory.exists(self.path):
             self._directory.unlink(self.path)
 
-    # --- its connections ----------------------------------------------------------------------------------------------
+    # --- the connections ----------------------------------------------------------------------------------------------
 
     @property
     def accepting(self) -> Accepting:
-        """What becomes of those who connect from now on; assign to change it."""
+        """What becomes of new connections; assign to change it."""
         return self._accepting
 
     @accepting.setter
@@ -273,7 +273,7 @@ class PluggedIn:
 
     @property
     def seconds_per_byte(self) -> float:
-        """How slowly it sends on connections made from now on (fault 63); assign to change it."""
+        """The seconds that it takes to send a byte on new connections (fault 63); assign to change it."""
         return self._seconds_per_byte
 
     @seconds_per_byte.setter

@@ -115,11 +115,11 @@ class Actor:
     def perform(self, command: s.Command) -> None:
         match command:
             case s.Announce():
-                self.tell(m.PluginRegistered(self.path, self.state.generation))
+                self.send(m.PluginRegistered(self.path, self.state.generation))
             case s.Release():
-                self.tell(m.Released(self.path, command.generation))
+                self.send(m.Released(self.path, command.generation))
             case s.ClaimName():
-                self.tell(m.Claimed(self.path, self.state.generation, command.info, self.next_ticket(command)))
+                self.send(m.Claimed(self.path, self.state.generation, command.info, self.next_ticket(command)))
             case s.AskValidate():
                 self.ask(m.Validate, command, self.state.generation)
             case s.AskRegister():
@@ -153,12 +153,12 @@ class Actor:
         self.ticket += 1
         return self.ticket
 
-    def tell(self, message: m.ReconcilerMessage) -> None:
+    def send(self, message: m.ReconcilerMessage) -> None:
         self.node.mail[self.path].append(message)
 
     def end(self, *, crashed: bool) -> None:
         self.dead = True
-        self.tell(m.RegistrationEnded(self.path, crashed))
+        self.send(m.RegistrationEnded(self.path, crashed))
 
     def outcome(self, *, well: bool) -> None:
         """End the current call or wait."""

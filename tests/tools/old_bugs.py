@@ -28,7 +28,7 @@ from plugind.tests.tools.seams import (
 
 
 @contextmanager
-def look_for_ever() -> Iterator[None]:
+def look_again_without_a_pause() -> Iterator[None]:
     """Marks of a root that cannot be read cause the next rescan at once (seed 5)."""
     postpone = Watches.postpone
 
@@ -43,7 +43,7 @@ def look_for_ever() -> Iterator[None]:
 
 
 @contextmanager
-def show_what_vanished_meanwhile() -> Iterator[None]:
+def show_sockets_gone_during_a_restart() -> Iterator[None]:
     """A socket that vanishes while the reconciler restarts is shown for ever (seed 10)."""
     with shown_states(lambda change: change.state is StateName.GONE and change.reason == "started anew"):
         yield
@@ -68,7 +68,7 @@ class _NeverCaught(BaseException, metaclass=_AnyGroup):
 
 
 @contextmanager
-def lose_what_waits_in_lanes() -> Iterator[None]:
+def lose_waiting_asks() -> Iterator[None]:
     """A handler actor that crashes forgets calls that had not begun (seed 136)."""
 
     def cleared(lanes: Lanes) -> Lanes:
@@ -80,7 +80,7 @@ def lose_what_waits_in_lanes() -> Iterator[None]:
 
 
 @contextmanager
-def give_a_deregistration_up() -> Iterator[None]:
+def abandon_a_deregistration() -> Iterator[None]:
     """A registration waits for its deregistration no longer than twice the deadline of a call (seed 448)."""
     seconds_for = registration.seconds_for
 
@@ -94,14 +94,14 @@ def give_a_deregistration_up() -> Iterator[None]:
 
 
 @contextmanager
-def leave_a_validation_behind() -> Iterator[None]:
+def keep_a_superseded_validation() -> Iterator[None]:
     """A superseded Validate continues, and blocks its name as long as it hangs (seed 448)."""
     with handler_asks(lambda message: isinstance(message, m.Withdraw)):
         yield
 
 
 @contextmanager
-def forget_what_could_not_be_seen() -> Iterator[None]:
+def forget_events_when_a_look_fails() -> Iterator[None]:
     """Marks of a name are lost when the observation of it fails (seed 982)."""
 
     postpone = Watches.postpone
@@ -115,22 +115,22 @@ def forget_what_could_not_be_seen() -> Iterator[None]:
 
 
 @contextmanager
-def take_what_no_directory_has() -> Iterator[None]:
+def accept_a_socket_without_its_directory() -> Iterator[None]:
     """A socket in an unknown directory is accepted, and its removal is not noticed (seed 3195)."""
     with patch.object(Discovery, "has_parent", lambda self, path: True):
         yield
 
 
 @contextmanager
-def give_away_the_path_of_who_is_not_let_go() -> Iterator[None]:
+def reuse_a_path_before_its_deregistration() -> Iterator[None]:
     """After a crash of the reconciler no actor waits for one whose handler hangs (seeds 1610 and 2420)."""
     with patch.object(Registrations, "end_to_wait_for", lambda self, path: None):
         yield
 
 
 @contextmanager
-def show_for_ever_who_crashed_when_it_was_gone() -> Iterator[None]:
-    """A registration that crashes when its socket is gone is shown for ever (seed 1191)."""
+def show_a_crashed_registration_for_ever() -> Iterator[None]:
+    """A registration that crashes after its socket was removed is shown for ever (seed 1191)."""
 
     def silent(message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
         if isinstance(message, m.RegistrationEnded) and message.crashed:

@@ -162,14 +162,14 @@ def notify_before_registering() -> Iterator[None]:
 
 
 @contextmanager
-def show_the_dead() -> Iterator[None]:
+def show_gone_sockets() -> Iterator[None]:
     """The view keeps every fifth socket that is gone."""
     with shown_states(lambda change: change.state is StateName.GONE and change.generation % 5 == 0):
         yield
 
 
 @contextmanager
-def tell_no_roles() -> Iterator[None]:
+def show_no_roles() -> Iterator[None]:
     """Roles are never shown: every instance counts as active."""
 
     def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
@@ -187,7 +187,7 @@ def leave_connections_open() -> Iterator[None]:
 
 
 @contextmanager
-def one_hangs_all_wait() -> Iterator[None]:
+def serve_one_ask_at_a_time() -> Iterator[None]:
     """A handler serves one call at a time, for all names together."""
     with handler_actors(handler=OneAtATime):
         yield
@@ -227,27 +227,31 @@ NEW = (
     Planted(admit_two_of_one_name, 3, (168, 169, 171)),
     Planted(register_without_validating, 0, (199,)),
     Planted(notify_before_registering, 0, (199,)),
-    Planted(show_the_dead, 0, (176, 177, 178, 179, 180)),
-    Planted(tell_no_roles, 1, (193, 199)),
+    Planted(show_gone_sockets, 0, (176, 177, 178, 179, 180)),
+    Planted(show_no_roles, 1, (193, 199)),
     Planted(leave_connections_open, 0, (189, 190, 192)),
-    Planted(one_hangs_all_wait, 1, (162, 165, 167, 198)),
+    Planted(serve_one_ask_at_a_time, 1, (162, 165, 167, 198)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.
 OLD = (
-    Planted(old_bugs.look_for_ever, 5, (12, 14, 17)),
-    Planted(old_bugs.show_what_vanished_meanwhile, 10, (34, 86, 87, 99)),
+    Planted(old_bugs.look_again_without_a_pause, 5, (12, 14, 17)),
+    Planted(old_bugs.show_sockets_gone_during_a_restart, 10, (34, 86, 87, 99)),
     Planted(old_bugs.crash_while_cancelled, 94, (40, 43, 51, 55, 56)),
-    Planted(old_bugs.lose_what_waits_in_lanes, 136, (140, 141, 170)),
-    Planted(old_bugs.leave_a_validation_behind, 1, (110, 116, 121)),
-    Planted(old_bugs.give_a_deregistration_up, 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
+    Planted(old_bugs.lose_waiting_asks, 136, (140, 141, 170)),
+    Planted(old_bugs.keep_a_superseded_validation, 1, (110, 116, 121)),
+    Planted(old_bugs.abandon_a_deregistration, 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
     Planted(
-        old_bugs.forget_what_could_not_be_seen, 982, (3, 29, 40, 72, 80, 87, 89, 107, 130, 134, 137, 152, 166, 172, 190)
+        old_bugs.forget_events_when_a_look_fails,
+        982,
+        (3, 29, 40, 72, 80, 87, 89, 107, 130, 134, 137, 152, 166, 172, 190),
     ),
-    Planted(old_bugs.take_what_no_directory_has, 3195, (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199)),
-    Planted(old_bugs.give_away_the_path_of_who_is_not_let_go, 2420, (80, 104, 105, 113, 114, 117, 118)),
     Planted(
-        old_bugs.show_for_ever_who_crashed_when_it_was_gone,
+        old_bugs.accept_a_socket_without_its_directory, 3195, (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199)
+    ),
+    Planted(old_bugs.reuse_a_path_before_its_deregistration, 2420, (80, 104, 105, 113, 114, 117, 118)),
+    Planted(
+        old_bugs.show_a_crashed_registration_for_ever,
         1191,
         (20, 44, 61, 105, 110, 119, 120, 132, 141, 143, 146, 153, 154),
     ),

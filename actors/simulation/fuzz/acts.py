@@ -60,7 +60,7 @@ class Acts:
     # --- plugins ------------------------------------------------------------------------------------------------------
 
     def change_plugin(self, act: Act, chance: random.Random) -> None:
-        """A plugin comes, goes, restarts or is moved; or its socket is touched."""
+        """Start, stop, restart or move a plugin, or touch its socket."""
         path = self._node.path(chance.choice(SOCKETS))
         plugin = self._plugs.by_path.get(path)
         if plugin is None:
@@ -89,14 +89,14 @@ class Acts:
         if act is not Act.TOUCH:
             self._plugs.faulty.add(path)
             if self._node.directory.dropping_events or self._node.directory.delaying_events:
-                # With its inode used again, and no event that tells, it is the same socket with other attributes.
+                # A new socket with the old inode, and no event, looks like the old one with other attributes.
                 self._backoff.touched(path)
 
     def _plug(self, path: str, chance: random.Random) -> None:
         if self._node.directory.exists(path):
             self._node.directory.unlink(path)
         if not (self._node.directory.dropping_events or self._node.directory.delaying_events):
-            # Else it may still be taken for the one that was there before.
+            # Otherwise the daemon may still take it for the plugin that was there before.
             self._plugs.faulty.discard(path)
         listening = chance.random() < 0.9 or Fault.PLUGINS not in self._faults
         self._plugs.adopt(path, self._node.plug(path, self._fake(path, chance), listening=listening))
@@ -142,7 +142,7 @@ class Acts:
         return fake
 
     def disturb(self, act: Act, chance: random.Random) -> None:
-        """Connections break, trickle or are not to be had."""
+        """Break connections, slow them down, or refuse them."""
         if act is Act.EXHAUST:
             self._node.network.exhausted = chance.randrange(1, 4)
             return
@@ -170,7 +170,7 @@ class Acts:
         assert isinstance(plugin.plugin, FakePlugin)
         fake = plugin.plugin
         parked = fake.error.status is Status.UNIMPLEMENTED
-        # Conversations that are under way are with the old one.
+        # Conversations that are under way use the old object.
         fake.get_info_fails = fake.notify_fails = 0
         fake.hang = fake.die = None
         fake.delay = 0.0
@@ -179,14 +179,14 @@ class Acts:
         if not plugin.alive:
             plugin.listen()
         if parked:
-            # It is not tried again before it changes, or somebody asks (behaviour 28).
+            # The daemon does not try it again before its socket changes or a retry is asked for (behaviour 28).
             self._node.directory.chmod(path)
             self._backoff.touched(path)
 
     # --- files, events and scans --------------------------------------------------------------------------------------
 
     def change_files(self, act: Act, chance: random.Random) -> None:
-        """Clutter comes, or directories go."""
+        """Add files that are no sockets, or remove directories."""
         directory = self._node.directory
         match act:
             case Act.CLUTTER:
@@ -216,7 +216,7 @@ class Acts:
             self._plugs.by_path.pop(other).crash()
 
     def disturb_events(self, act: Act, chance: random.Random) -> None:
-        """Events are lost or late, or watches end."""
+        """Drop or delay events, or end watches."""
         directory = self._node.directory
         match act:
             case Act.DROP_EVENTS:
@@ -224,8 +224,8 @@ class Acts:
                     directory.resume_events()
                 else:
                     directory.drop_events()
-                # The kernel says when it loses events. Where it does not, a socket that is replaced by one with its
-                # inode cannot be told from one whose attributes changed.
+                # The kernel reports that it lost events. Where it does not, a socket that is replaced by one with its
+                # inode looks like one whose attributes changed.
                 directory.reuse_inodes = not directory.dropping_events
                 self._sentinels.grant_grace(12.0)
             case Act.DELAY_EVENTS:
@@ -238,14 +238,14 @@ class Acts:
                 if directory.dropping_events:
                     return
                 directory.drop_events()
-                # What happens here is lost, and recovered from at once, since the overflow is told.
+                # The events of what happens here are lost; the overflow is reported, so the daemon recovers at once.
                 self._sentinels.change()
                 self.change_plugin(Act.RESTART, chance)
                 directory.resume_events()
                 directory.overflow()
             case Act.LOSE_WATCH:
                 path = self._node.path(chance.choice(("", *DIRECTORIES))).rstrip("/")
-                # The kernel never loses the word that a watch ended, unless it says that it lost something.
+                # The kernel never loses the event that a watch ended, unless it reports that it lost events.
                 if directory.exists(path) and not directory.dropping_events:
                     directory.lose_watch(path)
                     self._sentinels.grant_grace(12.0)
@@ -256,7 +256,7 @@ class Acts:
                 self._sentinels.grant_grace(32.0)
 
     def fail_scans(self, act: Act, chance: random.Random) -> None:
-        """Scans or looks fail, or no longer do."""
+        """Let scans or looks fail, or succeed again."""
         directory = self._node.directory
         errors = directory.scan_errors if act is Act.SCAN_ERROR else directory.look_errors
         self._sentinels.grant_grace(32.0)

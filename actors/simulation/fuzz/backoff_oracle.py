@@ -49,11 +49,11 @@ class BackoffOracle:
         self._unseen: set[str] = set()
 
     def forget(self) -> None:
-        """The daemon ended."""
+        """Forget all tries: the daemon ended."""
         self._tries.clear()
 
     def retriggered(self, path: str | None = None) -> None:
-        """``path``, or any, was told to try at once; its count may begin anew."""
+        """A retry of ``path``, or of any path, was asked for: it may try at once, and its count may begin anew."""
         self._last_trigger[path] = trio.current_time()
         for other, tries in self._tries.items():
             if path in (None, other):
@@ -63,7 +63,7 @@ class BackoffOracle:
         return trio.current_time() in (self._last_trigger.get(None), self._last_trigger.get(path))
 
     def freed(self, name: str) -> None:
-        """An instance of ``name`` is gone: who was refused because of it may try at once."""
+        """An instance of ``name`` is gone: plugins that were refused because of it may try at once."""
         for tries in self._tries.values():
             if tries.last is not None and tries.last.name == name:
                 tries.retriggered = True
@@ -77,7 +77,7 @@ class BackoffOracle:
                 tries.touched, tries.resets = True, 2
 
     def dialed(self, path: str) -> None:
-        """Somebody tries to connect."""
+        """The daemon tries to connect."""
         tries, now = self._tries.get(path), trio.current_time()
         if (
             tries is None
@@ -91,15 +91,15 @@ class BackoffOracle:
             # Whether another generation does so is known as soon as it is shown.
             tries.early = tries.until - now
 
-    def shown(self, status: PluginStatus, *, owing: bool) -> None:
-        """A state is shown; ``owing`` says that the plugin was registered, and is to be notified."""
+    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
+        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
         tries = self._tries.get(status.socket)
         if tries is None or tries.generation != status.generation:
             before = tries
             self._left(before)
             tries = self._tries[status.socket] = _Tries(status.generation)
             if before is not None:
-                # What was told while the older one was there may reach this one.
+                # A retry that was asked for while the older one was there may reach this one.
                 tries.retriggered, tries.resets, tries.touched = before.retriggered, before.resets, before.touched
             elif status.socket in self._unseen:
                 tries.touched, tries.resets = True, 2
@@ -118,15 +118,15 @@ class BackoffOracle:
             return
         match status.state:
             case StateName.DIALING:
-                if not owing:
+                if not to_notify:
                     tries.dials += 1
                 if tries.early is not None and not tries.retriggered:
                     self._violated("backoff", f"{status.socket} is dialed {tries.early:.6f} s before its next try")
                 tries.early = None
-                # What was told in this instant may have come after this dial began, and is obeyed when that has failed.
+                # A retry in this instant may have come after this dial began; it takes effect when the dial has failed.
                 tries.until, tries.retriggered = None, self._retriggered_just_now(status.socket)
             case StateName.WAITING | StateName.STALE:
-                self._waits(tries, status, owing=owing)
+                self._waits(tries, status, to_notify=to_notify)
             case StateName.REGISTERED | StateName.LEAVING | StateName.PARKED:
                 # What follows may go on from what was before, or begin anew.
                 tries.notify_waits = 0
@@ -136,13 +136,13 @@ class BackoffOracle:
                 tries.until = None
 
     def _left(self, tries: _Tries | None) -> None:
-        """Another generation is at the path, or none: if the one before had its name, others may have it now."""
+        """Another generation is at the path, or none: the name of the one before may be free now."""
         last = None if tries is None else tries.last
         if last is not None and last.state is StateName.VALIDATING and last.name is not None:
             self.freed(last.name)
 
-    def _waits(self, tries: _Tries, status: PluginStatus, *, owing: bool) -> None:
-        if owing:
+    def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
+        if to_notify:
             tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
             failures = tries.notify_waits
         else:
@@ -157,6 +157,6 @@ class BackoffOracle:
             self._violated("backoff", f"{status.socket} waits for nothing")
             return
         delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
-        longest = self._backoff.cap if owing else rule
+        longest = self._backoff.cap if to_notify else rule
         if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
             self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")

@@ -117,7 +117,11 @@ class DaemonActs:
                 return  # A stop deregisters nothing (behaviour 42).
         if scope.cancelled_caught:
             self._trace.violated("answers", f"a handler was not removed in {REMOVAL_BOUND:g} s")
-        elif left := [path for path, owing in self._oracle.owing.items() if owing.taken and not owing.orphan]:
+        elif left := [
+            path
+            for path, registration in self._oracle.registrations.items()
+            if registration.succeeded and not registration.orphan
+        ]:
             self._trace.violated("view", f"a handler was removed with {left}")
         if self._removal is not None:
             self._removal.set()

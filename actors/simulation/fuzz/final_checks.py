@@ -29,7 +29,7 @@ from .trace import Trace
 CONVERGED: Final = 640.0
 #: Seconds for which it must stay so.
 STAYS: Final = 25.0
-#: Seconds until all is let go after the last socket was removed: events are heard and handlers are well.
+#: Seconds until all is deregistered after the last socket was removed; events arrive and handlers are well.
 EMPTY: Final = 5.0
 
 
@@ -72,10 +72,12 @@ class FinalChecks:
             for path, generation in shown.items()
             if path in taken and taken[path].generation != generation
         ]
-        found += [f"{path} has a pending deregistration" for path in sorted(self._oracle.owing.keys() - taken.keys())]
+        found += [
+            f"{path} has a pending deregistration" for path in sorted(self._oracle.registrations.keys() - taken.keys())
+        ]
         there = self._node.directory.sockets(self._node.root)
         found += [f"{path} has an actor, and is not there" for path in self._node.actors() if path not in there]
-        # Also what is not valid: it is found as late as anything else where the root is looked at by backoff.
+        # Also what is not valid: it is found late where scans of the root failed and are repeated by backoff.
         found += [f"{path} is there, and not shown" for path in sorted(there.keys() - self._node.statuses.keys())]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
         if self._policy is InstancePolicy.REJECT:
@@ -87,7 +89,7 @@ class FinalChecks:
         return found
 
     async def _check_view(self) -> None:
-        """The status view, asked for, equals the truth: states, generations, names, and who is active."""
+        """The status view, asked for, equals the truth: states, generations, names, and which plugins are active."""
         taken = self._oracle.registered()
         snapshot = await self._node.snapshot()
         streamed = {path: status.state for path, status in self._node.statuses.items()}
@@ -127,7 +129,7 @@ class FinalChecks:
 
     def leftovers(self) -> list[str]:
         """What is left though every plugin is gone."""
-        found = [f"{path} is held by a handler" for path in sorted(self._oracle.owing)]
+        found = [f"{path} is held by a handler" for path in sorted(self._oracle.registrations)]
         found += [
             f"{path} is shown as {status.state}"
             for path, status in sorted(self._node.statuses.items())

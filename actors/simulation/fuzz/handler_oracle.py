@@ -21,18 +21,18 @@ from ..scheduling import EPSILON
 
 
 @attrs.define(eq=False)
-class Owing:
+class Registration:
     """A Register that was asked, and whose Deregister has not ended."""
 
     handler: int
     plugin: Plugin
     #: Register returned without an error.
-    taken: bool = False
+    succeeded: bool = False
     #: When Deregister began.
-    leaving_since: float | None = None
-    #: How often who is at the path was told that it is registered: a newer plugin may get the older one's word.
+    deregistering_since: float | None = None
+    #: How often each plugin at the path was notified: a newer plugin may get the older one's notification.
     notified: Counter[object] = attrs.field(init=False, factory=Counter)
-    #: An actor crashed that knew of it: it may be let go later than else, or twice.
+    #: An actor that knew of it crashed: it may be deregistered late, or twice.
     orphan: bool = False
 
 
@@ -70,18 +70,18 @@ class HandlerOracle:
         self.freed = freed
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
         self.sees_all = sees_all
-        #: In which generation a plugin was first told that it is registered, by path and plugin.
+        #: The generation in which a plugin was first notified, by path and plugin.
         self._generations: dict[tuple[str, object], int] = {}
-        self.owing: dict[str, Owing] = {}
+        self.registrations: dict[str, Registration] = {}
         self.under_way: list[UnderWay] = []
         #: The generations whose last Validate succeeded, and with which handler, by path.
         self._validated: dict[str, tuple[int, int]] = {}
         #: Paths that are shown as leaving though nothing else is under way for their name, and since when.
         self._leaving: dict[str, float] = {}
-        #: Registers whose Deregister was asked of nobody who answered, because an actor crashed.
-        self._orphans: list[Owing] = []
+        #: Registrations whose Deregister may come again, because an actor crashed.
+        self._orphans: list[Registration] = []
         #: When the last Deregister of a path ended; and paths whose registration crashed, perhaps before a Register.
-        self._let_go: dict[str, float] = {}
+        self._deregistered: dict[str, float] = {}
         self._crashed: set[str] = set()
         self._handlers_made = 0
 
@@ -91,21 +91,21 @@ class HandlerOracle:
         return WatchedHandler(self._handlers_made, self._policy, self)
 
     def orphan(self, path: str | None = None) -> None:
-        """An actor crashed that was to see to ``path``, or to all: what it asked of a handler may come late, or twice.
+        """The actor of ``path``, or one that serves all paths, crashed: a Deregister may come late, or twice.
 
         Until the reconciler's grace is over, and longer, a handler that hangs keeps the asks of a crashed one waiting.
         """
         if path is not None:
             self._crashed.add(path)
-        for other, owing in self.owing.items():
+        for other, registration in self.registrations.items():
             if path in (None, other):
-                owing.orphan = True
+                registration.orphan = True
 
     def forget(self) -> None:
-        """The daemon ended: what its handlers had went with it, but for words that are on their way."""
+        """Forget all registrations: the daemon ended. Notifications that were sent may still arrive."""
         now = trio.current_time()
-        self._let_go = {path: now for path, owing in self.owing.items() if owing.taken}
-        self.owing.clear()
+        self._deregistered = {path: now for path, registration in self.registrations.items() if registration.succeeded}
+        self.registrations.clear()
         self.under_way.clear()
         self._validated.clear()
         self._leaving.clear()
@@ -114,8 +114,12 @@ class HandlerOracle:
         self._generations.clear()
 
     def registered(self) -> dict[str, Plugin]:
-        """What handlers hold now, by path."""
-        return {path: owing.plugin for path, owing in self.owing.items() if owing.taken and owing.leaving_since is None}
+        """Return the plugins that are registered now, by path."""
+        return {
+            path: registration.plugin
+            for path, registration in self.registrations.items()
+            if registration.succeeded and registration.deregistering_since is None
+        }
 
     # --- the calls ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ class HandlerOracle:
         self._check_alone(handler, ask, plugin)
         match ask:
             case "validate":
-                self._check_owes_nothing(ask, plugin)
+                self._check_deregistered(ask, plugin)
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)
@@ -142,22 +146,22 @@ class HandlerOracle:
         self.under_way.remove(call)
         plugin, path = call.plugin, call.plugin.socket
         self._trace.line("handler", call.handler, call.ask, plugin.name, path, "ok" if ok else "failed")
-        owing = self.owing.get(path)
+        registration = self.registrations.get(path)
         match call.ask:
             case "validate":
                 if ok:
                     self._validated[path] = (plugin.generation, call.handler)
             case "register":
-                if owing is not None and owing.plugin == plugin:
-                    owing.taken = ok
+                if registration is not None and registration.plugin == plugin:
+                    registration.succeeded = ok
             case "deregister":
-                if owing is not None and owing.plugin == plugin and cut_off:
-                    owing.leaving_since = None  # The handler actor crashed, and asks again.
-                elif owing is not None and owing.plugin == plugin:
-                    del self.owing[path]
-                    self._let_go[path] = trio.current_time()
-                    if owing.orphan:
-                        self._orphans.append(owing)
+                if registration is not None and registration.plugin == plugin and cut_off:
+                    registration.deregistering_since = None  # The handler actor crashed, and asks again.
+                elif registration is not None and registration.plugin == plugin:
+                    del self.registrations[path]
+                    self._deregistered[path] = trio.current_time()
+                    if registration.orphan:
+                        self._orphans.append(registration)
 
     def _check_alone(self, handler: int, ask: Ask, plugin: Plugin) -> None:
         for call in self.under_way:
@@ -169,65 +173,76 @@ class HandlerOracle:
                 self._trace.violated("one-per-path", f"{ask} of {plugin.socket} begins during its {call.ask}")
 
     def _is_orphan(self, call: UnderWay) -> bool:
-        owing = self.owing.get(call.plugin.socket)
-        orphans = self._orphans if owing is None else (*self._orphans, owing)
+        registration = self.registrations.get(call.plugin.socket)
+        orphans = self._orphans if registration is None else (*self._orphans, registration)
         return any(orphan.orphan and orphan.plugin == call.plugin for orphan in orphans)
 
-    def _check_owes_nothing(self, ask: Ask, plugin: Plugin) -> None:
-        owing = self.owing.get(plugin.socket)
-        if owing is None or owing.orphan:
+    def _check_deregistered(self, ask: Ask, plugin: Plugin) -> None:
+        registration = self.registrations.get(plugin.socket)
+        if registration is None or registration.orphan:
             return
         self._trace.violated(
             "order",
             f"{ask} of {plugin.socket} generation {plugin.generation}, and generation "
-            f"{owing.plugin.generation} was not deregistered",
+            f"{registration.plugin.generation} was not deregistered",
         )
 
     def _register_began(self, handler: int, plugin: Plugin) -> None:
         path = plugin.socket
-        self._check_owes_nothing("register", plugin)
+        self._check_deregistered("register", plugin)
         if self._validated.pop(path, None) != (plugin.generation, handler):
             self._trace.violated("order", f"register of {path} generation {plugin.generation} was not validated")
-        for other, owing in self.owing.items():
-            if other == path or owing.plugin.name != plugin.name:
+        for other, registration in self.registrations.items():
+            if other == path or registration.plugin.name != plugin.name:
                 continue
             now = trio.current_time()
-            if owing.orphan:
+            if registration.orphan:
                 continue
             if self._leaving.get(other, now) < now:
                 self._trace.violated("unregister-first", f"register of {path} before the deregister of {other}")
-            elif self._policy is InstancePolicy.REJECT and owing.leaving_since is None:
+            elif self._policy is InstancePolicy.REJECT and registration.deregistering_since is None:
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
-        if path in self.owing:
-            # Taken out first: those that are held are in the order of their registration.
-            self._orphans.append(self.owing.pop(path))
-        self.owing[path] = Owing(handler, plugin)
+        if path in self.registrations:
+            # Removed first: the entries are in the order of their registration.
+            self._orphans.append(self.registrations.pop(path))
+        self.registrations[path] = Registration(handler, plugin)
 
     def _deregister_began(self, handler: int, plugin: Plugin) -> None:
-        owing = self.owing.get(plugin.socket)
+        registration = self.registrations.get(plugin.socket)
         self._leaving.pop(plugin.socket, None)
-        if owing is None and plugin.socket in self._crashed:
+        if registration is None and plugin.socket in self._crashed:
             self._crashed.discard(plugin.socket)
             return  # Its successor cannot know whether it had asked to register.
-        if any(orphan.plugin == plugin for orphan in self._orphans) or (owing is not None and owing.orphan):
-            if owing is not None and owing.plugin == plugin:
-                owing.leaving_since = trio.current_time()
+        if any(orphan.plugin == plugin for orphan in self._orphans) or (
+            registration is not None and registration.orphan
+        ):
+            if registration is not None and registration.plugin == plugin:
+                registration.deregistering_since = trio.current_time()
             return
-        if owing is None or owing.plugin != plugin or owing.handler != handler or owing.leaving_since is not None:
+        if (
+            registration is None
+            or registration.plugin != plugin
+            or registration.handler != handler
+            or registration.deregistering_since is not None
+        ):
             self._trace.violated(
                 "order", f"deregister of {plugin.socket} generation {plugin.generation}, which is not pending"
             )
         else:
-            owing.leaving_since = trio.current_time()
+            registration.deregistering_since = trio.current_time()
 
     # --- what else is seen --------------------------------------------------------------------------------------------
 
     def shown(self, status: PluginStatus) -> None:
         """A state was shown: one that leaves must be deregistered at once, where nothing else is under way."""
-        owing = self.owing.get(status.socket)
-        if status.state is not StateName.LEAVING or owing is None or owing.leaving_since is not None:
+        registration = self.registrations.get(status.socket)
+        if (
+            status.state is not StateName.LEAVING
+            or registration is None
+            or registration.deregistering_since is not None
+        ):
             self._leaving.pop(status.socket, None)
-        elif all(call.plugin.name != owing.plugin.name for call in self.under_way):
+        elif all(call.plugin.name != registration.plugin.name for call in self.under_way):
             self._leaving.setdefault(status.socket, trio.current_time())
 
     def received(self, path: str, plugin: object, call: Call, *, well: bool) -> None:
@@ -241,17 +256,23 @@ class HandlerOracle:
         self._trace.line("told", path, "registered" if registered else "refused")
         if not registered:
             return
-        owing, now = self.owing.get(path), trio.current_time()
-        if owing is None and self._let_go.get(path) == now:
-            return  # The word was on its way.
-        if owing is None or not owing.taken or (owing.leaving_since is not None and owing.leaving_since < now):
+        registration, now = self.registrations.get(path), trio.current_time()
+        if registration is None and self._deregistered.get(path) == now:
+            return  # The notification was sent before.
+        if (
+            registration is None
+            or not registration.succeeded
+            or (registration.deregistering_since is not None and registration.deregistering_since < now)
+        ):
             self._trace.violated("order", f"{path} was told that it is registered, and it is not")
         else:
-            owing.notified[plugin] += 1
-            if owing.notified[plugin] > 1 and well:
-                self._trace.violated("order", f"{path} was told {owing.notified[plugin]} times that it is registered")
-            generation = self._generations.setdefault((path, plugin), owing.plugin.generation)
-            if self.sees_all and well and generation != owing.plugin.generation:
+            registration.notified[plugin] += 1
+            if registration.notified[plugin] > 1 and well:
+                self._trace.violated(
+                    "order", f"{path} was told {registration.notified[plugin]} times that it is registered"
+                )
+            generation = self._generations.setdefault((path, plugin), registration.plugin.generation)
+            if self.sees_all and well and generation != registration.plugin.generation:
                 self._trace.violated("order", f"{path} is well, and was registered anew for nothing")
 
 

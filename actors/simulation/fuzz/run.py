@@ -137,7 +137,7 @@ class _Simulation:
         self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, sees_all=sees_all)
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(config, trace, self._oracle, self._backoff, handlers={TYPE: self._handler})
-        self._sentinels = Sentinels(self.node, trace.violated, self._oracle.owing)
+        self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
         self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, faults)
 

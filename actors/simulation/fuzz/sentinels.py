@@ -16,7 +16,7 @@ from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from ..scheduling import EPSILON
 
-#: Virtual seconds within which a sentinel is registered, or let go, unless the whole node is in trouble.
+#: Virtual seconds within which a sentinel is registered, or deregistered, unless the whole node is disturbed.
 BOUND: Final = 1.0
 #: Seconds that the node may take after its trouble is over: a rescan, or the longest pause of a watcher.
 RECOVERY: Final = 32.0
@@ -26,21 +26,21 @@ MOST: Final = 2
 
 @attrs.define(eq=False)
 class Sentinels:
-    """Those that are there, those that are to be registered, and those that are to be let go."""
+    """The sentinels that are there, and those that the daemon must register or deregister."""
 
     _node: SimulatedNode
     _violated: Callable[[str, str], None]
     #: The paths whose plugin is registered with a handler, or is being deregistered.
     _registered: Collection[str]
     plugs: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
-    #: Since when they were to be registered, or to be let go.
+    #: When they started or stopped.
     _coming: dict[str, float] = attrs.field(init=False, factory=dict)
     _going: dict[str, float] = attrs.field(init=False, factory=dict)
     _grace_until: float = attrs.field(init=False, default=0.0)
     _number: int = attrs.field(init=False, default=0)
 
     def change(self) -> None:
-        """One more comes, and the oldest goes if there are many."""
+        """Start one more, and stop the oldest if there are many."""
         self._number += 1
         path = self._node.path(f"sentinel-{self._number}.sock")
         self.plugs[path] = self._node.plug(path, FakePlugin("Colour", f"sentinel-{self._number}"))
@@ -68,7 +68,7 @@ class Sentinels:
         self.give_up()
 
     def look(self, disturbed: bool) -> None:
-        """See whether all came and went in time."""
+        """Check that all were registered and deregistered in time."""
         now = trio.current_time()
         if disturbed:
             self._grace_until = max(self._grace_until, now + RECOVERY)
@@ -79,7 +79,7 @@ class Sentinels:
         for path, since in tuple(self._going.items()):
             times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
             there = path in self._registered or self._node.status(path) is not None
-            # One that a daemon never saw needs no letting go.
+            # One that no daemon ever saw needs no Deregister.
             if self._judge("let go", path, since, None if there else max(times[-1:], default=since)):
                 del self._going[path]
 

@@ -43,7 +43,7 @@ class WatchedNetwork(MemoryNetwork):
 
 
 class WatchedNode(SimulatedNode):
-    """A simulated node that tells its trace and its oracles what is shown, and counts crashes."""
+    """A simulated node that reports crashes and what is shown to the trace and the oracles."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class WatchedNode(SimulatedNode):
             self.trace.violated("crash", f"{kind}: {error!r}: {[repr(leaf) for leaf in leaves(error)]}")
 
     def record(self, change: m.PluginChanged) -> None:
-        """Show the change to the oracles first."""
+        """Record one change, after the oracles have checked it."""
         status = change.plugin
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        self._backoff.shown(status, owing=self._must_be_notified(status))
+        self._backoff.shown(status, to_notify=self._must_be_notified(status))
         self._oracle.shown(status)
         super().record(change)
 
