@@ -1,4 +1,4 @@
-"""A name that begins with an underscore is used in its own module alone."""
+"""A name that begins with an underscore is used only in its own module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = sorted(
 )
 #: Public in spite of their names: methods of named tuples, and a function of the standard library.
 PUBLIC = {"_replace", "_asdict", "_exit"}
-#: Module, private name: why it may be used there.
+#: Module and private name: the reason why it may be used there.
 ALLOWED = {
     ("actors/pytest_plugin.py", "_force_trio_fixture"): "pytest-trio's mark of a fixture that it is to run in any mode",
     ("actors/pytest_plugin.py", "_fixtureinfo"): "pytest's only account of the fixtures of a test at collection",

@@ -16,7 +16,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import STEPS, asked, at, refused_at, registered_at, told_no, told_yes
+from plugind.tests.actors.timelines import STEPS, asked, at, notified_error, notified_ok, refused_at, registered_at
 
 
 def red(*versions: str) -> FakePlugin:
@@ -216,7 +216,7 @@ async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: 
         second = node.plug("second.sock", red())
         await trio.sleep_until(20.0)
         assert node.timeline("second.sock")[:6] == [*refused_at(0.0), (0.0, "waiting"), (0.5, "dialing")]
-        assert second.calls[:2] == [asked(0.0), told_no(0.0, error)]
+        assert second.calls[:2] == [asked(0.0), notified_error(0.0, error)]
         assert node.history("second.sock")[-1].next_try == 31.5
         before = len(node.timeline("second.sock"))
         first.stop()
@@ -308,7 +308,7 @@ async def test_a_handler_that_hangs_is_cancelled_at_its_deadline_and_delays_no_o
             *at(120.0, "notifying", "leaving", "waiting"),
             *registered_at(120.5),
         ]
-        assert stuck.calls == [asked(0.0), told_no(120.0, error), asked(120.5), told_yes(120.5)]
+        assert stuck.calls == [asked(0.0), notified_error(120.0, error), asked(120.5), notified_ok(120.5)]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), BaseExceptionGroup("many", [SystemExit(1)])])
@@ -379,7 +379,7 @@ async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojum
         await node.settled()
         assert node.timeline("a.sock")[12:] == registered_at(1.0)
         assert second.asked() == ["validate", "register"]
-        assert csi.calls == [asked(0.0), told_yes(0.0)]
+        assert csi.calls == [asked(0.0), notified_ok(0.0)]
 
 
 async def test_removing_a_handler_waits_for_a_register_in_progress(autojump_clock: MockClock) -> None:

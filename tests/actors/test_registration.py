@@ -21,7 +21,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import asked, at, refused_at, registered_at, told_no, told_yes
+from plugind.tests.actors.timelines import asked, at, notified_error, notified_ok, refused_at, registered_at
 
 UNIMPLEMENTED = GRPCError(Status.UNIMPLEMENTED, "unknown method")
 
@@ -48,7 +48,7 @@ async def test_a_handler_validates_and_registers_before_the_plugin_is_notified(
         await node.settled()
         for socket, plugin in zip(sockets, plugins, strict=True):
             assert node.timeline(socket) == registered_at(0.0)
-            assert plugin.calls == [asked(0.0), told_yes(0.0)]
+            assert plugin.calls == [asked(0.0), notified_ok(0.0)]
             assert handler.asked(socket) == ["validate", "register"]
 
 
@@ -89,7 +89,7 @@ async def test_one_connection_carries_the_whole_conversation_and_is_closed(autoj
 
 
 async def test_sockets_that_exist_before_the_start_are_registered(autojump_clock: MockClock) -> None:
-    """plugin_watcher_test TestPluginRegistrationAtKubeletStart: ten sockets there before the start are found."""
+    """plugin_watcher_test TestPluginRegistrationAtKubeletStart: ten sockets that exist before the start are found."""
     node = SimulatedNode()
     for number in range(10):
         node.plug(f"{number}.sock", csi(f"{number}.example.com"))
@@ -190,7 +190,7 @@ async def test_a_socket_without_a_listener_is_stale_after_the_grace_and_retried_
 
 
 async def test_a_stale_socket_that_is_touched_is_dialed_at_once(autojump_clock: MockClock) -> None:
-    """Behaviours 3 and 15: looked at again on any event."""
+    """Behaviours 3 and 15: any event causes another try."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(), listening=False)
         await trio.sleep_until(9.0)
@@ -243,7 +243,7 @@ async def test_a_silent_plugin_is_retried_with_doubling_delays_up_to_the_cap(aut
 
 
 async def test_a_plugin_that_fails_twice_is_registered_on_the_third_try(autojump_clock: MockClock) -> None:
-    """Behaviours 23, 25 and 28: reason, attempt and next try are shown; the plugin is not told of a failed GetInfo."""
+    """Behaviours 23, 25 and 28: reason, attempt and next try are shown; a failed GetInfo is not notified."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(get_info_fails=2))
         await node.settled()
@@ -258,11 +258,11 @@ async def test_a_plugin_that_fails_twice_is_registered_on_the_third_try(autojump
             "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, "
             "err: UNAVAILABLE: this fake refuses"
         )
-        assert plugin.calls == [asked(0.0), asked(0.5), asked(1.5), told_yes(1.5)]
+        assert plugin.calls == [asked(0.0), asked(0.5), asked(1.5), notified_ok(1.5)]
 
 
 async def test_a_recreated_socket_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
-    """Behaviour 24: backoff is per generation, and gone with what vanished."""
+    """Behaviour 24: backoff is per generation, and ends with it."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(get_info_fails=math.inf))
         await trio.sleep_until(10.0)
@@ -277,7 +277,7 @@ async def test_a_recreated_socket_starts_with_a_fresh_backoff(autojump_clock: Mo
 
 
 async def test_a_plugin_without_the_method_is_parked_for_its_generation(autojump_clock: MockClock) -> None:
-    """Behaviour 28, fault 71: UNIMPLEMENTED is terminal, and not asked for ever."""
+    """Behaviour 28, fault 71: UNIMPLEMENTED is terminal, and GetInfo is not repeated."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(get_info_fails=1, error=UNIMPLEMENTED))
         await trio.sleep_until(1000.0)
@@ -309,7 +309,7 @@ async def test_a_plugin_without_the_method_is_parked_for_its_generation(autojump
 async def test_a_plugin_with_unacceptable_info_is_notified_of_the_reason(
     autojump_clock: MockClock, plugin: FakePlugin, reason: str
 ) -> None:
-    """Faults 42, 51 and 73: refused before any handler sees it, told, and retried."""
+    """Faults 42, 51 and 73: refused before any handler is called, notified, and retried."""
     handler = FakeHandler()
     error = f"RegisterPlugin error -- plugin validation failed with err: {reason}"
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -317,17 +317,17 @@ async def test_a_plugin_with_unacceptable_info_is_notified_of_the_reason(
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == at(0.0, "dialing", "asking-info", "notifying", "waiting")
         assert node.history("a.sock")[-1].reason == error
-        assert plugged.calls == [asked(0.0), told_no(0.0, error)]
+        assert plugged.calls == [asked(0.0), notified_error(0.0, error)]
         assert handler.calls == []
 
 
-# --- the handler says no ----------------------------------------------------------------------------------------------
+# --- refusals by a handler --------------------------------------------------------------------------------------------
 
 
 async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handler_is_added(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 29, fault 74: the reference's words; parked until such a handler is added, then tried at once."""
+    """Behaviour 29, fault 74: the message of the reference; parked until a handler is added, then tried at once."""
     error = "RegisterPlugin error -- no handler registered for plugin type: Colour at socket /plugins/a.sock"
     handler = FakeHandler()
     async with SimulatedNode() as node:
@@ -336,7 +336,7 @@ async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handle
         await trio.sleep_until(500.0)
         assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "parked")]
         assert node.history("a.sock")[-1].reason == error
-        assert plugin.calls == [asked(0.0), told_no(0.0, error)]
+        assert plugin.calls == [asked(0.0), notified_error(0.0, error)]
         await node.supervisor.add_handler("Colour", handler)
         await node.settled()
         assert node.timeline("a.sock")[5:] == registered_at(500.0)
@@ -358,7 +358,7 @@ async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_th
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "waiting")]
         assert node.history("a.sock")[-1].reason == error
-        assert plugin.calls == [asked(0.0), told_no(0.0, error)]
+        assert plugin.calls == [asked(0.0), notified_error(0.0, error)]
         assert isinstance(plugin.plugin, FakePlugin)
         plugin.plugin.versions = ["1.5.0"]
         await node.settled()
@@ -376,7 +376,7 @@ async def test_a_failed_register_is_notified_rolled_back_and_retried(autojump_cl
             *at(0.0, "dialing", "asking-info", "validating", "registering", "notifying", "leaving", "waiting"),
             *registered_at(0.5),
         ]
-        assert plugin.calls == [asked(0.0), told_no(0.0, error), asked(0.5), told_yes(0.5)]
+        assert plugin.calls == [asked(0.0), notified_error(0.0, error), asked(0.5), notified_ok(0.5)]
         assert [(call.time, call.ask) for call in handler.calls] == [
             (0.0, "validate"),
             (0.0, "register"),
@@ -387,7 +387,7 @@ async def test_a_failed_register_is_notified_rolled_back_and_retried(autojump_cl
 
 
 async def test_a_plugin_that_exits_when_it_is_refused_is_not_reported_again(autojump_clock: MockClock) -> None:
-    """Fault 77, behaviour 32: node-driver-registrar exits when told no; the first cause is what is shown."""
+    """Fault 77, behaviour 32: node-driver-registrar exits when it is refused; the first cause is shown."""
     handler = FakeHandler().script("validate", Fails("not now"))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "a", die="notify"))
@@ -416,13 +416,13 @@ async def test_a_failed_notification_is_retried_alone_on_new_connections(autojum
             *at(0.5, "dialing", "notifying", "waiting"),
             *at(1.5, "dialing", "notifying", "registered"),
         ]
-        assert plugin.calls == [asked(0.0), told_yes(0.0), told_yes(0.0), told_yes(0.5), told_yes(1.5)]
+        assert plugin.calls == [asked(0.0), notified_ok(0.0), notified_ok(0.0), notified_ok(0.5), notified_ok(1.5)]
         assert handler.asked() == ["validate", "register"]
         assert plugin.accepted == 4
 
 
 async def test_after_the_last_failed_notification_the_plugin_is_deregistered(autojump_clock: MockClock) -> None:
-    """Behaviour 33, fault 35, generator TestNotifyPlugin: the failure with its cause, rolled back, then all anew."""
+    """Behaviour 33, fault 35, generator TestNotifyPlugin: the failure has its cause, is rolled back, and is retried."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", FakePlugin("Colour", "a", reject_notify=True))
@@ -445,7 +445,7 @@ async def test_after_the_last_failed_notification_the_plugin_is_deregistered(aut
 
 
 async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(autojump_clock: MockClock) -> None:
-    """Fault 35: its socket refuses; the notify is retried on new connections, given up, undone; then it is stale."""
+    """Fault 35: its socket refuses; after five tries the register is rolled back, and the socket is stale."""
     handler = FakeHandler().script("register", Takes(1.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())
@@ -469,7 +469,7 @@ async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(aut
 async def test_a_connection_lost_during_a_slow_register_is_dialed_again_to_notify(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 36: dialed again at once; nothing is asked or registered twice."""
+    """Fault 36: dialed again at once; no other call is made twice."""
     handler = FakeHandler().script("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())
@@ -480,7 +480,7 @@ async def test_a_connection_lost_during_a_slow_register_is_dialed_again_to_notif
             *at(0.0, "dialing", "asking-info", "validating", "registering"),
             *at(2.0, "notifying", "dialing", "notifying", "registered"),
         ]
-        assert plugin.calls == [asked(0.0), told_yes(2.0)]
+        assert plugin.calls == [asked(0.0), notified_ok(2.0)]
         assert handler.asked() == ["validate", "register"]
 
 
@@ -498,7 +498,7 @@ async def test_each_unanswered_notification_ends_after_five_seconds(autojump_clo
         ]
 
 
-# --- chance -----------------------------------------------------------------------------------------------------------
+# --- jitter -----------------------------------------------------------------------------------------------------------
 
 
 async def test_jitter_lengthens_delays_by_the_seed_and_never_shortens_them(autojump_clock: MockClock) -> None:

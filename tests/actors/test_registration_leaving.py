@@ -1,4 +1,4 @@
-"""A socket that goes, or is replaced, in each state: Deregister is asked if and only if Register was."""
+"""A socket that vanishes or is replaced in each state: Deregister is called if and only if Register was."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plugind.testing import (
 )
 from plugind.tests.actors.timelines import Line, at, registered_at
 
-#: When something happens to the plugin.
+#: The time at which something happens to the plugin.
 MOMENT = 0.6
 
 
@@ -39,9 +39,9 @@ class Scene:
     asks: list[Ask]
     listening: bool = True
     accepting: Accepting = Accepting.SERVES
-    #: When it is gone, after it left at :data:`MOMENT`.
+    #: When its socket is shown as gone after it vanished at :data:`MOMENT`.
     gone: float = MOMENT
-    #: How it goes on when it is replaced.
+    #: The rest of the timeline if it is replaced.
     anew: list[Line] = attrs.field(default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True))
 
     @property
@@ -155,7 +155,7 @@ async def test_a_socket_that_is_replaced_is_abandoned_and_the_new_one_registered
         before = len(node.timeline("a.sock"))
         scene.handler.calm()
         plugin.plugin, plugin.accepting = red(), Accepting.SERVES
-        # The old process lives on, unreachable, so that what it does is not what ends the attempt.
+        # The old process keeps running, unreachable, so that it does not end the attempt itself.
         node.directory.replace(plugin.path)
         other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._peer)
         other.listen()
@@ -168,7 +168,7 @@ async def test_a_socket_that_is_replaced_is_abandoned_and_the_new_one_registered
 
 
 async def test_a_stale_socket_that_vanishes_is_gone(autojump_clock: MockClock) -> None:
-    """Fault 28: nothing is deregistered where nobody listened."""
+    """Fault 28: nothing is deregistered without a listener."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red(), listening=False)
         await trio.sleep(1.2)
@@ -188,7 +188,7 @@ async def test_a_parked_socket_that_vanishes_is_gone(autojump_clock: MockClock) 
 
 
 async def test_a_socket_that_vanishes_during_a_rollback_is_deregistered_once(autojump_clock: MockClock) -> None:
-    """Behaviour 36: a deregistration that is under way is not asked again."""
+    """Behaviour 36: a Deregister in progress is not called again."""
     handler = FakeHandler().script("register", Fails("no room")).script("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -225,7 +225,7 @@ async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_
 async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_ends_gone(
     autojump_clock: MockClock,
 ) -> None:
-    """Goroutinemap Test_NewGoRoutineMap_Positive_ThirdOpAfterFirstCompletes: what holds when the first ends decides."""
+    """Goroutinemap Test_NewGoRoutineMap_Positive_ThirdOpAfterFirstCompletes: the last message counts."""
     handler = FakeHandler().script("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -241,7 +241,7 @@ async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_en
 
 
 async def test_a_registration_whose_deregister_fails_or_hangs_still_ends(autojump_clock: MockClock) -> None:
-    """Fault 84, goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics: it was asked, that is all."""
+    """Fault 84, goroutinemap Test_NewGoRoutineMap_Positive_SecondOpAfterFirstPanics: one Deregister is enough."""
     handler = FakeHandler().script("deregister", Fails("broken"), Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -257,7 +257,7 @@ async def test_a_registration_whose_deregister_fails_or_hangs_still_ends(autojum
 async def test_a_renamed_socket_is_deregistered_under_its_old_name_and_registered_under_the_new(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 4, fault 9: both paths are right at once."""
+    """Behaviour 4, fault 9: both paths change at once."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -273,7 +273,7 @@ async def test_a_renamed_socket_is_deregistered_under_its_old_name_and_registere
 async def test_an_actor_that_crashes_withdraws_its_validate_and_closes_its_connection(
     autojump_clock: MockClock,
 ) -> None:
-    """Faults 82 and 85: a Validate that hangs would keep the successor from the name until its deadline."""
+    """Faults 82 and 85: a Validate that hangs would block the name until its deadline."""
     handler = FakeHandler().script("validate", Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -313,7 +313,7 @@ async def test_a_replaced_plugin_is_shown_and_deregistered_as_itself_until_it_ha
 
 
 class Recording(FakeHandler):
-    """A handler that keeps what it was asked to deregister."""
+    """A handler that records the plugins that it deregisters."""
 
     def __init__(self) -> None:
         super().__init__()

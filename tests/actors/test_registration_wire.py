@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.testing import Accepting, FakeHandler, FakePlugin, SimulatedNode, Takes
-from plugind.tests.actors.timelines import asked, at, registered_at, told_yes
+from plugind.tests.actors.timelines import asked, at, notified_ok, registered_at
 
 GET_INFO = "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket /plugins/a.sock, err: "
 DIAL = "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: "
@@ -109,7 +109,7 @@ async def test_a_connection_that_is_reset_during_get_info_is_dialed_anew(
         await node.settled()
         assert node.timeline("a.sock")[:3] == [*at(0.0, "dialing", "asking-info"), (0.25, "waiting")]
         assert (node.history("a.sock")[2].reason or "").startswith(GET_INFO + "UNAVAILABLE: ")
-        assert plugin.calls == [asked(0.0), asked(0.75), told_yes(1.25)]
+        assert plugin.calls == [asked(0.0), asked(0.75), notified_ok(1.25)]
 
 
 async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockClock, handler: FakeHandler) -> None:

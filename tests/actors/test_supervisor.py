@@ -30,7 +30,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import STEPS, asked, at, registered_at, told_yes
+from plugind.tests.actors.timelines import STEPS, asked, at, notified_ok, registered_at
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -56,7 +56,7 @@ async def test_a_stop_leaves_plugins_registered_and_notifies_none(autojump_clock
         assert node.timeline("a.sock") == registered_at(0.0)
         assert node.timeline("b.sock") == before
         assert handler.asked() == ["validate", "register"]
-        assert plugin.calls == [asked(0.0), told_yes(0.0)]
+        assert plugin.calls == [asked(0.0), notified_ok(0.0)]
 
 
 async def test_a_stop_can_deregister_registered_plugins(autojump_clock: MockClock) -> None:
@@ -81,7 +81,7 @@ async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock
         await trio.sleep(1.0)
         await node.stop()
         assert node.now == 3.0
-        assert plugin.calls == [asked(0.0), told_yes(3.0)]
+        assert plugin.calls == [asked(0.0), notified_ok(3.0)]
         assert node.timeline("a.sock") == [*at(0.0, *STEPS[:4]), (3.0, "notifying")]
         assert handler.asked() == ["validate", "register"]
 
@@ -136,7 +136,7 @@ async def test_a_new_daemon_registers_every_plugin_of_the_old_one(autojump_clock
         await node.start(handlers={"Colour": third})
         await node.settled()
         assert node.timeline("a.sock") == [*registered_at(0.0), *registered_at(1.0), *registered_at(2.0)]
-        assert plugin.calls == [call for time in (0.0, 1.0, 2.0) for call in (asked(time), told_yes(time))]
+        assert plugin.calls == [call for time in (0.0, 1.0, 2.0) for call in (asked(time), notified_ok(time))]
 
 
 # --- crashes of actors ------------------------------------------------------------------------------------------------

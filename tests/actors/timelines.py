@@ -24,11 +24,11 @@ def refused_at(time: float) -> list[Line]:
     return at(time, "dialing", "asking-info", "validating", "notifying")
 
 
-def told_yes(time: float) -> Call:
+def notified_ok(time: float) -> Call:
     return Call(time, "NotifyRegistrationStatus", registered=True)
 
 
-def told_no(time: float, error: str) -> Call:
+def notified_error(time: float, error: str) -> Call:
     return Call(time, "NotifyRegistrationStatus", registered=False, error=error)
 
 

@@ -1,4 +1,4 @@
-"""docs/contributing.md names what there is."""
+"""Every path and tool that docs/contributing.md names exists."""
 
 from __future__ import annotations
 

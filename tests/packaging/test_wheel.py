@@ -1,4 +1,4 @@
-"""What a wheel holds, and how it behaves once it is installed."""
+"""The contents of a wheel, and its behaviour once it is installed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_package_of_the_repository_is_named_in_pyproject() -> None:
 
 
 def check_types(installed: Path, program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run mypy as somebody who installed plugind from a wheel runs it: strict, without a configuration of ours."""
+    """Run mypy as for a user of the wheel: strict, and without our configuration."""
     command: list[str | Path] = [
         installed,
         "-m",

@@ -68,7 +68,7 @@ async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
 
 
 def free_port() -> int:
-    """A TCP port of this host that nobody has."""
+    """A free TCP port of this host."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -79,7 +79,7 @@ async def _when_it_listens(port: int) -> trio.SocketStream:
         try:
             return await trio.open_tcp_stream("127.0.0.1", port)
         except OSError:
-            # It says to nobody when it does.
+            # It does not say when it listens.
             await trio.sleep(0.005)
 
 

@@ -68,7 +68,7 @@ async def test_a_socket_that_begins_to_listen_within_the_grace_is_reached(tmp_pa
 
 
 async def test_a_stale_socket_is_refused_after_the_grace(tmp_path: Path) -> None:
-    """Fault 28: nobody listens and nobody will; the file stays."""
+    """Fault 28: there is no listener; the file stays."""
     path = str(tmp_path / "a.sock")
     listener(path).close()
     error = await failure(path, refused_grace=0.01)
@@ -96,7 +96,7 @@ async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> Non
 
 
 async def test_a_dial_succeeds_once_the_backlog_has_room(tmp_path: Path) -> None:
-    """Fault 30: whoever waits for room gets it."""
+    """Fault 30: a dial that waits for room gets it."""
     path = str(tmp_path / "a.sock")
     with trio.fail_after(10), listener(path, backlog=0) as server, socket.socket(socket.AF_UNIX) as first:
         first.connect(path)

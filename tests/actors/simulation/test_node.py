@@ -41,7 +41,7 @@ from plugind.testing import (
     SimulatedNode,
     Takes,
 )
-from plugind.tests.actors.timelines import asked, at, registered_at, told_yes
+from plugind.tests.actors.timelines import asked, at, notified_ok, registered_at
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -269,7 +269,7 @@ async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: Moc
         fake.get_info_fails = 0
         fake.delay = 0.125
         await node.settled()
-        assert plugin.calls == [asked(0.0), asked(0.5), told_yes(0.625)]
+        assert plugin.calls == [asked(0.0), asked(0.5), notified_ok(0.625)]
         assert node.timeline("a.sock")[-1] == (0.75, "registered")
 
 
