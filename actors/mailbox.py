@@ -104,7 +104,7 @@ class Wait:
     used up once its deadline has passed or a message has interrupted a call; then the next one is opened.
 
     For the same reason the scope's deadline may lie before :attr:`deadline`: to set it costs more than to open a new
-    scope on the rare occasion that it passes. Then :meth:`timed_out` is False, and what is waited for is waited for on.
+    scope on the rare occasion that it passes. Then :meth:`timed_out` is False, and the wait goes on in a new scope.
     """
 
     __slots__ = ("_inbox", "_interrupted", "_scope", "deadline")
@@ -114,7 +114,7 @@ class Wait:
         self._scope: trio.CancelScope
         #: A message has interrupted a call, so that the scope is cancelled.
         self._interrupted = False
-        #: ``trio.current_time()`` at which what is waited for is given up.
+        #: ``trio.current_time()`` at which the wait is given up.
         self.deadline = math.inf
 
     def renew(self) -> trio.CancelScope:

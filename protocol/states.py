@@ -1,6 +1,6 @@
 """The values of one socket's lifecycle: its states, the events that it takes and the commands that it returns.
 
-What follows from what is decided in ``plugind.protocol.lifecycle``.
+``plugind.protocol.lifecycle`` decides which state follows.
 
 PYTEST_DONT_REWRITE
 """
@@ -234,7 +234,7 @@ class Dialed:
 
 @value
 class Failed:
-    """The command that was waited for failed, for this ``reason``."""
+    """The command in progress failed, for this ``reason``."""
 
     reason: str
     retry: Retry = Retry.BACKOFF
