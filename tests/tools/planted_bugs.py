@@ -198,6 +198,8 @@ class Planted:
     """A bug, and the fewest events that find it."""
 
     bug: Bug
+    #: The rule that the events violate first.
+    rule: str
     seed: int
     #: Numbers of events of the seed's script, as ``--shrink`` prints them.
     events: tuple[int, ...]
@@ -219,39 +221,44 @@ class Planted:
 
 #: Invented bugs.
 NEW = (
-    Planted(drop_a_message, 0, (102, 104, 106, 107, 110, 111)),
-    Planted(skip_a_deregistration, 0, (176, 191, 192, 193)),
-    Planted(ignore_an_overflow, 9, (0, 1, 3)),
-    Planted(reuse_a_backoff, 3, (196,)),
-    Planted(let_two_operations_overlap, 0, (193, 198)),
-    Planted(admit_two_of_one_name, 3, (168, 169, 171)),
-    Planted(register_without_validating, 0, (199,)),
-    Planted(notify_before_registering, 0, (199,)),
-    Planted(show_gone_sockets, 0, (176, 177, 178, 179, 180)),
-    Planted(show_no_roles, 1, (193, 199)),
-    Planted(leave_connections_open, 0, (189, 190, 192)),
-    Planted(serve_one_ask_at_a_time, 1, (162, 165, 167, 198)),
+    Planted(drop_a_message, "delay", 0, (62, 63, 64, 73, 74, 76, 77, 78, 80, 82, 83, 153, 158)),
+    Planted(skip_a_deregistration, "order", 0, (176, 191, 192, 193)),
+    Planted(ignore_an_overflow, "delay", 9, (0, 1, 3)),
+    Planted(reuse_a_backoff, "backoff", 3, (196,)),
+    Planted(let_two_operations_overlap, "one-per-name", 0, (193, 198)),
+    Planted(admit_two_of_one_name, "unregister-first", 3, (168, 169, 171)),
+    Planted(register_without_validating, "order", 0, (199,)),
+    Planted(notify_before_registering, "order", 0, (199,)),
+    Planted(show_gone_sockets, "leak", 0, (176, 177, 178, 179, 180)),
+    Planted(show_no_roles, "view", 1, (193, 199)),
+    Planted(leave_connections_open, "one-per-path", 0, (189, 190, 192)),
+    Planted(serve_one_ask_at_a_time, "delay", 1, (162, 165, 167, 198)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.
 OLD = (
-    Planted(old_bugs.look_again_without_a_pause, 5, (12, 14, 17)),
-    Planted(old_bugs.show_sockets_gone_during_a_restart, 10, (34, 86, 87, 99)),
-    Planted(old_bugs.crash_while_cancelled, 94, (40, 43, 51, 55, 56)),
-    Planted(old_bugs.lose_waiting_asks, 136, (140, 141, 170)),
-    Planted(old_bugs.keep_a_superseded_validation, 1, (110, 116, 121)),
-    Planted(old_bugs.abandon_a_deregistration, 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
+    Planted(old_bugs.look_again_without_a_pause, "livelock", 5, (12, 14, 17)),
+    Planted(old_bugs.show_sockets_gone_during_a_restart, "leak", 10, (34, 86, 87, 99)),
+    Planted(old_bugs.crash_while_cancelled, "crash", 94, (40, 43, 51, 55, 56)),
+    Planted(old_bugs.lose_waiting_asks, "converges", 136, (140, 141, 170)),
+    Planted(old_bugs.keep_a_superseded_validation, "one-per-path", 1, (110, 116, 121)),
+    Planted(old_bugs.abandon_a_deregistration, "view", 1297, (30, 33, 35, 42, 46, 47, 103, 185)),
     Planted(
         old_bugs.forget_events_when_a_look_fails,
+        "converges",
         982,
         (3, 29, 40, 72, 80, 87, 89, 107, 130, 134, 137, 152, 166, 172, 190),
     ),
     Planted(
-        old_bugs.accept_a_socket_without_its_directory, 3195, (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199)
+        old_bugs.accept_a_socket_without_its_directory,
+        "converges",
+        3195,
+        (10, 30, 39, 41, 53, 78, 83, 103, 109, 118, 198, 199),
     ),
-    Planted(old_bugs.reuse_a_path_before_its_deregistration, 2420, (80, 104, 105, 113, 114, 117, 118)),
+    Planted(old_bugs.reuse_a_path_before_its_deregistration, "one-per-path", 2420, (80, 104, 105, 113, 114, 117, 118)),
     Planted(
         old_bugs.show_a_crashed_registration_for_ever,
+        "view",
         1191,
         (20, 44, 61, 105, 110, 119, 120, 132, 141, 143, 146, 153, 154),
     ),
@@ -269,13 +276,13 @@ def find(bug: Bug, seeds: range, events: int) -> tuple[int, SeedResult] | None:
 
 
 def fewest(bug: Bug, seed: int, outcome: SeedResult) -> tuple[int, ...]:
-    """Return the events of ``seed`` that suffice to break with ``bug`` what was broken in ``outcome``."""
-    broken = {violation.oracle for violation in outcome.violations}
+    """Return the events of ``seed`` that suffice to find ``bug`` by the rule that ``outcome`` violated first."""
+    rule = outcome.violations[0].oracle
 
     def breaks(numbers: Collection[int]) -> bool:
         with bug():
-            again = simulate(seed, events=outcome.events, only=set(numbers))
-        return any(violation.oracle in broken for violation in again.violations)
+            violations = simulate(seed, events=outcome.events, only=set(numbers)).violations
+        return bool(violations) and violations[0].oracle == rule
 
     return shrink(range(outcome.events), breaks)[0]
 

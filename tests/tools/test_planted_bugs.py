@@ -14,7 +14,7 @@ from plugind.tests.tools.planted_bugs import NEW, OLD, Planted
 @pytest.mark.parametrize("planted", NEW, ids=lambda planted: planted.name)
 def test_a_planted_bug_is_found_and_leaves_with_its_context(planted: Planted) -> None:
     """If this fails with the bug, its patch no longer fits plugind: see ``plugind.tests.tools.planted_bugs``."""
-    assert planted.with_it().violations
+    assert planted.with_it().violations[0].oracle == planted.rule
     assert planted.without_it().violations == ()
 
 

@@ -42,7 +42,7 @@ def test_a_bug_that_was_found_stays_fixed(planted: Planted, monkeypatch: pytest.
     """
     # Few events need few rounds, so a livelock is detected soon.
     monkeypatch.setattr(simulation_order, "ROUNDS", 2_000)
-    assert planted.with_it().violations
+    assert planted.with_it().violations[0].oracle == planted.rule
     assert planted.without_it().violations == ()
 
 
