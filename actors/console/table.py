@@ -5,9 +5,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from ...protocol.status_json import Json
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
 
 COLUMNS = ("NAME", "TYPE", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "SOCKET", "REASON")
 _GAP = "  "
-#: Columns of a terminal that are left to paths and to reasons at least.
-_NARROWEST = 12
+#: How a table is made to fit, in this order: the columns that are left out, and how far the others may be cut. A column
+#: that is not named here is never cut.
+_FITTINGS: tuple[tuple[frozenset[str], dict[str, int]], ...] = (
+    (frozenset(), {"SOCKET": 12, "REASON": 12}),
+    (frozenset({"SOCKET"}), {"REASON": 12}),
+    (frozenset({"SOCKET"}), {"REASON": 12, "NAME": 16}),
+    (frozenset({"SOCKET", "TYPE"}), {"REASON": 8, "NAME": 10}),
+    (frozenset({"SOCKET", "TYPE", "REASON"}), {"NAME": 4}),
+)
 _COLOURS = {
     "registered": "green",
     "waiting": "yellow",
@@ -94,39 +102,65 @@ def plain(plugins: Sequence[Plugin]) -> str:
 
 
 def rich_table(plugins: Sequence[Plugin], width: int, columns: Sequence[str] = COLUMNS) -> Table:
-    """Return the table for a terminal of ``width`` columns: paths and reasons are cut, the rest stays whole."""
+    """Return the table for a terminal of ``width`` columns.
+
+    Sockets and reasons are cut first, then names; columns that still do not fit are left out. States, times, attempts
+    and headings stay whole.
+    """
     # rich takes a tenth of a second to import, which a pipe need not pay.
     from rich.table import Table
     from rich.text import Text
 
     lines = [dict(zip(COLUMNS, row(plugin), strict=True)) for plugin in in_order(plugins)]
+    for line in lines:
+        # Where there is little room, what is the same in every reason goes first.
+        line["REASON"] = line["REASON"].removeprefix("RegisterPlugin error -- ")
     widths = _widths(lines, columns, width)
     table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=True, overflow="ellipsis", width=widths[column])
+    for column, size in widths.items():
+        table.add_column(column, no_wrap=True, overflow="ellipsis", width=size)
     for line in lines:
         if "SOCKET" in widths and len(line["SOCKET"]) > widths["SOCKET"]:
             # The end of a path tells one from another.
             line["SOCKET"] = "…" + line["SOCKET"][1 - widths["SOCKET"] :]
-        # Where there is little room, what is the same in every reason goes first.
-        line["REASON"] = line["REASON"].removeprefix("RegisterPlugin error -- ")
         colour = _COLOURS.get(line["STATE"], "cyan")
         # Text, never markup: what a plugin says about itself must not style the terminal.
-        table.add_row(*(Text(line[column], style=colour if column == "STATE" else "") for column in columns))
+        table.add_row(
+            *(Text(_cell(line, column, widths), style=colour if column == "STATE" else "") for column in widths)
+        )
     return table
 
 
 def _widths(lines: Sequence[dict[str, str]], columns: Sequence[str], width: int) -> dict[str, int]:
-    """Return the width of each column: sockets and reasons share what the others leave."""
-    widths = {column: max(len(column), *(len(line[column]) for line in lines), 0) for column in columns}
-    flexible = {"SOCKET", "REASON"}
-    fixed = sum(size for column, size in widths.items() if column not in flexible)
-    left = width - fixed - len(_GAP) * (len(columns) - 1)
-    if "SOCKET" in widths:
-        widths["SOCKET"] = max(_NARROWEST, min(widths["SOCKET"], left // 2))
-        left -= widths["SOCKET"]
-    widths["REASON"] = max(_NARROWEST, left)
+    """Return the width of each column that is shown: the first fitting that has room, or else the last."""
+    widths: dict[str, int] = {}
+    for left_out, least in _FITTINGS:
+        shown = [column for column in columns if column not in left_out]
+        widths = {
+            column: min(width, max(len(column), *(len(_cell(line, column, shown)) for line in lines), 0))
+            for column in shown
+        }
+        if _shrink(widths, least, width):
+            break
     return widths
+
+
+def _cell(line: dict[str, str], column: str, shown: Container[str]) -> str:
+    """Return a cell. Without the column of sockets, one that has not said its name is shown by the end of its path."""
+    nameless = column == "NAME" and line["NAME"] == "-" and "SOCKET" not in shown
+    return os.path.basename(line["SOCKET"]) if nameless else line[column]
+
+
+def _shrink(widths: dict[str, int], least: dict[str, int], width: int) -> bool:
+    """Narrow the columns of ``least``, the widest first, until all fit into ``width``; return whether they do."""
+    excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        wide = [column for column in widths if widths[column] > least.get(column, width)]
+        if not wide:
+            return False
+        widths[max(wide, key=widths.__getitem__)] -= 1
+        excess -= 1
+    return True
 
 
 def show(plugins: Sequence[Plugin]) -> None:

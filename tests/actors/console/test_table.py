@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import attrs
 import pytest
@@ -45,6 +46,47 @@ def test_on_a_terminal_paths_and_reasons_are_cut_to_its_width() -> None:
     assert "csi.example.com  CSIPlugin  registered" in lines[1]
     assert "-reg.sock" in lines[1]
     assert "no answer\\x1b[31m[bold]" in lines[2]
+
+
+def table_lines(plugins: list[Plugin], width: int) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
+    console.print(console_table.rich_table(plugins, width))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 120, 200])
+def test_states_times_attempts_and_headings_are_whole_at_each_width(width: int) -> None:
+    socket = "/var/lib/kubelet/plugins_registry/csi.example.com-reg.sock"
+    asks = attrs.evolve(GOOD, socket=socket, state=StateName.ASKING_INFO, since=-7000.0)
+    waits = attrs.evolve(WAITS, socket=f"{socket}2", name="n" * 40, type="DRAPlugin", reason="no answer " * 20)
+    header, *lines = table_lines(shown(asks, waits), width)
+    headings = [heading for heading in console_table.COLUMNS if heading in header]
+    assert re.split(" {2,}", header) == headings
+    assert {"NAME", "STATE", "SINCE", "ATTEMPT", "NEXT TRY"} <= set(headings)
+    assert all(len(line) <= width for line in [header, *lines])
+    assert "  asking-info  1h56m  1        -" in lines[0]
+    assert "  waiting      1.0s   3        2.0s" in lines[1]
+
+
+def test_at_80_columns_the_socket_gives_way_to_names_and_reasons() -> None:
+    long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/csi.example.com-reg.sock")
+    waits = attrs.evolve(
+        WAITS, socket="/var/lib/kubelet/plugins_registry/nameless.sock", reason="GetInfo: no answer in 1 s"
+    )
+    assert table_lines(shown(long, waits), 80) == [
+        "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  REASON",
+        "csi.example.com  CSIPlugin  registered  10.0s  1        -",
+        "nameless.sock    -          waiting     1.0s   3        2.0s      GetInfo: no a…",
+    ]
+
+
+def test_sockets_and_reasons_that_fit_are_whole() -> None:
+    assert table_lines(shown(GOOD, attrs.evolve(WAITS, reason="hm")), 83) == [
+        "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  SOCKET     REASON",
+        "csi.example.com  CSIPlugin  registered  10.0s  1        -         /r/a.sock",
+        "-                -          waiting     1.0s   3        2.0s      /r/b.sock  hm",
+    ]
 
 
 @pytest.mark.parametrize(
