@@ -348,6 +348,8 @@ class _Registration:
         ):
             return
         now, peer = self._now, self.conversation.peer
+        # A timer that a socket's end overtakes is still in progress, but no try follows it.
+        waits = isinstance(self._in_progress, states.StartTimer) and not isinstance(state, states.Gone)
         self._shown = m.StateChanged(
             self._socket.path,
             self._socket.root,
@@ -356,7 +358,7 @@ class _Registration:
             now,
             reason,
             attempt,
-            self._wait.deadline if isinstance(self._in_progress, states.StartTimer) else None,
+            self._wait.deadline if waits else None,
             self._info,
             now - self._socket.time if isinstance(state, states.Registered) else None,
             self._socket.deprecated,

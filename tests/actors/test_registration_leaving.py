@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.handlers import Ask
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import Plugin
+from plugind.protocol.status import StateName
 from plugind.testing import (
     Accepting,
     Fails,
@@ -322,3 +323,17 @@ class Recording(FakeHandler):
     async def deregister(self, plugin: Plugin) -> None:
         self.deregistered.append(plugin)
         await super().deregister(plugin)
+
+
+@pytest.mark.parametrize("fault", [{"get_info_fails": 9}, {"reject_notify": True}])
+async def test_a_plugin_that_goes_while_it_waits_has_no_next_try(
+    fault: dict[str, int], autojump_clock: MockClock
+) -> None:
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugged = node.plug("red.sock", red(**fault))
+        await node.settled(patience=0)
+        assert node.history("red.sock")[-1].next_try is not None
+        plugged.stop()
+        await node.settled(patience=0)
+        gone = node.history("red.sock")[-1]
+        assert (gone.state, gone.next_try) == (StateName.GONE, None)
