@@ -13,6 +13,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -87,5 +88,11 @@ def _environment() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    # It takes no argument; --help says what it does, and does nothing.
+    argparse.ArgumentParser(
+        prog=f"python -m {_PACKAGE}.regenerate",
+        description=(__doc__ or "").removesuffix("PYTEST_DONT_REWRITE\n"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
     for path in generate(HERE):
         print(path.name)
