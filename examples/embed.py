@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import trio
@@ -47,4 +48,8 @@ async def main(root: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1])
+    if len(sys.argv) != 2:
+        print("usage: python examples/embed.py DIRECTORY", file=sys.stderr)
+        sys.exit(2)
+    # A root is named by its absolute path.
+    trio.run(main, os.path.abspath(sys.argv[1]))

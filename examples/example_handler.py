@@ -15,6 +15,7 @@ To have ``plugind run`` serve such plugins, name the class in the entry points o
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, cast
 
@@ -96,7 +97,11 @@ async def main(root: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        print("usage: python examples/example_handler.py DIRECTORY", file=sys.stderr)
+        sys.exit(2)
     try:
-        trio.run(main, sys.argv[1])
+        # A root is named by its absolute path.
+        trio.run(main, os.path.abspath(sys.argv[1]))
     except* KeyboardInterrupt:
         pass

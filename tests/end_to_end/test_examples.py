@@ -162,6 +162,27 @@ def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_code_78(value: str
     assert done.err.startswith(f"plugind: the handler for ExamplePlugin ({value}) cannot be loaded: ")
 
 
+@pytest.mark.parametrize("name", ["embed.py", "example_handler.py"])
+@pytest.mark.parametrize("arguments", [[], ["a", "b"]])
+def test_an_example_without_a_directory_says_how_it_is_used(name: str, arguments: list[str]) -> None:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stderr) == (2, f"usage: python examples/{name} DIRECTORY\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "seen"),
+    [("embed.py", "ColourPlugin", ": registered, all is well"), ("example_handler.py", "OtherPlugin", " ? dialing ")],
+)
+async def test_an_example_takes_a_relative_path(
+    name: str, kind: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fake = ["fake", "--socket", str(tmp_path / "red.sock"), "--type", kind, "--name", "red.example.com"]
+    async with started(EXAMPLES / name, ".") as program, started(*PLUGIND[1:], *fake):
+        assert str(tmp_path / "red.sock") in await program.until(seen)
+
+
 async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_path: Path) -> None:
     path = tmp_path / "red.sock"
     fake: list[str | Path] = [
