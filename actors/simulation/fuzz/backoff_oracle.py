@@ -150,11 +150,11 @@ class BackoffOracle:
                 tries.dials = status.attempt
             failures = tries.dials
             if status.attempt != failures:
-                self._violated("backoff", f"{status.socket} shows attempt {status.attempt}, and it is the {failures}.")
+                self._violated("backoff", f"{status.socket} shows attempt {status.attempt}, and {failures} are counted")
         tries.resets = 2 if tries.touched else max(0, tries.resets - 1)
         tries.until = status.next_try
         if status.next_try is None:
-            self._violated("backoff", f"{status.socket} waits for nothing")
+            self._violated("backoff", f"{status.socket} waits without a next try")
             return
         delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
         longest = self._backoff.cap if to_notify else rule

@@ -64,11 +64,19 @@ class FinalChecks:
         """How what is registered and shown differs from what is there and valid."""
         valid, taken = self._valid(), self._oracle.registered()
         shown = self._registered_states()
-        found = [f"{path} is held by a handler, and is not there" for path in sorted(taken.keys() - valid.keys())]
-        found += [f"{path} is {self._node.state(path)}, and not held" for path in sorted(shown.keys() - taken.keys())]
-        found += [f"{path} is held, and {self._node.state(path)}" for path in sorted(taken.keys() - shown.keys())]
+        found = [
+            f"{path} is registered with a handler, and is not there" for path in sorted(taken.keys() - valid.keys())
+        ]
         found += [
-            f"{path} is shown with generation {generation}, held with {taken[path].generation}"
+            f"{path} is {self._node.state(path)}, and not registered with a handler"
+            for path in sorted(shown.keys() - taken.keys())
+        ]
+        found += [
+            f"{path} is registered with a handler, and {self._node.state(path)}"
+            for path in sorted(taken.keys() - shown.keys())
+        ]
+        found += [
+            f"{path} is shown with generation {generation}, registered with {taken[path].generation}"
             for path, generation in shown.items()
             if path in taken and taken[path].generation != generation
         ]
@@ -110,7 +118,7 @@ class FinalChecks:
         for path, plugged in self._plugs.by_path.items():
             verdicts = [call.registered for call in plugged.calls if call.registered is not None]
             if path in taken and (not verdicts or not verdicts[-1]):
-                self._trace.violated("view", f"{path} is registered, and was told {verdicts}")
+                self._trace.violated("view", f"{path} is registered, and was notified {verdicts}")
 
     def _active(self) -> set[str]:
         """Return the active paths by the rule of the policy; plugins are in the order of their registration."""
@@ -129,7 +137,7 @@ class FinalChecks:
 
     def leftovers(self) -> list[str]:
         """What is left though every plugin is gone."""
-        found = [f"{path} is held by a handler" for path in sorted(self._oracle.registrations)]
+        found = [f"{path} is registered with a handler" for path in sorted(self._oracle.registrations)]
         found += [
             f"{path} is shown as {status.state}"
             for path, status in sorted(self._node.statuses.items())

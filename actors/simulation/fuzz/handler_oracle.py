@@ -253,7 +253,7 @@ class HandlerOracle:
             self._notified(path, plugin, registered=call.registered, well=well)
 
     def _notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
-        self._trace.line("told", path, "registered" if registered else "refused")
+        self._trace.line("notified", path, "registered" if registered else "refused")
         if not registered:
             return
         registration, now = self.registrations.get(path), trio.current_time()
@@ -264,16 +264,16 @@ class HandlerOracle:
             or not registration.succeeded
             or (registration.deregistering_since is not None and registration.deregistering_since < now)
         ):
-            self._trace.violated("order", f"{path} was told that it is registered, and it is not")
+            self._trace.violated("order", f"{path} was notified that it is registered, and it is not")
         else:
             registration.notified[plugin] += 1
             if registration.notified[plugin] > 1 and well:
                 self._trace.violated(
-                    "order", f"{path} was told {registration.notified[plugin]} times that it is registered"
+                    "order", f"{path} was notified {registration.notified[plugin]} times that it is registered"
                 )
             generation = self._generations.setdefault((path, plugin), registration.plugin.generation)
             if self.sees_all and well and generation != registration.plugin.generation:
-                self._trace.violated("order", f"{path} is well, and was registered anew for nothing")
+                self._trace.violated("order", f"{path} is well, and was registered again without a reason")
 
 
 class WatchedHandler:

@@ -80,7 +80,7 @@ class Sentinels:
             times = [entry.time for entry in self._node.history(path) if entry.state is StateName.GONE]
             there = path in self._registered or self._node.status(path) is not None
             # One that no daemon ever saw needs no Deregister.
-            if self._judge("let go", path, since, None if there else max(times[-1:], default=since)):
+            if self._judge("deregistered", path, since, None if there else max(times[-1:], default=since)):
                 del self._going[path]
 
     def _judge(self, what: str, path: str, since: float, done: float | None) -> bool:
