@@ -56,7 +56,7 @@ from ..handlers.actor import Handler
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
-from .faults import Actor, PoisonMessage
+from .faults import ACTORS, Actor, PoisonMessage
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
 from .scheduling import pinned
@@ -267,8 +267,13 @@ class SimulatedNode:
 
         ``of`` is the socket of the ``registration``, or the plugin type of the ``handler``. The crash comes when the
         actor next runs: the watcher's with its next look or scan, the others' with their next message. Returns False
-        if there is no such actor.
+        if there is no such actor now.
+
+        Raises:
+          ValueError: if ``actor`` is none of :data:`~plugind.testing.ACTORS`.
         """
+        if actor not in ACTORS:
+            raise ValueError(f"no actor is called {actor!r}; there are {', '.join(ACTORS)}")
         if actor == "watcher":
             self.directory.crashes += 1
             return True

@@ -48,6 +48,12 @@ async def test_an_actor_that_does_not_run_cannot_be_crashed(autojump_clock: Mock
         assert not node.crash("handler", "Colour")
 
 
+async def test_an_actor_that_does_not_exist_is_an_error_that_lists_the_actors(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        with pytest.raises(ValueError, match="'nosuchactor'; there are watcher, reconciler, registration"):
+            node.crash("nosuchactor")  # type: ignore[arg-type]  # what a test without a type checker may write
+
+
 async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: MockClock) -> None:
     """Fault 85."""
 
