@@ -61,7 +61,10 @@ def command(name: str) -> Command:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    args = _parser(words).parse_args(words)
+    args, unknown = _parser(words).parse_known_args(words)
+    if unknown:
+        # The usage of the command is shown, not that of all commands.
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
 
@@ -83,5 +86,5 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         if name == asked_for:
             module = command(name)
             module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run)
+            subparser.set_defaults(run=module.run, parser=subparser)
     return parser

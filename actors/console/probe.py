@@ -45,6 +45,7 @@ from ...protocol.wire.errors import DialError, DialFailure
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
+from .arguments import seconds
 from .ending import EXIT_FAILED, EXIT_OK
 
 #: Seconds for the whole probe where ``--timeout`` is not given.
@@ -136,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         metavar="S",
-        type=float,
+        type=seconds(0.01, 86_400.0),
         default=TIMEOUT,
         help="for the whole probe, in seconds (default: %(default)g)",
     )

@@ -26,6 +26,7 @@ from ..io.roots import RootBusyError, lock_roots
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
+from .arguments import seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
 
@@ -56,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a further root, in an old place: its plugins are registered with a warning, if their handler permits it",
     )
     parser.add_argument(
-        "--rescan", type=_seconds, default=10.0, metavar="SECONDS", help="how often to scan every root anew (10)"
+        "--rescan",
+        type=seconds(0.01, 86_400.0),
+        default=10.0,
+        metavar="SECONDS",
+        help="how often to scan every root anew (10)",
     )
     parser.add_argument(
         "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
@@ -91,16 +96,6 @@ def run(args: argparse.Namespace) -> int:
         code = EXIT_CONFIG if isinstance(foreseen[0], ConfigError) else EXIT_FAILED
         raise CommandError(str(foreseen[0]), code) from error
     return EXIT_OK
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.01 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.01 to 86400")
-    return value
 
 
 def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:

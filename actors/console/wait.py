@@ -14,6 +14,7 @@ import trio
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
 from . import table
+from .arguments import seconds
 from .client import Plugin, add_status_argument, error_in, plugin_in, status_path, unreachable
 from .ending import EXIT_FAILED, EXIT_OK, CommandError, complain
 
@@ -39,22 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         metavar="S",
-        type=_seconds,
+        type=seconds(0.0, 1e9),
         default=TIMEOUT,
         help="how long to wait, in seconds (default: %(default)g)",
     )
     add_status_argument(parser)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < 1e9:
-        raise ValueError
-    return seconds
-
-
-# argparse names it in its message.
-_seconds.__name__ = "number of seconds"
 
 
 def run(args: argparse.Namespace) -> int:
