@@ -60,17 +60,19 @@ def run_pytest(project: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def snippets(page: str) -> str:
-    """The Python code on a page, as one module."""
+def snippets(page: str) -> list[str]:
+    """The blocks of Python code on a page."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
-    return "\n\n".join(part.partition("```")[0] for part in text.split("```python\n")[1:])
+    return [part.partition("```")[0] for part in text.split("```python\n")[1:]]
 
 
 def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -> None:
     """With plugind installed, a test needs only the name of the fixture."""
     (tmp_path / "test_ours.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
-    (tmp_path / "test_page.py").write_text(snippets("testing.md"))
+    for number, block in enumerate(snippets("testing.md")):
+        # A module of its own: each block works when it is copied alone.
+        (tmp_path / f"test_block_{number}.py").write_text(block)
     output = run_pytest(tmp_path)
     assert "6 passed" in output, output
     assert "1 failed" in output, output
