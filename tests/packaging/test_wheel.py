@@ -66,7 +66,7 @@ def check_types(installed: Path, program: Path, directory: Path) -> subprocess.C
 
 
 def test_the_installed_package_is_typed(installed: Path, tmp_path: Path) -> None:
-    pytest.importorskip("mypy", reason="PyPI package mypy")
+    pytest.importorskip("mypy", reason="mypy is not installed (PyPI package mypy, in the extra dev)")
     program = tmp_path / "embed.py"
     program.write_text((REPOSITORY / "examples" / "embed.py").read_text())
 
