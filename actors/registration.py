@@ -7,9 +7,9 @@ backoff and the ticket of the ask under way. It is one task, and repeats:
 1. Perform the commands of the last step. The last of them may have an outcome.
 2. Send the new state to the status actor, if anything that is shown has changed.
 3. Wait for the next event: a message from the inbox, or the outcome of that command. Calls to the plugin are made here,
-   in line; the outcome of any other command is a message too. A wait can also end by its deadline.
-4. Take the step that the event leads to. If it ends the operation under way, a Validate is withdrawn from the handler
-   and late answers no longer count. No command says so, because it holds for every such step.
+   in line; the outcome of any other command is a message too, or the end of its deadline.
+4. Take the step that the event leads to. A step that ends the operation under way makes later answers to it void, and
+   withdraws a Validate that is not answered yet. No command asks for that, since it holds for every such step.
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
 
@@ -274,7 +274,7 @@ class _Registration:
     async def _perform(self) -> None:
         commands, self._commands = self._commands, ()
         for command in commands:
-            # Release and AskDeregister carry a generation of their own: the state may already be in the next one.
+            # Release carries a generation of its own: the state may already be in the next one.
             match command:
                 case states.HangUp():
                     self.conversation.hang_up()

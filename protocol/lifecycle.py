@@ -28,11 +28,11 @@ Theory of operation
   - The socket is removed: Gone. If Register was asked, Leaving comes first.
   - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
   - The handler is removed: Dialing, after Leaving if Register was asked. The next claim then finds no handler.
-  - plugind stops: Gone. A Register or a notification under way may finish, and a registered plugin stays registered,
-    unless the stop deregisters or is forced (behaviour 42, fault 87).
+  - plugind stops: Gone. A registered plugin stays registered, unless the stop deregisters. A Register or a notification
+    under way may finish, unless the stop deregisters or is forced (behaviour 42, fault 87).
 
   Two invariants hold. Each Register that was asked is followed by exactly one Deregister before the next Register
-  (behaviour 36), except that a Deregister may be asked once more, by a successor, if the actor crashed. After a stop
+  (behaviour 36), except that each successor of an actor that crashed may ask for one more Deregister. After a stop
   request no new attempt starts (behaviour 42).
 
   A deregistration is *pending* from the moment Register is asked until Deregister is: in Registering, Notifying and
@@ -227,9 +227,9 @@ class _Pause(enum.Enum):
     LATER_BACKOFF = "later backoff"
     #: The backoff ends, after a dial that nobody answered.
     STALE = "stale"
-    #: Another socket appears, this one is touched, or a retry is asked: there is no timer.
+    #: Another socket appears, this one is touched, or a retry is asked; there is no timer.
     PARKED = "parked"
-    #: A handler of the plugin's type is added, or a retry is asked: there is no timer.
+    #: Another socket appears, a handler of the plugin's type is added, or a retry is asked; there is no timer.
     NO_HANDLER = "no handler"
 
 

@@ -6,14 +6,14 @@ takes one message and returns effects, which the reconciler carries out.
 
 Sockets are level-triggered. A message changes what is desired at one path; :meth:`World._reconcile` then compares that
 with the socket that the registration actor of the path was last sent, whatever the message was. The actor alone knows
-how far it is, and deregisters before it goes on. The world follows it by its :class:`Claim`, which exists for each
-plugin that a handler has, may have, or may get. Handlers and stops are not levels: their messages are sent on as they
-come.
+how far it is, and deregisters before it goes on. The world knows how far an actor is only by its :class:`Claim`, which
+is made when the plugin is admitted and deleted when the actor sends ``Released`` or ends. Handlers and stops are not
+levels: their messages are sent on as they come.
 
-A plugin's (type, name) is claimed before the plugin is validated. For each name at most one plugin at a time is between
-its claim and its registration, and none while another of that name is leaving. So a plugin is always unregistered
-before another takes its name, and of two that appear at once the second is validated against the first (behaviours 20,
-21 and 37).
+A plugin's (type, name) is claimed before the plugin is validated, and none is admitted to a name while another one of
+that name is admitted and not registered yet, or is leaving. So no plugin is validated while another of its name is
+being deregistered, and of two that appear at once the second is validated against the first (behaviours 20, 21 and
+37).
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
 
