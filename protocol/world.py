@@ -359,7 +359,7 @@ class World:
             self._resume(actor, claim)
         elif claim is not None:
             self._free(self._claims.pop(message.path), None)
-        elif message.crashed and message.path not in self._desired:
+        elif message.crashed and message.path not in self._desired and message.path not in self._refused:
             self._show_gone(actor.sent, now)
         self._reconcile(message.path)
         if self._stopping is not None and not self._actors:

@@ -476,6 +476,12 @@ def test_a_socket_that_vanished_before_its_actor_crashed_is_shown_as_gone() -> N
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [Show(gone)]
 
 
+def test_a_refused_entry_is_still_shown_after_the_actor_of_the_socket_before_it_has_crashed() -> None:
+    """Fault 85: the path has an entry, so it is not gone."""
+    world = given(appeared(1), REFUSED)
+    assert take(world, m.RegistrationEnded(A, crashed=True)) == []
+
+
 def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
     """Fault 85: its claim no longer waits for an answer."""
     world = given(*registered(B, 1), m.SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
