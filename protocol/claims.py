@@ -9,12 +9,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
+import math
 from typing import assert_never
 
 import attrs
 
 from . import messages as m
-from .plugins import InstancePolicy, PluginInfo, Version, highest_version
+from .plugins import CSI, CSI_BELOW, InstancePolicy, PluginInfo, Version, highest_version
 from .values import value
 
 
@@ -120,11 +121,15 @@ def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
         case InstancePolicy.HIGHEST_VERSION:
             # The newest first, because max() keeps the first of equals.
             ranked = reversed(registered.values())
-            best = max(ranked, key=lambda claim: _version(claim.info).key, default=None)
+            best = max(ranked, key=lambda claim: _rank(claim.info), default=None)
             return set() if best is None else {best.path}
     assert_never(policy)
 
 
-def _version(info: PluginInfo) -> Version:
-    # A plugin without a valid version ranks below all others.
-    return highest_version(info.versions) or Version((-1,))
+#: Below all versions, which begin with 0 at least.
+_NO_VERSION = Version((-1,))
+
+
+def _rank(info: PluginInfo) -> Version:
+    below = CSI_BELOW if info.type == CSI else math.inf
+    return highest_version(info.versions, below=below) or _NO_VERSION

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 import re
 
 import attrs
 
 from .errors import ValidationError
+from .text import listed, quoted
 
 CSI = "CSIPlugin"
 DEVICE = "DevicePlugin"
@@ -31,7 +33,8 @@ class InstancePolicy(enum.Enum):
     ALL = "all"
     #: All are registered. The latest registration is active; the others are on standby.
     NEWEST = "newest"
-    #: All are registered. The one with the highest version is active, or the newest among equal versions.
+    #: All are registered. The one with the highest version is active, or the newest among equal versions. A version is
+    #: two or more numbers, as in ``1.2.0``; what follows them, such as ``-rc.1``, does not count.
     HIGHEST_VERSION = "highest-version"
     #: Only the first is registered; others are refused while it exists.
     REJECT = "reject"
@@ -117,61 +120,70 @@ def _check_endpoint(endpoint: str, limits: InfoLimits) -> str:
     return path
 
 
-_VERSION = re.compile(
-    r"v?(0|[1-9][0-9]{0,8})((?:\.(?:0|[1-9][0-9]{0,8})){0,7})((?:-[0-9A-Za-z.-]+)?)(?:\+[0-9A-Za-z.-]+)?"
-)
+#: The numbers of a version, as the kubelet reads them: what comes after them does not count.
+_VERSION = re.compile(r"[\t\n\f\r ]*v?([0-9]+(?:\.[0-9]+)*)(.*)")
+_MAX_NUMBER = 2**64 - 1
 
 
-@attrs.frozen(order=False, eq=True)
+def _significant(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``numbers`` without the zeros at the end, which do not count: 1.0 and 1.0.0 are equal."""
+    length = len(numbers)
+    while length > 1 and not numbers[length - 1]:
+        length -= 1
+    return numbers[:length]
+
+
+@attrs.frozen(order=True)
 class Version:
-    """A version number such as ``1.0.0`` or ``v1.2.0-rc.1``; a pre-release comes before its release."""
+    """The numbers of a version such as ``1.0.0`` or ``v1.2.0-rc.1``; a pre-release counts as its release."""
 
-    numbers: tuple[int, ...]
-    prerelease: str = ""
+    numbers: tuple[int, ...] = attrs.field(eq=_significant, order=_significant)
 
     @property
-    def key(self) -> tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...], str]:
-        """The key that orders versions. Pre-releases compare part by part (Semantic Versioning 2.0.0, section 11)."""
-        parts = tuple(_prerelease_key(part) for part in self.prerelease.split("."))
-        # The text itself comes last, so that only identical versions are equal ("rc.1" and "rc.01" are not).
-        return self.numbers, not self.prerelease, parts, self.prerelease
+    def major(self) -> int:
+        """The first number."""
+        return self.numbers[0]
 
     def __str__(self) -> str:
-        release = ".".join(map(str, self.numbers))
-        return f"{release}-{self.prerelease}" if self.prerelease else release
-
-    def __lt__(self, other: Version) -> bool:
-        return self.key < other.key
-
-    def __le__(self, other: Version) -> bool:
-        return self.key <= other.key
-
-
-def _prerelease_key(part: str) -> tuple[bool, int, str]:
-    """Order numbers before words and by size. Lengths compare first: a hostile number may be too long for int()."""
-    digits = part.lstrip("0")
-    return (False, len(digits), digits) if part.isdecimal() and part.isascii() else (True, 0, part)
+        return ".".join(map(str, self.numbers))
 
 
 @functools.lru_cache(maxsize=256)
 def parse_version(text: str) -> Version:
-    """Parse ``text``, which may start with ``v``; ``1`` counts as ``1.0.0``.
+    """Parse ``text`` as the kubelet does: two or more numbers, then anything at all.
+
+    White space and one ``v`` may come first. Only the first number must not begin with a zero.
 
     Raises:
-      ValidationError: if it is not a version number.
+      ValidationError: if it is not a version; the text of the error is the kubelet's.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise ValidationError(f"{text!r} is not a version number")
-    numbers = [int(match[1]), *(int(part) for part in match[2].split(".") if part)]
-    numbers += [0] * (3 - len(numbers))
-    return Version(tuple(numbers), match[3].removeprefix("-"))
+        raise ValidationError(f"could not parse {quoted(text)} as version")
+    parts = match[1].split(".")
+    if len(parts) < 2:
+        raise ValidationError(f"illegal version string {quoted(text)}")
+    if parts[0].startswith("0") and parts[0] != "0":
+        raise ValidationError(f"illegal zero-prefixed version component {quoted(parts[0])} in {quoted(text)}")
+    return Version(tuple(_number(part, text) for part in parts))
 
 
-def highest_version(versions: tuple[str, ...]) -> Version | None:
-    """Return the highest of ``versions``, or None; texts that are not version numbers are skipped."""
-    numbers = [version for version in map(_version_or_none, versions) if version is not None]
-    return max(numbers, key=lambda version: version.key, default=None)
+def _number(part: str, text: str) -> int:
+    # The length is looked at first: int() refuses a text of thousands of digits.
+    digits = part.lstrip("0")
+    if len(digits) > 20 or (number := int(digits or "0")) > _MAX_NUMBER:
+        why = f"strconv.ParseUint: parsing {quoted(part)}: value out of range"
+        raise ValidationError(f"illegal non-numeric version component {quoted(part)} in {quoted(text)}: {why}")
+    return number
+
+
+def highest_version(versions: tuple[str, ...], *, below: float = math.inf) -> Version | None:
+    """Return the highest of ``versions`` whose major number is under ``below``, or None.
+
+    Texts that are not versions are skipped.
+    """
+    numbers = (version for version in map(_version_or_none, versions) if version is not None)
+    return max((version for version in numbers if version.major < below), default=None)
 
 
 def _version_or_none(text: str) -> Version | None:
@@ -184,47 +196,118 @@ def _version_or_none(text: str) -> Version | None:
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _DNS_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+#: Characters in the domain of an extended resource: 253, less those of ``requests.``, which a quota has before it.
+MAX_DOMAIN = 244
+#: Characters in the name of an extended resource, after its slash.
+MAX_RESOURCE = 63
 
 
-def check_csi_versions(versions: tuple[str, ...]) -> Version:
-    """Return the highest of a CSI driver's ``versions`` that this node supports.
+#: No CSI driver is called by a version whose major number is this or higher.
+CSI_BELOW = 2
 
-    As in the reference, a driver may also offer versions that this node does not support: 2.x and above, and texts that
-    are not version numbers.
+
+def check_csi_versions(versions: tuple[str, ...], *, deprecated: bool = False) -> Version:
+    """Return the version that a CSI driver speaks, which must be 1.x.
+
+    A driver in a ``deprecated`` root must speak 0.x instead (behaviour 16), which the kubelet no longer accepts
+    anywhere.
 
     Raises:
-      ValidationError: if there is no version, or none that this node supports.
+      ValidationError: if there is none; the text of the error is the kubelet's.
     """
     if not versions:
-        raise ValidationError("the CSI driver names no supported version")
-    highest = highest_version(tuple(text for text in versions if not _is_of_the_future(text)))
-    if highest is None:
-        raise ValidationError(f"none of the CSI versions {', '.join(map(repr, versions))} is a version number below 2")
+        raise ValidationError("Plugin returned an empty list for supported versions")
+    try:
+        highest = csi_version(versions)
+        if highest.major < 1 and not deprecated:
+            raise ValidationError(f"highest supported version reported is {highest}, must be v1.x")
+    except ValidationError as error:
+        raise ValidationError(
+            f"None of the versions specified {listed(versions)} are supported. err={error}"
+        ) from error
+    if deprecated and highest.major >= 1:
+        raise ValidationError("a CSI driver of version 1.0 or above may not register in a deprecated directory")
     return highest
 
 
-def _is_of_the_future(text: str) -> bool:
-    version = _version_or_none(text)
-    return version is not None and version.numbers[0] >= 2
+def csi_version(versions: tuple[str, ...]) -> Version:
+    """Return the highest of a CSI driver's ``versions`` below 2.0, the last of equal ones.
+
+    The others are passed over: 2.0 and above, and texts that are not versions.
+
+    Raises:
+      ValidationError: if there is none; the text of the error is the kubelet's.
+    """
+    highest: Version | None = None
+    first_error = "<nil>"
+    for text in reversed(versions):
+        try:
+            version = parse_version(text)
+        except ValidationError as error:
+            first_error = str(error)
+            continue
+        if version.major < CSI_BELOW and (highest is None or highest < version):
+            highest = version
+    if highest is None:
+        reported = " ".join(versions)
+        raise ValidationError(
+            f"could not find a highest supported version from versions ([{reported}]) reported: {first_error}"
+        )
+    return highest
+
+
+#: The version of the device plugin API that this node speaks.
+DEVICE_PLUGIN_VERSION = "v1beta1"
+
+
+def check_device_plugin_versions(versions: tuple[str, ...]) -> None:
+    """Check that a device plugin's ``versions`` name the one that this node speaks.
+
+    Raises:
+      ValidationError: if they do not; the text of the error is the kubelet's.
+    """
+    if DEVICE_PLUGIN_VERSION not in versions:
+        offered = " ".join(versions)
+        raise ValidationError(
+            f"manager version, {DEVICE_PLUGIN_VERSION}, is not among plugin supported versions [{offered}]"
+        )
 
 
 def check_extended_resource(name: str) -> None:
     """Check that ``name`` is an extended resource, ``vendor.domain/name``, as device plugins require.
 
     Raises:
-      ValidationError: if it is not; the reason names the invalid part.
+      ValidationError: if it is not; the text of the error is the kubelet's, and then says which part is invalid.
     """
+    wrong = _wrong_with_resource(name)
+    if wrong is not None:
+        raise ValidationError(
+            f"invalid name of device plugin socket: the ResourceName {quoted(name)} is invalid: {wrong}"
+        )
+
+
+#: A quota of an extended resource has this before its name, and must have a valid name too.
+_QUOTA = "requests."
+_NATIVE = "kubernetes.io/"
+
+
+def _wrong_with_resource(name: str) -> str | None:
     domain, slash, resource = name.partition("/")
     if not slash or not domain:
-        raise ValidationError(f"the resource name {name!r} is not of the form vendor.domain/name")
-    if not _DNS_SUBDOMAIN.fullmatch(domain) or len(domain) > 253:
-        raise ValidationError(f"the domain {domain!r} of the resource name {name!r} is not a DNS name in lower case")
-    if domain == "kubernetes.io" or domain.endswith(".kubernetes.io") or name.startswith("requests."):
-        raise ValidationError(f"the resource name {name!r} lies in a domain that is not a vendor's")
-    if not _RESOURCE_NAME.fullmatch(resource) or len(resource) > 63:
-        raise ValidationError(
-            f"the name {resource!r} in the resource name {name!r} is not a label of at most 63 characters"
-        )
+        return "it is not of the form vendor.domain/name"
+    if _NATIVE in name:
+        return f"{quoted(_NATIVE)} is for the resources of Kubernetes itself"
+    if name.startswith(_QUOTA):
+        return f"{quoted(_QUOTA)} at the start is for quotas"
+    if not _DNS_SUBDOMAIN.fullmatch(domain):
+        return f"the domain {quoted(domain)} is not a DNS name in lower case"
+    if len(domain) > MAX_DOMAIN:
+        return f"the domain has {len(domain)} characters, at most {MAX_DOMAIN} are allowed"
+    if not _RESOURCE_NAME.fullmatch(resource):
+        return f"{quoted(resource)} does not begin and end with a letter or digit, or holds others than these and -_."
+    if len(resource) > MAX_RESOURCE:
+        return f"the part after the slash has {len(resource)} characters, at most {MAX_RESOURCE} are allowed"
+    return None
 
 
 #: The DRA services that this node can call, newest first.
@@ -232,20 +315,17 @@ DRA_SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 
 
 def choose_dra_service(versions: tuple[str, ...]) -> str:
-    """Return the newest of :data:`DRA_SERVICES` that a driver's ``versions`` name.
-
-    A driver that offers only version numbers (``1.0.0``) predates named services, and provides the oldest service.
+    """Return the first of a driver's ``versions`` that is one of :data:`DRA_SERVICES`: the driver's own order counts.
 
     Raises:
-      ValidationError: if there is no version, or no service that this node knows.
+      ValidationError: if there is none; the text of the error is the kubelet's.
     """
     if not versions:
-        raise ValidationError("the DRA driver names no supported service")
-    for service in DRA_SERVICES:
-        if service in versions:
+        raise ValidationError("empty list of supported gRPC services (aka supported versions)")
+    for service in versions:
+        if service in DRA_SERVICES:
             return service
-    if any(version.startswith("1.") or version == "1" for version in versions):
-        return DRA_SERVICES[-1]
     raise ValidationError(
-        f"none of the DRA services {', '.join(DRA_SERVICES)} is among {', '.join(map(repr, versions))}"
+        f"none of services supported by the plugin ({listed(versions)}) are supported by the kubelet "
+        f"({listed(DRA_SERVICES)})"
     )

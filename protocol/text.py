@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _SURROGATE = re.compile("[\udc80-\udcff]")
 
@@ -38,3 +39,13 @@ def encodable(text: str) -> str:
 def cut(text: str, limit: int) -> str:
     """Return at most ``limit`` characters of ``text``, and after them how many were left out."""
     return text if len(text) <= limit else f"{text[:limit]}…(+{len(text) - limit})"
+
+
+def quoted(text: str) -> str:
+    """Return ``text`` in double quotes, as Go's ``%q`` writes it: the kubelet's messages quote like this."""
+    return '"' + escaped(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return ``texts`` in brackets, each quoted, as Go's ``%q`` writes a list."""
+    return f"[{' '.join(map(quoted, texts))}]"

@@ -6,12 +6,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from ...protocol.errors import ValidationError
-from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions
+from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions, csi_version
+from ...protocol.text import quoted
 from .instances import Instances
 
 
 class CSIHandler:
-    """Accepts CSI drivers of version 0.x and 1.x and keeps them by name.
+    """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, and keeps them by name.
 
     A second driver of one name must bring a strictly higher version, unless it has the same endpoint. Then it is the
     same driver, whose registrar was restarted; all registrars give their version as "1.0.0".
@@ -27,17 +28,25 @@ class CSIHandler:
         """Apply the version rules.
 
         Raises:
-          ValidationError: if the versions are not acceptable, or another driver of that name has them or higher ones.
+          ValidationError: if the versions are not acceptable, or another driver of that name has them or higher ones;
+            the text is the kubelet's, and names the socket of the other driver.
         """
-        version = check_csi_versions(plugin.versions)
-        if plugin.found_in_deprecated_dir and version.numbers[0] >= 1:
-            raise ValidationError("a CSI driver of version 1.0 or above may not register in a deprecated directory")
+        try:
+            self._check(plugin)
+        except ValidationError as error:
+            raise ValidationError(
+                f"validation failed for CSI Driver {plugin.name} at endpoint {plugin.endpoint}: kubernetes.io/csi: "
+                f"ValidatePlugin for CSI driver {quoted(plugin.name)} failed. {error}"
+            ) from error
+
+    def _check(self, plugin: Plugin) -> None:
+        version = check_csi_versions(plugin.versions, deprecated=plugin.found_in_deprecated_dir)
         for other in self.drivers.others(plugin):
-            present = check_csi_versions(other.versions)
+            present = csi_version(other.versions)
             if other.endpoint != plugin.endpoint and version <= present:
                 raise ValidationError(
-                    f"another CSI driver named {plugin.name!r} is registered by the socket {other.socket} with "
-                    f"version {present}: bring a higher version, or remove that socket"
+                    "Another driver with the same name is already registered with a higher supported version: "
+                    f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
                 )
 
     async def register(self, plugin: Plugin) -> None:

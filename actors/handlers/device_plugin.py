@@ -5,12 +5,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from ...protocol.plugins import InstancePolicy, Plugin, check_extended_resource
+from ...protocol.plugins import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
 from .instances import Instances
 
 
 class DevicePluginHandler:
-    """Accepts device plugins whose name is an extended resource; several may offer one resource side by side."""
+    """Accepts device plugins of ``v1beta1`` whose name is an extended resource.
+
+    Several may offer one resource side by side.
+    """
 
     instances = InstancePolicy.ALL
 
@@ -19,11 +22,13 @@ class DevicePluginHandler:
         self.plugins = Instances()
 
     async def validate(self, plugin: Plugin) -> None:
-        """Check the resource name.
+        """Check the versions and the resource name.
 
         Raises:
-          ValidationError: if the name is not of the form ``vendor.domain/name``.
+          ValidationError: if ``v1beta1`` is not among the versions, or the name is not of the form
+            ``vendor.domain/name``; the text is the kubelet's.
         """
+        check_device_plugin_versions(plugin.versions)
         check_extended_resource(plugin.name)
 
     async def register(self, plugin: Plugin) -> None:

@@ -26,14 +26,21 @@ class DRAHandler:
         """Choose the service, and check that the endpoint is the driver's own.
 
         Raises:
-          ValidationError: if no known service is offered, or another instance has the same endpoint.
+          ValidationError: if no known service is offered, or another instance has the same endpoint; the text is the
+            kubelet's, and names the socket of the other instance.
         """
-        choose_dra_service(plugin.versions)
+        try:
+            choose_dra_service(plugin.versions)
+        except ValidationError as error:
+            raise ValidationError(
+                f"invalid supported gRPC versions of DRA driver plugin {plugin.name} at endpoint {plugin.endpoint}: "
+                f"{error}"
+            ) from error
         for other in self.drivers.others(plugin):
             if other.endpoint == plugin.endpoint:
                 raise ValidationError(
-                    f"the endpoint {plugin.endpoint} of DRA driver {plugin.name!r} is in use by the one that the "
-                    f"socket {other.socket} registered"
+                    f"endpoint {plugin.endpoint} already registered for DRA driver plugin {plugin.name} "
+                    f"(by the socket {other.socket})"
                 )
 
     async def register(self, plugin: Plugin) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
+import trio
+from trio.testing import MockClock
 
 from plugind.actors.handlers.actor import Handler, policy_of
 from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.dra import DRAHandler
 from plugind.actors.handlers.instances import Instances
+from plugind.actors.handlers.registry import built_in_handlers
 from plugind.protocol.errors import ValidationError
 from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.testing import Call, FakePlugin, SimulatedNode
 
 
 def csi(
@@ -84,6 +89,13 @@ def test_removing_one_instance_keeps_the_other_and_removing_a_missing_one_is_all
 # --- CSI --------------------------------------------------------------------------------------------------------------
 
 
+CSI_FAILED = (
+    "validation failed for CSI Driver a.example.com at endpoint /run/a.sock: kubernetes.io/csi: "
+    'ValidatePlugin for CSI driver "a.example.com" failed. '
+)
+NONE = "None of the versions specified {} are supported. err={}"
+
+
 async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
     handler = CSIHandler()
     await handler.validate(csi("1.0.0"))
@@ -99,7 +111,8 @@ async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
     ("versions", "old", "reason"),
     [
         (("1.0.0",), False, None),
-        (("0.3.0",), False, None),
+        (("1.0.0-rc.1", "2.0.0"), False, None),
+        (("0.3.0",), False, NONE.format('["0.3.0"]', "highest supported version reported is 0.3.0, must be v1.x")),
         (("0.2.0", "v0.3.0"), True, None),
         (
             ("v1.0.0",),
@@ -111,15 +124,22 @@ async def test_a_csi_driver_is_kept_while_it_is_registered() -> None:
             True,
             "a CSI driver of version 1.0 or above may not register in a deprecated directory",
         ),
-        ((), False, "the CSI driver names no supported version"),
-        (("2.0.0",), False, "none of the CSI versions '2.0.0' is a version number below 2"),
+        ((), False, "Plugin returned an empty list for supported versions"),
+        (
+            ("v1",),
+            False,
+            NONE.format(
+                '["v1"]',
+                'could not find a highest supported version from versions ([v1]) reported: illegal version string "v1"',
+            ),
+        ),
     ],
 )
 async def test_the_version_and_the_directory_of_a_csi_driver_must_fit(
     versions: tuple[str, ...], old: bool, reason: str | None
 ) -> None:
-    """TestValidatePlugin; behaviour 16: deprecated directories are for drivers of 0.x."""
-    assert await rejection(CSIHandler(), csi(*versions, old=old)) == reason
+    """TestValidatePlugin; behaviour 16: deprecated directories are for drivers of 0.x. The words are the kubelet's."""
+    assert await rejection(CSIHandler(), csi(*versions, old=old)) == (None if reason is None else CSI_FAILED + reason)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +151,11 @@ async def test_the_version_and_the_directory_of_a_csi_driver_must_fit(
         (("1.0.0", "nonsense", "2.0.0"), ("1.1.0",), True),
         (("1.0.0",), ("1.0.0",), False),
         (("1.0.0",), ("v1.0.0",), False),
+        (("1.0.0",), ("1.0",), False),
+        (("1.0.0-rc.1",), ("1.0.0",), False),
         (("1.10.0",), ("1.9.0",), False),
         (("1.0.0",), ("0.9.0", "1.0.0-rc.1"), False),
+        (("1.0.0",), ("1.0.0-rc.1", "1.0.1-rc.1"), True),
     ],
 )
 async def test_a_second_csi_driver_of_a_name_must_bring_a_strictly_higher_version(
@@ -153,9 +176,20 @@ async def test_a_conflict_of_csi_drivers_names_the_other_socket_and_its_version(
     await handler.register(csi("0.9.0", "1.10.0"))
 
     assert await rejection(handler, csi("1.9.0", socket="/reg/b.sock", endpoint="/run/b.sock")) == (
-        "another CSI driver named 'a.example.com' is registered by the socket /reg/a.sock with version 1.10.0: "
-        "bring a higher version, or remove that socket"
+        CSI_FAILED.replace("/run/a.sock", "/run/b.sock")
+        + 'Another driver with the same name is already registered with a higher supported version: "1.10.0"'
+        + " (by the socket /reg/a.sock; bring a higher version, or remove that one)"
     )
+
+
+async def test_a_csi_driver_of_a_deprecated_root_gives_way_to_one_of_1_x() -> None:
+    """TestValidatePluginExistingDriver, behaviour 16: the rules for 1.x do not break over a registered 0.x."""
+    handler = CSIHandler()
+    old = csi("0.3.0", old=True)
+    await handler.validate(old)
+    await handler.register(old)
+
+    assert await rejection(handler, csi("1.0.0", socket="/reg/b.sock", endpoint="/run/b.sock")) is None
 
 
 @pytest.mark.parametrize("socket", ["/reg/a.sock", "/reg/restarted.sock"])
@@ -186,7 +220,20 @@ async def test_a_device_plugin_is_named_after_its_extended_resource() -> None:
     handler = DevicePluginHandler()
 
     assert await rejection(handler, device("vendor.example/gpu")) is None
-    assert await rejection(handler, device("gpu")) == "the resource name 'gpu' is not of the form vendor.domain/name"
+    assert await rejection(handler, device("gpu")) == (
+        'invalid name of device plugin socket: the ResourceName "gpu" is invalid: '
+        "it is not of the form vendor.domain/name"
+    )
+
+
+@pytest.mark.parametrize("name", ["vendor.example/gpu", "gpu"])
+async def test_a_device_plugin_without_v1beta1_is_rejected_whatever_its_name(name: str) -> None:
+    """The kubelet looks at the versions first."""
+    plugin = attrs.evolve(device(name), versions=("1.0.0", "v1"))
+
+    assert await rejection(DevicePluginHandler(), plugin) == (
+        "manager version, v1beta1, is not among plugin supported versions [1.0.0 v1]"
+    )
 
 
 async def test_several_device_plugins_offer_one_resource_side_by_side() -> None:
@@ -213,13 +260,15 @@ async def test_several_device_plugins_offer_one_resource_side_by_side() -> None:
     ("services", "chosen"),
     [
         (("v1.DRAPlugin",), "v1.DRAPlugin"),
-        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1.DRAPlugin"),
+        (("v1.DRAPlugin", "v1beta1.DRAPlugin"), "v1.DRAPlugin"),
+        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1beta1.DRAPlugin"),
         (("v1beta1.DRAPlugin",), "v1beta1.DRAPlugin"),
-        (("1.0.0",), "v1beta1.DRAPlugin"),
     ],
-    ids=["current service", "two services", "old service", "old version"],
+    ids=["current service", "two services", "two services, the old one first", "old service"],
 )
-async def test_a_dra_driver_is_called_by_the_newest_common_service(services: tuple[str, ...], chosen: str) -> None:
+async def test_a_dra_driver_is_called_by_the_first_of_its_services_that_is_known(
+    services: tuple[str, ...], chosen: str
+) -> None:
     """TestRegistrationHandler: current service, two services, old service."""
     handler = DRAHandler()
     driver = dra(*services)
@@ -230,13 +279,18 @@ async def test_a_dra_driver_is_called_by_the_newest_common_service(services: tup
 
 
 async def test_a_dra_driver_without_a_supported_service_is_rejected() -> None:
-    """TestRegistrationHandler: no services, wrong version."""
+    """TestRegistrationHandler: no services, wrong version, old version."""
     none = Plugin("DRAPlugin", "d.example.com", "/run/a.sock", (), "/reg/a.sock", 1)
+    failed = "invalid supported gRPC versions of DRA driver plugin d.example.com at endpoint /run/a.sock: "
 
-    assert await rejection(DRAHandler(), none) == "the DRA driver names no supported service"
-    assert await rejection(DRAHandler(), dra("v99.DRAPlugin")) == (
-        "none of the DRA services v1.DRAPlugin, v1beta1.DRAPlugin is among 'v99.DRAPlugin'"
+    assert await rejection(DRAHandler(), none) == (
+        failed + "empty list of supported gRPC services (aka supported versions)"
     )
+    for service in ("v99.DRAPlugin", "1.0.0"):
+        assert await rejection(DRAHandler(), dra(service)) == (
+            f'{failed}none of services supported by the plugin (["{service}"]) are supported by the kubelet '
+            '(["v1.DRAPlugin" "v1beta1.DRAPlugin"])'
+        )
 
 
 async def test_the_newest_dra_driver_of_a_name_wins_and_the_older_is_the_fallback() -> None:
@@ -262,8 +316,7 @@ async def test_one_endpoint_serves_one_dra_driver_only() -> None:
     await handler.register(dra())
 
     assert await rejection(handler, dra(socket="/reg/b.sock")) == (
-        "the endpoint /run/a.sock of DRA driver 'd.example.com' is in use by the one that the socket /reg/a.sock "
-        "registered"
+        "endpoint /run/a.sock already registered for DRA driver plugin d.example.com (by the socket /reg/a.sock)"
     )
 
 
@@ -278,3 +331,69 @@ async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itse
 
     assert handler.service_of("d.example.com") == (again, "v1.DRAPlugin")
     assert len(handler.drivers) == 1
+
+
+# --- what a plugin hears ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plugin", "error"),
+    [
+        (
+            FakePlugin("DevicePlugin", "vendor.example/gpu", ("1.0.0",)),
+            "manager version, v1beta1, is not among plugin supported versions [1.0.0]",
+        ),
+        (
+            FakePlugin("DevicePlugin", "mykubernetes.io/gpu", ("v1beta1",)),
+            'invalid name of device plugin socket: the ResourceName "mykubernetes.io/gpu" is invalid: '
+            '"kubernetes.io/" is for the resources of Kubernetes itself',
+        ),
+        (
+            FakePlugin("CSIPlugin", "a.example.com", ("1", "0.3.0")),
+            "validation failed for CSI Driver a.example.com at endpoint /plugins/a.sock: kubernetes.io/csi: "
+            'ValidatePlugin for CSI driver "a.example.com" failed. None of the versions specified ["1" "0.3.0"] are '
+            "supported. err=highest supported version reported is 0.3.0, must be v1.x",
+        ),
+        (
+            FakePlugin("DRAPlugin", "d.example.com", ("1.0.0",)),
+            "invalid supported gRPC versions of DRA driver plugin d.example.com at endpoint /plugins/a.sock: none of "
+            'services supported by the plugin (["1.0.0"]) are supported by the kubelet '
+            '(["v1.DRAPlugin" "v1beta1.DRAPlugin"])',
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, FakePlugin) else "",
+)
+async def test_a_plugin_that_is_refused_hears_the_kubelets_words(
+    plugin: FakePlugin, error: str, autojump_clock: MockClock
+) -> None:
+    """Behaviours 30 and 44."""
+    async with SimulatedNode(handlers=built_in_handlers()) as node:
+        plugged = node.plug("a.sock", plugin)
+        await trio.sleep(0.25)
+        assert plugged.calls == [
+            Call(0.0, "GetInfo"),
+            Call(
+                0.0,
+                "NotifyRegistrationStatus",
+                registered=False,
+                error=f"RegisterPlugin error -- plugin validation failed with err: {error}",
+            ),
+        ]
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        FakePlugin("DevicePlugin", "vendor.example/gpu", ("v1alpha1", "v1beta1")),
+        FakePlugin("CSIPlugin", "a.example.com", ("1.0.",)),
+        FakePlugin("CSIPlugin", "a.example.com", ("2.0.0", "v1.3.0-rc.1", "later")),
+        FakePlugin("DRAPlugin", "d.example.com", ("v9.DRAPlugin", "v1beta1.DRAPlugin")),
+    ],
+    ids=lambda plugin: f"{plugin.type} {' '.join(plugin.versions)}",
+)
+async def test_what_the_kubelet_accepts_is_registered(plugin: FakePlugin, autojump_clock: MockClock) -> None:
+    """Behaviour 44."""
+    async with SimulatedNode(handlers=built_in_handlers()) as node:
+        node.plug("a.sock", plugin)
+        await node.settled()
+        assert node.state("a.sock") == "registered"

@@ -40,3 +40,28 @@ def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
     assert [changed.path for changed in name.change_roles(InstancePolicy.NEWEST)] == [A]
     assert name.release(name.registered[A]) == Freed(stood_by=True, was_taken=True)
     assert (set(name.registered), name.standby, name.blocked) == ({B}, {}, {"/r/c": None})
+
+
+@pytest.mark.parametrize(("plugin_type", "active"), [("CSIPlugin", B), ("T", A)])
+def test_versions_above_1_x_do_not_make_a_csi_driver_active(plugin_type: str, active: str) -> None:
+    """Behaviour 37, TestValidatePlugin: for CSI drivers, versions above 1.x are passed over."""
+    offered = {A: ("1.0.0", "2.0.0"), B: ("1.5.0",)}
+    name = Name()
+    for path, versions in offered.items():
+        info = PluginInfo(plugin_type, "x", path, versions)
+        name.registered[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED)
+
+    name.change_roles(InstancePolicy.HIGHEST_VERSION)
+
+    assert set(name.registered) - set(name.standby) == {active}
+
+
+def test_any_version_ranks_above_none() -> None:
+    """Behaviour 37: 0.0 is a version, and 1 is none."""
+    name = Name()
+    for path, version in ((A, "0.0"), (B, "1")):
+        name.registered[path] = Claim(path, 1, PluginInfo("T", "x", path, (version,)), Nowhere(), Phase.REGISTERED)
+
+    name.change_roles(InstancePolicy.HIGHEST_VERSION)
+
+    assert set(name.standby) == {B}

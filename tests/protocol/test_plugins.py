@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -16,12 +18,14 @@ from plugind.protocol.plugins import (
     PluginInfo,
     Version,
     check_csi_versions,
+    check_device_plugin_versions,
     check_extended_resource,
     check_info,
     choose_dra_service,
     highest_version,
     parse_version,
 )
+from plugind.protocol.text import quoted
 from plugind.tests.protocol.hypothesis_settings import examples
 
 SOCKET = "/reg/a.sock"
@@ -170,103 +174,112 @@ def test_any_info_is_either_accepted_or_rejected_with_a_validation_error(
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("text", "numbers"),
     [
-        ("1", Version((1, 0, 0))),
-        ("1.2", Version((1, 2, 0))),
-        ("1.2.3", Version((1, 2, 3))),
-        ("v1.2.3", Version((1, 2, 3))),
-        ("0.3.0", Version((0, 3, 0))),
-        ("1.2.3.4", Version((1, 2, 3, 4))),
-        ("v1.2.0-rc.1", Version((1, 2, 0), "rc.1")),
-        ("1.0.0-alpha", Version((1, 0, 0), "alpha")),
-        ("1.0.0+build.5", Version((1, 0, 0))),
-        ("1.0.0-rc.1+build.5", Version((1, 0, 0), "rc.1")),
-        ("999999999.0.0", Version((999999999, 0, 0))),
+        ("1.2", (1, 2)),
+        ("1.2.3", (1, 2, 3)),
+        ("v1.2.3", (1, 2, 3)),
+        ("0.3.0", (0, 3, 0)),
+        (".".join(9 * "1"), 9 * (1,)),
+        ("1.02.00", (1, 2, 0)),
+        (f"1.{250 * '0'}7", (1, 7)),
+        ("v1.2.0-rc.1", (1, 2, 0)),
+        ("1.0.0+build.5", (1, 0, 0)),
+        *((f"1.0.0{tail}", (1, 0, 0)) for tail in ("-", "+", "-rc.1", "-ü", " beta", ".", "..1", ".x", "x", "-\\")),
+        ("1.0.", (1, 0)),
+        ("1.0..5", (1, 0)),
+        ("1.0v", (1, 0)),
+        *((f"{space}v1.0", (1, 0)) for space in (" ", "\t", "\n", "\f", "\r \n")),
+        ("1.0 ", (1, 0)),
+        (f"1.{2**64 - 1}", (1, 2**64 - 1)),
     ],
 )
-def test_version_numbers_are_parsed(text: str, version: Version) -> None:
-    assert parse_version(text) == version
+def test_versions_are_read_as_the_kubelet_reads_them(text: str, numbers: tuple[int, ...]) -> None:
+    """Behaviour 44, TestValidatePlugin: ``ParseGeneric`` takes two or more numbers, and whatever follows them."""
+    assert parse_version(text).numbers == numbers
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "reason"),
     [
-        *("", " ", "v", "V1.0.0", "vv1", "one", "1.", ".1", "1..2", "01.0.0", "1.02.0", "-1", "1.0.0-", "1.0.0+"),
         *(
-            "1.0.0\n",
-            " 1.0.0",
-            "1,0",
-            "1.0.0 beta",
-            "v1beta1",
-            "v1alpha3",
-            "v1.DRAPlugin",
-            "1000000000",
-            "1.x",
-            "\u0661.\u0662",
+            (text, f'could not parse "{text}" as version')
+            for text in ("", " ", "v", "V1.0.0", "vv1.0", "one", ".1", "-1.0", "v 1.0", "\u0661.\u0662")
+        ),
+        ("\u00a01.0", 'could not parse "\\xa01.0" as version'),
+        ("1.0\n", 'could not parse "1.0\\n" as version'),
+        *(
+            (text, f'illegal version string "{text}"')
+            for text in ("1", "v1", "1.", "1..2", "1,0", "1-rc.1", "1.x", "v1beta1", "v1.DRAPlugin", "01")
+        ),
+        ("01.0.0", 'illegal zero-prefixed version component "01" in "01.0.0"'),
+        ("00.1", 'illegal zero-prefixed version component "00" in "00.1"'),
+        (
+            f"1.{2**64}.0",
+            f'illegal non-numeric version component "{2**64}" in "1.{2**64}.0": '
+            f'strconv.ParseUint: parsing "{2**64}": value out of range',
         ),
     ],
 )
-def test_an_invalid_version_number_is_rejected(text: str) -> None:
-    assert rejection(lambda: parse_version(text)) == f"{text!r} is not a version number"
+def test_what_the_kubelet_does_not_read_as_a_version_is_rejected_in_its_words(text: str, reason: str) -> None:
+    """Behaviour 44, TestValidatePlugin; fault 75."""
+    assert rejection(lambda: parse_version(text)) == reason
 
 
-def test_versions_are_ordered_by_precedence() -> None:
-    """Numbers are ordered by size, a pre-release precedes its release, as in Semantic Versioning 2.0.0 section 11."""
-    in_order = [
-        *("0.3.0", "0.9.0", "0.10.0", "1.0.0-1", "1.0.0-9", "1.0.0-10", "1.0.0-alpha", "1.0.0-alpha.1"),
-        *("1.0.0-alpha.beta", "1.0.0-beta", "1.0.0-beta.2", "1.0.0-beta.11", "1.0.0-rc.1", "1.0.0"),
-        *("1.0.1", "1.2.0", "1.9.0", "1.10.0", "2.0.0"),
-    ]
-
-    versions = [parse_version(text) for text in in_order]
-
-    assert sorted(versions, key=lambda version: version.key) == versions
-    assert all(lower < higher and not higher < lower for lower, higher in itertools.pairwise(versions))
-
-
-def test_a_pre_release_with_a_number_too_long_for_an_int_can_be_compared() -> None:
+def test_a_number_too_long_for_an_int_is_rejected() -> None:
     """Fault 75: invalid text raises only the declared error."""
-    assert parse_version(f"1.0.0-{5000 * '9'}") < parse_version(f"1.0.0-1{5000 * '0'}")
+    assert "value out of range" in str(rejection(lambda: parse_version(f"1.{5000 * '9'}")))
+    assert parse_version(f"1.{5000 * '0'}1") == parse_version("1.1")
 
 
-def test_leading_zeros_of_a_number_in_a_pre_release_are_ignored() -> None:
-    assert parse_version("1.0.0-rc.007") < parse_version("1.0.0-rc.10")
+def test_zeros_at_the_end_and_pre_releases_make_no_difference() -> None:
+    """TestValidatePlugin: a pre-release counts as its release."""
+    same = [parse_version(text) for text in ("1.0", "1.0.0", "v1.0.0.0", "1.0.0-rc.1", "1.0.0-rc.2+build")]
+
+    assert len(set(same)) == 1
+    assert not any(one < other for one, other in itertools.permutations(same, 2))
 
 
-NUMBERS = st.lists(st.integers(min_value=0, max_value=10**9 - 1), min_size=3, max_size=8).map(tuple)
-PRERELEASES = st.from_regex(r"[0-9a-c.-]{0,4}", fullmatch=True)
-VERSIONS = st.builds(Version, NUMBERS, PRERELEASES)
+NUMBERS = st.lists(st.integers(min_value=0, max_value=2**64 - 1) | st.just(0), min_size=2, max_size=8).map(tuple)
+TAILS = st.sampled_from(["", ".", "-rc.1", "+build", "-", "x", "..1", " "])
+VERSIONS = st.builds(Version, NUMBERS)
 
 
-@given(NUMBERS, NUMBERS)
-def test_releases_compare_by_their_numbers(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    one, other = (parse_version(".".join(map(str, numbers))) for numbers in (left, right))
+def padded(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return numbers + (8 - len(numbers)) * (0,)
+
+
+@given(NUMBERS, NUMBERS, TAILS)
+def test_versions_compare_by_their_numbers_as_if_zeros_followed(
+    left: tuple[int, ...], right: tuple[int, ...], tail: str
+) -> None:
+    one, other = (parse_version(".".join(map(str, numbers)) + tail) for numbers in (left, right))
 
     assert one.numbers == left
-    assert (one < other, one <= other, one == other) == (left < right, left <= right, left == right)
-
-
-@examples(50)
-@given(VERSIONS, VERSIONS, VERSIONS)
-def test_versions_are_totally_ordered(a: Version, b: Version, c: Version) -> None:
-    assert (a < b) + (b < a) + (a == b) == 1
-    assert (a <= b) == (a < b or a == b)
-    assert not (a < b and b < c) or a < c
+    assert (one < other, one <= other, one == other) == (
+        padded(left) < padded(right),
+        padded(left) <= padded(right),
+        padded(left) == padded(right),
+    )
 
 
 @given(VERSIONS)
 def test_a_version_is_formatted_as_it_was_parsed(version: Version) -> None:
-    assert parse_version(str(version)) == version
+    assert parse_version(str(version)).numbers == version.numbers
 
 
 @given(WORDS)
 def test_any_text_is_parsed_as_a_version_or_rejected(text: str) -> None:
     """Fault 75."""
-    assert rejection(lambda: parse_version(text)) in (None, f"{text!r} is not a version number")
+    reason = rejection(lambda: parse_version(text))
+    assert reason is None or (quoted(text) in reason and reason.isprintable())
 
 
-TEXTS = VERSIONS.map(str) | st.sampled_from(["", "x", "v1.0.0", "2.0.0", "v2.1", "1", "1.2", *DRA_SERVICES]) | WORDS
+TEXTS = (
+    VERSIONS.map(str)
+    | st.sampled_from(["", "x", "v1.0.0", "2.0.0", "v2.1", "1", "1.2", "1.2-rc", "0.3", *DRA_SERVICES, "v1beta1"])
+    | WORDS
+)
 SAID = st.lists(TEXTS, max_size=5).map(tuple)
 
 
@@ -278,41 +291,42 @@ def version_or_none(text: str) -> Version | None:
 
 
 @examples(60)
-@given(SAID)
-def test_the_highest_version_is_one_of_the_versions_and_below_none(versions: tuple[str, ...]) -> None:
-    numbers = [number for number in map(version_or_none, versions) if number is not None]
-    highest = highest_version(versions)
+@given(SAID, st.sampled_from([math.inf, 2]))
+def test_the_highest_version_is_one_of_the_versions_and_below_none(versions: tuple[str, ...], below: float) -> None:
+    every = [number for number in map(version_or_none, versions) if number is not None]
+    numbers = [number for number in every if number.numbers[0] < below]
+    highest = highest_version(versions, below=below)
     assert (highest is None) == (not numbers)
     if highest is not None:
         assert highest in numbers
         assert all(number <= highest for number in numbers)
 
 
-@examples(60)
-@given(SAID)
-def test_any_csi_driver_is_accepted_with_its_highest_version_below_two_or_rejected(versions: tuple[str, ...]) -> None:
-    """Fault 75."""
+@examples(100)
+@given(SAID, st.booleans())
+def test_any_csi_driver_is_accepted_with_its_highest_version_below_two_or_rejected(
+    versions: tuple[str, ...], deprecated: bool
+) -> None:
+    """Fault 75, behaviour 16."""
     numbers = [number for number in map(version_or_none, versions) if number is not None and number.numbers[0] < 2]
-    reason = rejection(lambda: check_csi_versions(versions))
-    assert (reason is None) == bool(numbers)
+    highest = max(numbers, default=None)
+    reason = rejection(lambda: check_csi_versions(versions, deprecated=deprecated))
+    assert (reason is None) == (highest is not None and highest.major == (0 if deprecated else 1))
     if reason is None:
-        assert check_csi_versions(versions) == max(numbers, key=lambda number: number.key)
-    else:
-        assert all(repr(version) in reason for version in versions)
+        assert check_csi_versions(versions, deprecated=deprecated) == highest
 
 
 @examples(60)
 @given(SAID)
-def test_any_dra_driver_is_accepted_with_the_newest_service_that_it_names_or_rejected(
+def test_any_dra_driver_is_called_by_the_first_known_service_that_it_names_or_rejected(
     versions: tuple[str, ...],
 ) -> None:
     """Fault 75."""
     reason = rejection(lambda: choose_dra_service(versions))
-    named = [service for service in DRA_SERVICES if service in versions]
-    old = any(version == "1" or version.startswith("1.") for version in versions)
-    assert (reason is None) == bool(named or old)
+    named = [version for version in versions if version in DRA_SERVICES]
+    assert (reason is None) == bool(named)
     if reason is None:
-        assert choose_dra_service(versions) == (named[0] if named else "v1beta1.DRAPlugin")
+        assert choose_dra_service(versions) == named[0]
 
 
 def test_the_highest_version_does_not_depend_on_the_order() -> None:
@@ -320,7 +334,7 @@ def test_the_highest_version_does_not_depend_on_the_order() -> None:
 
 
 def test_invalid_versions_are_skipped_when_the_highest_is_chosen() -> None:
-    assert highest_version(("1.0.0", "latest")) == Version((1, 0, 0))
+    assert highest_version(("1.0.0", "latest", "2")) == Version((1, 0, 0))
     assert highest_version(("latest",)) is None
     assert highest_version(()) is None
 
@@ -331,81 +345,178 @@ def test_invalid_versions_are_skipped_when_the_highest_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("versions", "highest"),
     [
-        (("v1.0.0",), (1, 0, 0)),
-        (("0.3.0",), (0, 3, 0)),
-        (("0.2.0", "v0.3.0"), (0, 3, 0)),
-        (("0.2.0", "v1.0.0"), (1, 0, 0)),
-        (("0.2.0", "v1.2.3"), (1, 2, 3)),
-        (("v1.2.3", "v0.3.0"), (1, 2, 3)),
-        (("v1.0.0", "v2.0.0"), (1, 0, 0)),
-        (("v2.0.0", "v1.9.9", "v10.0.0"), (1, 9, 9)),
-        (("nonsense", "1.0.0"), (1, 0, 0)),
+        (("v1.0.0",), "1.0.0"),
+        (("1.0",), "1.0"),
+        (("1.0.",), "1.0"),
+        (("1.0.0-",), "1.0.0"),
+        (("v1.0.0-rc.1",), "1.0.0"),
+        (("0.2.0", "v1.0.0"), "1.0.0"),
+        (("0.2.0", "v1.2.3"), "1.2.3"),
+        (("v1.2.3", "v0.3.0"), "1.2.3"),
+        (("v1.0.0", "v2.0.0"), "1.0.0"),
+        (("v2.0.0", "v1.9.9", "v10.0.0"), "1.9.9"),
+        (("nonsense", "1", "1.0.0"), "1.0.0"),
+        (("1.0.0", "1.0"), "1.0"),
+        (("1.0", "1.0.0-rc.1"), "1.0.0"),
     ],
 )
-def test_a_csi_driver_speaks_its_highest_version_below_two(versions: tuple[str, ...], highest: tuple[int, ...]) -> None:
-    """TestValidatePlugin: accepted versions. As in the reference, unsupported versions are skipped."""
-    assert check_csi_versions(versions).numbers == highest
+def test_a_csi_driver_speaks_its_highest_version_below_two(versions: tuple[str, ...], highest: str) -> None:
+    """TestValidatePlugin: accepted versions; of equal ones the last is shown, as by the kubelet."""
+    assert str(check_csi_versions(versions)) == highest
+
+
+NONE_FOUND = "could not find a highest supported version from versions ([{}]) reported: {}"
 
 
 @pytest.mark.parametrize(
     ("versions", "reason"),
     [
-        ((), "the CSI driver names no supported version"),
-        (("",), "none of the CSI versions '' is a version number below 2"),
-        (("2.0.0",), "none of the CSI versions '2.0.0' is a version number below 2"),
-        (("v2.0.0", "v3.1.0"), "none of the CSI versions 'v2.0.0', 'v3.1.0' is a version number below 2"),
-        (("boo", "foo"), "none of the CSI versions 'boo', 'foo' is a version number below 2"),
-        (("nonsense", "2.0"), "none of the CSI versions 'nonsense', '2.0' is a version number below 2"),
+        (("0.3.0",), "highest supported version reported is 0.3.0, must be v1.x"),
+        (("0.2.0", "v0.3.0-rc", "2.0.0"), "highest supported version reported is 0.3.0, must be v1.x"),
+        (("0.0",), "highest supported version reported is 0.0, must be v1.x"),
+        (("1",), NONE_FOUND.format("1", 'illegal version string "1"')),
+        (("v1",), NONE_FOUND.format("v1", 'illegal version string "v1"')),
+        (("01.0",), NONE_FOUND.format("01.0", 'illegal zero-prefixed version component "01" in "01.0"')),
+        (("",), NONE_FOUND.format("", 'could not parse "" as version')),
+        (("2.0.0",), NONE_FOUND.format("2.0.0", "<nil>")),
+        (("v2.0.0", "v3.1.0"), NONE_FOUND.format("v2.0.0 v3.1.0", "<nil>")),
+        (("boo", "foo"), NONE_FOUND.format("boo foo", 'could not parse "boo" as version')),
+        (("2.0", "foo"), NONE_FOUND.format("2.0 foo", 'could not parse "foo" as version')),
     ],
 )
-def test_a_csi_driver_without_a_version_below_two_is_rejected(versions: tuple[str, ...], reason: str) -> None:
-    """TestValidatePlugin: rejected versions."""
-    assert rejection(lambda: check_csi_versions(versions)) == reason
+def test_a_csi_driver_without_a_version_1_x_is_rejected(versions: tuple[str, ...], reason: str) -> None:
+    """TestValidatePlugin: rejected versions, in the kubelet's words."""
+    shown = " ".join(f'"{version}"' for version in versions)
+    assert rejection(lambda: check_csi_versions(versions)) == (
+        f"None of the versions specified [{shown}] are supported. err={reason}"
+    )
+
+
+def test_a_csi_driver_without_versions_is_rejected() -> None:
+    """TestValidatePlugin."""
+    assert rejection(lambda: check_csi_versions(())) == "Plugin returned an empty list for supported versions"
+
+
+@pytest.mark.parametrize(
+    ("versions", "highest"), [(("0.3.0",), "0.3.0"), (("0.2.0", "v0.3", "2.0"), "0.3"), (("0.0",), "0.0")]
+)
+def test_a_csi_driver_in_a_deprecated_root_speaks_0_x(versions: tuple[str, ...], highest: str) -> None:
+    """Behaviour 16."""
+    assert str(check_csi_versions(versions, deprecated=True)) == highest
+
+
+@pytest.mark.parametrize("versions", [("1.0.0",), ("0.3.0", "1.0.0-rc.1"), ("0.3.0", "1.0.")])
+def test_a_csi_driver_of_version_1_x_is_rejected_in_a_deprecated_root(versions: tuple[str, ...]) -> None:
+    """Behaviour 16."""
+    assert rejection(lambda: check_csi_versions(versions, deprecated=True)) == (
+        "a CSI driver of version 1.0 or above may not register in a deprecated directory"
+    )
+
+
+@pytest.mark.parametrize("versions", [("v1beta1",), ("v1alpha1", "v1beta1"), ("v1beta1", "v1beta1", "v2")])
+def test_a_device_plugin_names_v1beta1_among_its_versions(versions: tuple[str, ...]) -> None:
+    """Behaviour 44."""
+    check_device_plugin_versions(versions)
+
+
+@pytest.mark.parametrize(
+    ("versions", "shown"),
+    [
+        ((), "[]"),
+        (("v1alpha1",), "[v1alpha1]"),
+        (("v1", "1.0.0"), "[v1 1.0.0]"),
+        (("V1beta1", " v1beta1", "v1beta1.DevicePlugin"), "[V1beta1  v1beta1 v1beta1.DevicePlugin]"),
+    ],
+)
+def test_a_device_plugin_without_v1beta1_is_rejected_in_the_kubelets_words(
+    versions: tuple[str, ...], shown: str
+) -> None:
+    """Behaviour 44."""
+    assert rejection(lambda: check_device_plugin_versions(versions)) == (
+        f"manager version, v1beta1, is not among plugin supported versions {shown}"
+    )
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *("vendor.example/gpu", "example.com/a", "hardware/foo", "example.com/GPU_1.2-x", "a/b", "1.2/3"),
+        *("example.com/kubernetes.io", "kubernetes.io.example/gpu", "requests/gpu", "myrequests.example/gpu"),
         f"example.com/{63 * 'a'}",
-        f"{253 * 'a'}/gpu",
+        f"{244 * 'a'}/gpu",
+        f"{244 * 'a'}/{63 * 'b'}",
     ],
 )
 def test_an_extended_resource_has_a_domain_and_a_name(name: str) -> None:
     check_extended_resource(name)
 
 
-FORM = "the resource name {!r} is not of the form vendor.domain/name"
-DOMAIN = "the domain {!r} of the resource name {!r} is not a DNS name in lower case"
-NOT_A_VENDORS = "the resource name {!r} lies in a domain that is not a vendor's"
-LABEL = "the name {!r} in the resource name {!r} is not a label of at most 63 characters"
+FORM = "it is not of the form vendor.domain/name"
+NATIVE = '"kubernetes.io/" is for the resources of Kubernetes itself'
+QUOTA = '"requests." at the start is for quotas'
+DOMAIN = 'the domain "{}" is not a DNS name in lower case'
+LABEL = '"{}" does not begin and end with a letter or digit, or holds others than these and -_.'
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((name, FORM.format(name)) for name in ("", "cpu", "/gpu", "hugepages-2Mi")),
+        *((name, FORM) for name in ("", "cpu", "/gpu", "hugepages-2Mi", "kubernetes.io")),
         *(
-            (f"{domain}/gpu", DOMAIN.format(domain, f"{domain}/gpu"))
+            (name, NATIVE)
+            for name in (
+                *("kubernetes.io/gpu", "x.kubernetes.io/a", "mykubernetes.io/gpu", "example.com/kubernetes.io/a"),
+                *("requests.kubernetes.io/a", "kubernetes.io/"),
+            )
+        ),
+        *((name, QUOTA) for name in ("requests.a/b", "requests.example.com/gpu", "requests./gpu")),
+        *(
+            (f"{domain}/gpu", DOMAIN.format(domain))
             for domain in ("Vendor.example", "vendor..example", "-a.example", "a-.example", "a_b", ".a", "a.", "a b")
         ),
-        (f"{254 * 'a'}/gpu", DOMAIN.format(254 * "a", f"{254 * 'a'}/gpu")),
-        *((name, NOT_A_VENDORS.format(name)) for name in ("kubernetes.io/gpu", "x.kubernetes.io/a", "requests.a/b")),
+        (f"{245 * 'a'}/gpu", "the domain has 245 characters, at most 244 are allowed"),
+        (f"{253 * 'a'}/gpu", "the domain has 253 characters, at most 244 are allowed"),
         *(
-            (f"example.com/{label}", LABEL.format(label, f"example.com/{label}"))
-            for label in ("", "-a", "a-", "_a", "a/b", "a b", "größe", 64 * "a")
+            (f"example.com/{label}", LABEL.format(label))
+            for label in ("", "-a", "a-", "_a", "a/b", "a b", "größe", ".a", "a.")
         ),
+        (f"example.com/{64 * 'a'}", "the part after the slash has 64 characters, at most 63 are allowed"),
     ],
 )
-def test_an_invalid_extended_resource_is_rejected_with_the_part_that_is_wrong(name: str, reason: str) -> None:
-    """The reference: a device plugin's name must be an extended resource."""
-    assert rejection(lambda: check_extended_resource(name)) == reason
+def test_an_invalid_extended_resource_is_rejected_in_the_kubelets_words_and_with_the_part_that_is_wrong(
+    name: str, reason: str
+) -> None:
+    """Behaviour 44: ``requests.<name>`` must be a qualified name, which has at most 253 characters in its domain."""
+    assert rejection(lambda: check_extended_resource(name)) == (
+        f'invalid name of device plugin socket: the ResourceName "{name}" is invalid: {reason}'
+    )
 
 
-@given(st.text())
-def test_any_text_is_parsed_as_an_extended_resource_or_rejected(name: str) -> None:
+def is_extended_resource(name: str) -> bool:
+    """The kubelet's own rule, as its helpers say it: not native, no quota, and a qualified name as a quota."""
+    prefix, slash, label = f"requests.{name}".partition("/")
+    return (
+        bool(slash)
+        and "kubernetes.io/" not in name
+        and not name.startswith("requests.")
+        and 0 < len(prefix) <= 253
+        and re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", prefix) is not None
+        and len(label) <= 63
+        and re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", label) is not None
+    )
+
+
+LONG = st.builds(lambda domain, label: f"{domain * 'a'}/{label * 'b'}", st.integers(240, 256), st.integers(60, 66))
+PIECES = st.sampled_from(["a", "a.", "-", "/", "kubernetes.io", "requests.", ".", "A", "_", "9", "ü", "\n", " "])
+RESOURCES = st.text() | st.lists(PIECES, max_size=8).map("".join) | LONG
+
+
+@examples(300)
+@given(RESOURCES)
+def test_exactly_the_extended_resources_of_the_kubelet_are_accepted(name: str) -> None:
     reason = rejection(lambda: check_extended_resource(name))
-    assert repr(name) in reason if reason is not None else name.count("/") == 1
+    assert (reason is None) == is_extended_resource(name)
+    assert reason is None or (quoted(name) in reason and reason.isprintable())
 
 
 @pytest.mark.parametrize(
@@ -414,34 +525,43 @@ def test_any_text_is_parsed_as_an_extended_resource_or_rejected(name: str) -> No
         (("v1.DRAPlugin",), "v1.DRAPlugin"),
         (("v1beta1.DRAPlugin",), "v1beta1.DRAPlugin"),
         (("v1.DRAPlugin", "v1beta1.DRAPlugin"), "v1.DRAPlugin"),
-        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1.DRAPlugin"),
-        (("v2.DRAPlugin", "v1beta1.DRAPlugin"), "v1beta1.DRAPlugin"),
-        (("1.0.0",), "v1beta1.DRAPlugin"),
-        (("1",), "v1beta1.DRAPlugin"),
-        (("2.0.0", "1.0.0"), "v1beta1.DRAPlugin"),
+        (("v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1beta1.DRAPlugin"),
+        (("v2.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"), "v1beta1.DRAPlugin"),
+        (("1.0.0", "v1.DRAPlugin"), "v1.DRAPlugin"),
     ],
-    ids=["current", "old", "two", "two-reversed", "one-known", "old-version", "old-version-short", "old-among-others"],
+    ids=["current", "old", "two", "two-reversed", "one-unknown", "number-first"],
 )
-def test_the_newest_dra_service_that_both_sides_support_is_chosen(versions: tuple[str, ...], service: str) -> None:
-    """TestRegistrationHandler: current service, two services, old service."""
+def test_a_dra_driver_is_called_by_the_first_of_its_services_that_is_known(
+    versions: tuple[str, ...], service: str
+) -> None:
+    """TestRegistrationHandler: current service, two services, old service. The driver's own order counts."""
     assert choose_dra_service(versions) == service
 
 
+SERVED_HERE = '["v1.DRAPlugin" "v1beta1.DRAPlugin"]'
+
+
 @pytest.mark.parametrize(
-    ("versions", "reason"),
+    ("versions", "shown"),
     [
-        ((), "the DRA driver names no supported service"),
-        (
-            ("some-other-service",),
-            "none of the DRA services v1.DRAPlugin, v1beta1.DRAPlugin is among 'some-other-service'",
-        ),
-        (("2.0.0", "v1"), "none of the DRA services v1.DRAPlugin, v1beta1.DRAPlugin is among '2.0.0', 'v1'"),
+        (("some-other-service",), '["some-other-service"]'),
+        (("1.0.0",), '["1.0.0"]'),
+        (("1",), '["1"]'),
+        (("v1alpha4.Node", "v1beta1"), '["v1alpha4.Node" "v1beta1"]'),
+        (('a"b\\',), '["a\\"b\\\\"]'),
     ],
-    ids=["no-services", "wrong-service", "wrong-version"],
+    ids=["wrong-service", "old-version", "old-version-short", "alpha", "quotes"],
 )
-def test_a_dra_driver_without_a_supported_service_is_rejected(versions: tuple[str, ...], reason: str) -> None:
-    """TestRegistrationHandler: no services, wrong version."""
-    assert rejection(lambda: choose_dra_service(versions)) == reason
+def test_a_dra_driver_without_a_known_service_is_rejected(versions: tuple[str, ...], shown: str) -> None:
+    """TestRegistrationHandler: wrong version, old version, in the kubelet's words."""
+    assert rejection(lambda: choose_dra_service(versions)) == (
+        f"none of services supported by the plugin ({shown}) are supported by the kubelet ({SERVED_HERE})"
+    )
+
+
+def test_a_dra_driver_without_services_is_rejected() -> None:
+    """TestRegistrationHandler: no services."""
+    assert rejection(lambda: choose_dra_service(())) == "empty list of supported gRPC services (aka supported versions)"
 
 
 def test_a_socket_is_in_no_deprecated_directory_by_default() -> None:

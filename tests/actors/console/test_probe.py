@@ -62,7 +62,7 @@ async def test_with_notify_the_plugin_is_notified(tmp_path: Path) -> None:
     ("plugin", "expected", "words"),
     [
         (attrs.evolve(GOOD, versions=("2.0.0",)), ("type rules", WRONG), "2.0.0"),
-        (attrs.evolve(GOOD, versions=()), ("type rules", WRONG), "no supported version"),
+        (attrs.evolve(GOOD, versions=()), ("type rules", WRONG), "empty list"),
         (attrs.evolve(GOOD, type="DevicePlugin"), ("type rules", WRONG), "vendor.domain/name"),
         (attrs.evolve(GOOD, type="DRAPlugin", versions=("v9.X",)), ("type rules", WRONG), "v1.DRAPlugin"),
         (attrs.evolve(GOOD, type="DRAPlugin", versions=("v1.DRAPlugin",)), ("type rules", OK), "v1.DRAPlugin"),
