@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import bisect
+import collections
 from collections.abc import Iterable
 
 import attrs
@@ -144,6 +145,11 @@ class Metrics:
 ACTUAL = frozenset({StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED})
 ACTUAL_STATE = "actual_state_of_world"
 DESIRED_STATE = "desired_state_of_world"
+
+
+def count_worlds(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of sockets in each world of the kubelet."""
+    return {ACTUAL_STATE: 0, DESIRED_STATE: 0} | collections.Counter(world for _, world in worlds(rows))
 
 
 def worlds(rows: Iterable[Row]) -> Iterable[tuple[str, str]]:

@@ -73,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
     )
     parser.add_argument(
+        "--metrics-path-labels",
+        action="store_true",
+        help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals alone)",
+    )
+    parser.add_argument(
         "--log-format", choices=[form.value for form in Format], default="text", help="how lines look (text)"
     )
     parser.add_argument(
@@ -203,7 +208,7 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
         node = Supervisor(
             config,
             handlers=installed_handlers(),
-            status_config=StatusConfig(socket=status_path(args)),
+            status_config=StatusConfig(socket=status_path(args), path_metrics=args.metrics_path_labels),
             log=log,
         )
         await serve(node, log, config)

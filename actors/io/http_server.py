@@ -1,5 +1,9 @@
 """HTTP/1.1 on a stream, with h11: one request for each connection, under limits and deadlines (fault 93).
 
+Each kind of request has places of its own, so that health is answered while streams or listings hold all of theirs. A
+connection has one of the places for unread requests until its request is whole. Where these, or those for health, are
+all taken, the connection that has held one longest loses it: an honest client needs its place for a moment.
+
 Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
 connections that do not stay open. A broken connection ends nothing but itself; an error of our own is raised to the
 actor that serves.
@@ -10,6 +14,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +35,14 @@ Send = Callable[[bytes], Awaitable[None]]
 class HttpLimits:
     """What the clients may take; times are seconds."""
 
+    #: Connections whose request is not whole yet.
+    unread: int = 64
+    #: Requests that are answered at once, not counting those for streams and for health.
     connections: int = 64
+    #: Endless streams.
+    streams: int = 64
+    #: Requests for health.
+    health: int = 16
     #: Bytes of the request line and headers together.
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
@@ -65,6 +77,19 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+class Place(enum.Enum):
+    """What a request takes up, by the field of :class:`HttpLimits` that limits it."""
+
+    UNREAD = "unread"
+    QUERY = "connections"
+    STREAM = "streams"
+    HEALTH = "health"
+
+
+#: The places for which the oldest holder makes room: it reads or writes slower than anybody has to.
+_YIELDING = (Place.UNREAD, Place.HEALTH)
+
+
 def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A response of one JSON value and a newline."""
     return Response(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
@@ -86,11 +111,24 @@ class _TooLargeError(Exception):
     """The body is over the limit."""
 
 
+def query(_: Request) -> Place:
+    """Give every request the same kind of place."""
+    return Place.QUERY
+
+
 async def serve(
-    listener: UnixListener, handler: RequestHandler, limits: HttpLimits, *, allowed: frozenset[int]
+    listener: UnixListener,
+    handler: RequestHandler,
+    limits: HttpLimits,
+    *,
+    allowed: frozenset[int],
+    place: Callable[[Request], Place] = query,
 ) -> None:
-    """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403."""
-    admission = _Admission(handler, limits, allowed)
+    """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
+
+    ``place`` says which places limit a request.
+    """
+    admission = _Admission(handler, limits, allowed, place)
     async with trio.open_nursery() as nursery:
         while True:
             try:
@@ -101,38 +139,70 @@ async def serve(
             admission.admit(connection, nursery)
 
 
+@attrs.define(eq=False)
+class _Connection:
+    """One connection, and the place that it holds."""
+
+    stream: trio.SocketStream
+    peer: Credentials
+    place: Place = Place.UNREAD
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+
 @attrs.define
 class _Admission:
-    """Admits connections to one listener."""
+    """Admits connections to one listener, and requests to their places."""
 
     _handler: RequestHandler
     _limits: HttpLimits
     _allowed: frozenset[int]
-    _open: int = 0
+    _place: Callable[[Request], Place]
+    #: The connections that hold a place of each kind, in the order in which they took it.
+    _held: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
 
-    def admit(self, connection: trio.socket.SocketType, nursery: trio.Nursery) -> None:
-        """Serve ``connection`` in ``nursery``, or refuse it; beyond twice the limit it is closed without an answer."""
-        if self._open >= 2 * self._limits.connections:
-            connection.close()
-            return
-        peer = peer_credentials(connection)
-        refusal = self._refusal(peer)
+    def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        """Serve a connection in ``nursery``."""
+        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted))
         # Counted here, since several may be accepted before the task of the first one runs.
-        self._open += 1
-        nursery.start_soon(self._serve, trio.SocketStream(connection), peer, refusal)
+        self._take(connection, Place.UNREAD)
+        nursery.start_soon(self._serve, connection)
 
-    def _refusal(self, peer: Credentials) -> Response | None:
-        if self._open >= self._limits.connections:
-            return problem(503, f"{self._limits.connections} connections are open, which is the limit")
-        if peer.uid not in self._allowed:
+    async def _serve(self, connection: _Connection) -> None:
+        async def answer(request: Request) -> Response:
+            return self._refusal(connection, request) or await self._handler(request)
+
+        try:
+            with connection.scope:
+                await serve_connection(connection.stream, answer, self._limits, peer=connection.peer)
+        finally:
+            self._leave(connection)
+
+    def _refusal(self, connection: _Connection, request: Request) -> Response | None:
+        """Give a connection the place that its request needs, or return the answer that there is none."""
+        if connection.peer.uid not in self._allowed:
             return problem(403, "only the user of the daemon and root may ask")
+        place = self._place(request)
+        if place not in _YIELDING and len(self._held[place]) >= self._limit(place):
+            return problem(503, f"{self._limit(place)} {place.value} are open, which is the limit")
+        self._leave(connection)
+        self._take(connection, place)
         return None
 
-    async def _serve(self, stream: trio.SocketStream, peer: Credentials, refusal: Response | None) -> None:
-        try:
-            await serve_connection(stream, self._handler, self._limits, peer=peer, refusal=refusal)
-        finally:
-            self._open -= 1
+    def _take(self, connection: _Connection, place: Place) -> None:
+        held = self._held[place]
+        if len(held) >= self._limit(place):
+            oldest = next(iter(held))
+            self._leave(oldest)
+            oldest.scope.cancel()
+        connection.place = place
+        held[connection] = None
+
+    def _leave(self, connection: _Connection) -> None:
+        self._held[connection.place].pop(connection, None)
+
+    def _limit(self, place: Place) -> int:
+        limit: int = getattr(self._limits, place.value)
+        return limit
 
 
 async def serve_connection(
@@ -141,9 +211,8 @@ async def serve_connection(
     limits: HttpLimits,
     *,
     peer: Credentials | None = None,
-    refusal: Response | None = None,
 ) -> None:
-    """Serve the one request of ``stream`` and close it; ``refusal`` answers whatever is asked."""
+    """Serve the one request of ``stream`` and close it."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
     request: Request | None = None
     try:
@@ -158,7 +227,7 @@ async def serve_connection(
         if request is not None:
             answer = problem(503, f"no answer within {limits.response:g} seconds")
             with trio.move_on_after(limits.response):
-                answer = refusal or await handler(request)
+                answer = await handler(request)
         await _respond(stream, connection, answer, limits, bodiless=request is not None and request.method == "HEAD")
     except (OSError, trio.BrokenResourceError, trio.TooSlowError):
         # The client has closed, or reads nothing, so there is nobody to answer.

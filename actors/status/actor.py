@@ -36,7 +36,7 @@ from ...protocol.messages import (
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
-from .api import Api, LastCrash, Memory, StatusConfig
+from .api import Api, LastCrash, Memory, StatusConfig, place
 from .listener import listen
 
 __all__ = ["Memory", "StatusConfig", "run"]
@@ -69,7 +69,7 @@ async def run(
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler)
             allowed = frozenset({0, os.geteuid()})
-            nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed))
+            nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed, place=place))
             task_status.started()
             await actor.run(inbox)
             # Requests under way are answered within the grace; streams end now.

@@ -30,7 +30,7 @@ from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json
 from ...protocol.text import encodable
 from ...protocol.view import Row, View
-from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
+from ..io.http_server import HttpLimits, Place, Request, Response, Send, json_response, problem
 from . import exposition
 
 #: How many plugins of a listing are written before other actors have their turn: about a millisecond of work.
@@ -38,6 +38,8 @@ PIECE = 50
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
 JSON_LINES = "application/jsonl"
+#: Requests that have places of their own; all others share those for queries.
+_PLACES = {"/watch": Place.STREAM, "/healthz": Place.HEALTH, "/readyz": Place.HEALTH, "/metrics": Place.HEALTH}
 
 
 @attrs.frozen
@@ -50,8 +52,9 @@ class StatusConfig:
     roots: tuple[str, ...] = ()
     #: The node is ready when plugins of these names are registered (behaviour 40).
     expected: tuple[str, ...] = ()
-    #: Show ``plugin_manager_total_plugins``, a series for each path, up to ``max_path_metrics`` paths.
-    path_metrics: bool = True
+    #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
+    #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
+    path_metrics: bool = False
     max_path_metrics: int = 2000
     #: A root that was not scanned for so long is degraded: its watcher hangs.
     heartbeat: float = 60.0
@@ -64,6 +67,11 @@ class StatusConfig:
     http: HttpLimits = attrs.field(factory=HttpLimits)
     #: Unix time, for ``watch``.
     wall: Callable[[], float] = time.time
+
+
+def place(request: Request) -> Place:
+    """Return which places of the HTTP server limit ``request``: nothing that clients keep open delays health."""
+    return _PLACES.get(request.path, Place.QUERY)
 
 
 @attrs.frozen

@@ -1,8 +1,11 @@
 """What ``/metrics`` shows: the counted values as metric families, rendered by prometheus-client.
 
 A part of the status actor. Families with bounded labels are rendered at once. The gauge that is compatible with the
-kubelet has a series for each path (behaviour 39): it is rendered in pieces, between which other actors run, and left
-out above a number of paths (fault 92).
+kubelet counts sockets by world (behaviour 39). On request it has a series for each path, as the kubelet's has: then it
+is rendered in pieces, between which other actors run, and above a number of paths it only counts (fault 92).
+
+A character that does not print as itself becomes an escape before prometheus-client escapes the value: a path or the
+name of a type may hold an ESC or a bidirectional control, and whoever reads the metrics may do so on a terminal.
 
 PYTEST_DONT_REWRITE
 """
@@ -16,11 +19,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from ...protocol.metrics import Metrics, worlds
-from ...protocol.text import encodable
+from ...protocol.metrics import Metrics, count_worlds, worlds
+from ...protocol.text import escaped
 from ...protocol.view import Row
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+#: The kubelet's own gauge, and its words.
+_TOTAL_PLUGINS = ("plugin_manager_total_plugins", "Number of plugins in Plugin Manager")
 #: How many paths a piece has: about two milliseconds of work.
 PIECE = 100
 
@@ -43,24 +48,36 @@ def _render(families: Iterable[Metric]) -> bytes:
     return generate_latest(registry)
 
 
+def _shown(text: str) -> str:
+    """Return ``text`` as a label's value; two texts never give the same value."""
+    return escaped(text.replace("\\", r"\\"))
+
+
 def render(metrics: Metrics, rows: list[Row], *, path_metrics: bool, max_paths: int) -> Iterator[bytes]:
     """Yield the exposition in pieces, each a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
     yield _render(_bounded(metrics, rows, suppressed=suppressed))
-    if path_metrics and not suppressed:
-        for start in range(0, len(rows), PIECE):
-            text = _render([_total_plugins(rows[start : start + PIECE])])
-            if start:
-                text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
-            yield text
+    if not path_metrics or suppressed:
+        yield _render([_total_plugins(rows)])
+        return
+    for start in range(0, len(rows), PIECE):
+        text = _render([_total_plugins_by_path(rows[start : start + PIECE])])
+        if start:
+            text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
+        yield text
 
 
 def _total_plugins(rows: list[Row]) -> Metric:
-    family = GaugeMetricFamily(
-        "plugin_manager_total_plugins", "Number of plugins in Plugin Manager", labels=("socket_path", "state")
-    )
+    family = GaugeMetricFamily(*_TOTAL_PLUGINS, labels=("state",))
+    for world, count in count_worlds(rows).items():
+        family.add_metric((world,), count)
+    return family
+
+
+def _total_plugins_by_path(rows: list[Row]) -> Metric:
+    family = GaugeMetricFamily(*_TOTAL_PLUGINS, labels=("socket_path", "state"))
     for path, world in worlds(rows):
-        family.add_metric((encodable(path), world), 1)
+        family.add_metric((_shown(path), world), 1)
     return family
 
 
@@ -71,13 +88,13 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
         labels=("operation", "plugin_type", "outcome"),
     )
     for (operation, label, outcome), count in metrics.operations.items():
-        operations.add_metric((operation, encodable(label), outcome), count)
+        operations.add_metric((operation, _shown(label), outcome), count)
     yield operations
     durations = HistogramMetricFamily(
         "plugind_operation_duration_seconds", "How long the steps took.", labels=("operation", "plugin_type")
     )
     for (operation, label), histogram in metrics.durations.items():
-        durations.add_metric((operation, encodable(label)), histogram.cumulative(), histogram.total)
+        durations.add_metric((operation, _shown(label)), histogram.cumulative(), histogram.total)
     yield durations
     yield HistogramMetricFamily(
         "plugind_registration_seconds",
@@ -87,7 +104,7 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     )
     plugins = GaugeMetricFamily("plugind_plugins", "Sockets, by state.", labels=("state", "plugin_type"))
     for (state, label), count in metrics.plugins(rows).items():
-        plugins.add_metric((state, encodable(label)), count)
+        plugins.add_metric((state, _shown(label)), count)
     yield plugins
     yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
     yield CounterMetricFamily("plugind_scan_failures", "Scans of roots that failed.", metrics.roots.failures)
@@ -98,7 +115,7 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
         "plugind_actor_restarts", "Actors that crashed and were started again.", labels=("actor",)
     )
     for actor, count in metrics.restarts.items():
-        restarts.add_metric((encodable(actor),), count)
+        restarts.add_metric((_shown(actor),), count)
     yield restarts
     yield GaugeMetricFamily(
         "plugind_path_metrics_suppressed",

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -17,7 +17,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from plugind.actors.io import http_server as http
 from plugind.actors.io.http_client import UnreachableError, ask
-from plugind.actors.io.http_server import HttpLimits, Request, Response, Send, json_response
+from plugind.actors.io.http_server import HttpLimits, Place, Request, Response, Send, json_response
 from plugind.actors.io.unix_socket import UnixListener, listen
 
 LIMITS = HttpLimits()
@@ -27,15 +27,13 @@ async def echo(request: Request) -> Response:
     return json_response(200, [request.method, request.path, dict(request.query), request.body.decode()])
 
 
-async def served(
-    sent: bytes, *, handler: http.RequestHandler = echo, limits: HttpLimits = LIMITS, refusal: Response | None = None
-) -> tuple[int, bytes]:
+async def served(sent: bytes, *, handler: http.RequestHandler = echo, limits: HttpLimits = LIMITS) -> tuple[int, bytes]:
     """Send bytes to a connection that is served, and return its answer; status 0 if there was none."""
     client, server = memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            await http.serve_connection(server, handler, limits, refusal=refusal)
+            await http.serve_connection(server, handler, limits)
 
         nursery.start_soon(serve)
         await client.send_all(sent)
@@ -222,7 +220,7 @@ async def running(
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            await http.serve(listener, handler, limits, allowed=allowed)
+            await http.serve(listener, handler, limits, allowed=allowed, place=place_of)
 
         nursery.start_soon(serve)
         try:
@@ -241,23 +239,96 @@ async def test_other_users_are_refused(tmp_path: Path) -> None:
         stop()
 
 
-async def test_connections_over_the_limit_are_refused_and_those_within_it_are_served(tmp_path: Path) -> None:
+def place_of(request: Request) -> Place:
+    return {"/stream": Place.STREAM, "/health": Place.HEALTH}.get(request.path, Place.QUERY)
+
+
+async def held_open(request: Request) -> Response:
+    """Answer ``/x`` and ``/health`` at once; hold everything else open for as long as the client does."""
+    if request.path in ("/x", "/health"):
+        return await echo(request)
+
+    async def write(send: Send) -> None:
+        await send(b"first piece")
+        await trio.sleep_forever()
+
+    return Response(200, "text/plain", write=write, endless=True)
+
+
+async def status_of(path: str, target: str) -> int:
+    async with ask(path, "GET", target) as reply:
+        return reply.status
+
+
+async def test_requests_over_the_limit_are_refused_and_those_within_it_are_served(tmp_path: Path) -> None:
     """Fault 93."""
     path = str(tmp_path / "s")
-    listener = listen(path)
-    async with running(listener, attrs.evolve(LIMITS, connections=2)) as stop:
+    async with running(listen(path), attrs.evolve(LIMITS, connections=2), handler=held_open) as stop:
         with trio.fail_after(10):
-            idle = [await trio.open_unix_socket(path) for _ in range(2)]
-            async with ask(path, "GET", "/") as reply:
-                assert reply.status == 503
-            for stream in idle:
-                await stream.aclose()
-            while True:
-                async with ask(path, "GET", "/") as reply:
-                    if reply.status == 200:
-                        break
+            async with ask(path, "GET", "/held") as first, ask(path, "GET", "/held") as second:
+                assert (first.status, second.status) == (200, 200)
+                assert await status_of(path, "/x") == 503
+            while await status_of(path, "/x") != 200:
                 await trio.lowlevel.checkpoint()
         stop()
+
+
+async def test_streams_and_queries_that_hold_all_their_places_keep_out_no_other_kind(tmp_path: Path) -> None:
+    """Fault 93: many watchers do not make health answer 503."""
+    path = str(tmp_path / "s")
+    limits = attrs.evolve(LIMITS, connections=1, streams=2)
+    async with running(listen(path), limits, handler=held_open) as stop:
+        with trio.fail_after(10):
+            async with ask(path, "GET", "/stream") as first, ask(path, "GET", "/stream") as second:
+                assert (first.status, second.status) == (200, 200)
+                assert await status_of(path, "/stream") == 503
+                assert await status_of(path, "/x") == 200
+                async with ask(path, "GET", "/held") as held:
+                    assert held.status == 200
+                    assert await status_of(path, "/x") == 503
+                    assert await status_of(path, "/health") == 200
+        stop()
+
+
+async def test_clients_that_send_no_request_lose_their_places_to_others(tmp_path: Path) -> None:
+    """Fault 93: whoever connects and sends nothing, or too slowly, keeps nobody out. The newest stay."""
+    path = str(tmp_path / "s")
+    async with running(listen(path), attrs.evolve(LIMITS, unread=4)) as stop, AsyncExitStack() as stack:
+        with trio.fail_after(10):
+            idle = [await stack.enter_async_context(await trio.open_unix_socket(path)) for _ in range(10)]
+            await idle[9].send_all(b"GET / HT")
+            assert await status_of(path, "/x") == 200
+            for stream in idle[:7]:
+                # Closed by the server, in the order in which they came.
+                assert await stream.receive_some() == b""
+            await idle[9].send_all(b"TP/1.0\r\n\r\n")
+            assert (await idle[9].receive_some()).startswith(b"HTTP/1.1 200")
+        stop()
+
+
+async def test_clients_that_do_not_read_about_health_lose_their_places_to_others(tmp_path: Path) -> None:
+    """Fault 93: the answer of health is more than the buffers hold, and nobody reads it."""
+    path = str(tmp_path / "s")
+
+    async def large(request: Request) -> Response:
+        return Response(200, "text/plain", b"x" * (8 << 20 if request.query else 1))
+
+    limits = attrs.evolve(LIMITS, health=2)
+    async with running(listen(path), limits, handler=large) as stop, AsyncExitStack() as stack:
+        with trio.fail_after(10):
+            slow = [await stack.enter_async_context(await trio.open_unix_socket(path)) for _ in range(3)]
+            for stream in slow:
+                await stream.send_all(b"GET /health?large=1 HTTP/1.0\r\n\r\n")
+                assert await stream.receive_some(1)
+            assert await status_of(path, "/health") == 200
+            received = [await length_of(stream) for stream in slow]
+            # Two made room: one for the third of them, one for the request that was answered.
+            assert [length > 8 << 20 for length in received] == [False, False, True]
+        stop()
+
+
+async def length_of(stream: trio.abc.ReceiveStream) -> int:
+    return 1 + sum([len(piece) async for piece in stream])
 
 
 async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(tmp_path: Path) -> None:
