@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import secrets
 import traceback
@@ -30,10 +31,11 @@ from .actors.dial_slots import DialSlots
 from .actors.handlers.actor import Handler, policy_of
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.registry import built_in_handlers
+from .actors.inboxes import Inboxes
 from .actors.io.descriptors import most_connections
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.grpc_client.dial import dial
-from .actors.mailbox import RegistrationInbox, report
+from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
@@ -74,6 +76,9 @@ class Internals:
     registrations: Registrations
     callers: Callers
     crashes: Crashes
+    reconciler_inbox: Inbox[m.ReconcilerMessage]
+    status_inbox: Inbox[m.StatusMessage]
+    inboxes: Inboxes
 
 
 class Supervisor:
@@ -106,8 +111,10 @@ class Supervisor:
         self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
         for handler in self._handlers_at_start.values():
             policy_of(handler)  # Raises here, and not from the block, if the handler names no policy.
-        self._to_reconciler, self._reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
+        self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
+        self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
+        self._inboxes = Inboxes(self.config.hung_after, log or SILENT)
         self._run_status = partial(
             status.run,
             attrs.evolve(
@@ -116,23 +123,31 @@ class Supervisor:
                 expected=self.config.expected,
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
             ),
-            inbox=status_inbox,
+            inbox=self._status_inbox,
             reconciler=self._to_reconciler,
             log=log or SILENT,
             # One memory for all restarts, so that a crash of the status actor ends no stream of changes.
             memory=status.Memory(),
+            health=self._inboxes.check,
         )
         ports = ports or Ports(dial=partial(dial, limits=self.config.wire_limits))
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(most_open=most_connections())
         self._crashes = Crashes(self.config.intensity, self._report_crash)
-        self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler)
+        self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler, self._inboxes)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
             self._to_reconciler,
             self._crashes.count,
         )
         self._run_watcher = _watchers(self.config, ports.directory, self._to_reconciler, self._to_status, rng)
+        for actor, read in (
+            ("status", self._status_inbox.read),
+            ("reconciler", self._reconciler_inbox.read),
+            ("dial slots", self._dial_slots.read),
+            ("registrations", self._registrations.read),
+        ):
+            self._inboxes.add(actor, read)
         self._callers = Callers()
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
@@ -142,7 +157,15 @@ class Supervisor:
     def internals(self) -> Internals:
         """The units that the node consists of, for tools that test it; they may change with any release."""
         return Internals(
-            self._to_reconciler, self._to_status, self._handlers, self._registrations, self._callers, self._crashes
+            self._to_reconciler,
+            self._to_status,
+            self._handlers,
+            self._registrations,
+            self._callers,
+            self._crashes,
+            self._reconciler_inbox,
+            self._status_inbox,
+            self._inboxes,
         )
 
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
@@ -203,6 +226,8 @@ class Supervisor:
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
+        if self.config.hung_after < math.inf:
+            self._children.start(ChildSpec("inboxes", self._inboxes.run))
 
     async def _stop(self) -> None:
         """Stop in reverse order; what is in flight is rolled back after half of the grace (fault 87)."""

@@ -26,7 +26,8 @@ happens to new connections.
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`.
 
-**Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`).
+**Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
+:meth:`SimulatedNode.hang` hangs one.
 ``node.directory`` drops, delays and overflows events and fails scans (:class:`MemoryDirectory`); ``node.network``
 refuses connections (:class:`MemoryNetwork`); ``node.stop()``, ``node.kill()`` and ``node.start()`` restart the daemon.
 

@@ -17,6 +17,8 @@ from collections import deque
 import trio
 from trio_util import AsyncBool
 
+from ..protocol.health import Reading
+
 
 class DialSlot:
     """A slot that was acquired."""
@@ -52,6 +54,7 @@ class DialSlots:
         #: How many slots are held that have not expired, and how many are held in all.
         self._fresh = 0
         self._open = 0
+        self._ever_acquired = 0
         #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
         self._acquired: deque[DialSlot] = deque()
         self._queue = trio.lowlevel.ParkingLot()
@@ -68,6 +71,7 @@ class DialSlots:
             self._count()
         slot = DialSlot(self, trio.current_time())
         self._acquired.append(slot)
+        self._ever_acquired += 1
         return slot
 
     def on_release(self, slot: DialSlot) -> None:
@@ -96,6 +100,13 @@ class DialSlots:
                 else:
                     self._expire(now)
             self._contended.value = False
+
+    def read(self) -> Reading:
+        """Return how many conversations wait for a slot, and how many have had one."""
+        held_up = None
+        if self._open >= self._most_open:
+            held_up = f"{self._open} conversations go on, which is the limit"
+        return Reading(len(self._queue), self._ever_acquired, held_up)
 
     @property
     def _is_free(self) -> bool:

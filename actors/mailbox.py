@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from ..protocol.health import Reading
 from ..protocol.messages import RegistrationMessage
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 #: Whether a message is one that interrupts.
 Rule = Callable[[RegistrationMessage], bool]
@@ -32,6 +34,54 @@ async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
         channel.send_nowait(message)
     except trio.WouldBlock:
         await channel.send(message)
+
+
+class Readable(Protocol[T_co]):
+    """What an actor reads: the receiving end of a memory channel, or an :class:`Inbox`."""
+
+    async def receive(self) -> T_co:
+        """Return the next message, once there is one.
+
+        Raises:
+          trio.EndOfChannel: if no more can come.
+        """
+
+    def receive_nowait(self) -> T_co:
+        """Return the next message.
+
+        Raises:
+          trio.WouldBlock: if there is none.
+          trio.EndOfChannel: if no more can come.
+        """
+
+
+class Inbox(Generic[T]):
+    """The inbox of an actor; it counts what the actor takes, so that one that hangs is found."""
+
+    __slots__ = ("_channel", "_taken", "source")
+
+    def __init__(self, channel: trio.MemoryReceiveChannel[T]) -> None:
+        self._channel = channel
+        self._taken = 0
+        #: Where the messages come from; a test kit may put something in between.
+        self.source: Readable[T] = channel
+
+    async def receive(self) -> T:
+        """See :class:`Readable`."""
+        message = await self.source.receive()
+        self._taken += 1
+        return message
+
+    def receive_nowait(self) -> T:
+        """See :class:`Readable`."""
+        message = self.source.receive_nowait()
+        self._taken += 1
+        return message
+
+    def read(self) -> Reading:
+        """Return how many messages wait in it, and how many were taken."""
+        found = self._channel.statistics()
+        return Reading(found.current_buffer_used + found.tasks_waiting_send, self._taken)
 
 
 class RegistrationInbox:

@@ -16,7 +16,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import world
-from .mailbox import report
+from .mailbox import Readable, report
 
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
 Spawn = Callable[[world.StartRegistration], m.Address[m.RegistrationMessage]]
@@ -26,7 +26,7 @@ BATCH = 64
 
 
 async def run(
-    inbox: trio.MemoryReceiveChannel[m.ReconcilerMessage],
+    inbox: Readable[m.ReconcilerMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
     spawn: Spawn,
     retire: Callable[[world.HandlerRetired], None],

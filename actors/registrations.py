@@ -21,6 +21,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol.effects import StartRegistration
+from ..protocol.health import Reading
 from .mailbox import RegistrationInbox, report
 
 #: Runs one registration actor until it has ended.
@@ -47,6 +48,9 @@ class Registrations:
         #: The end of the detached actor of each path. An actor that waits for it is never detached itself.
         self._detached: dict[str, trio.Event] = {}
         self._when_none_is_detached: list[Callable[[], None]] = []
+        #: How many actors were started, and how many of them have begun to run.
+        self._asked = 0
+        self._begun = 0
 
     async def serve(self) -> None:
         """Run the actors that are started, until cancelled."""
@@ -77,9 +81,14 @@ class Registrations:
         """The paths that have an actor, current or detached."""
         return self._current.keys() | self._detached.keys()
 
+    def read(self) -> Reading:
+        """Return how many actors were started and have not begun to run, and how many have."""
+        return Reading(self._asked - self._begun, self._begun)
+
     def start(self, start: StartRegistration) -> m.Address[m.RegistrationMessage]:
         """Start an actor and return its address; it begins once no detached actor has its path."""
         inbox = self._current[start.appeared.path] = RegistrationInbox()
+        self._asked += 1
         self._nursery.start_soon(self._run_one, start, inbox)
         return inbox
 
@@ -115,6 +124,7 @@ class Registrations:
                 action()
 
     async def _run_one(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
+        self._begun += 1
         path = start.appeared.path
         if (end := self.end_to_wait_for(path)) is not None:
             await end.wait()

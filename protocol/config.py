@@ -69,6 +69,9 @@ class Config:
     follow_symlinks_inside_root: bool = False
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = ()
+    #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
+    #: health is ``failed``. No actor has a reason to wait for that long before its next message.
+    hung_after: float = 10.0
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 

@@ -126,8 +126,8 @@ class Metrics:
         self._reports[report.root] = report
 
     def count_restart(self, actor: str) -> str:
-        """Count a crash of ``actor``; return its kind, which is the first word of its name."""
-        kind = actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
+        """Count a crash of ``actor``; return its kind."""
+        kind = kind_of(actor)
         self.restarts[kind] = self.restarts.get(kind, 0) + 1
         return kind
 
@@ -140,6 +140,11 @@ class Metrics:
             key = row.last.state, self.label(row.type)
             counts[key] = counts.get(key, 0) + 1
         return counts
+
+
+def kind_of(actor: str) -> str:
+    """Return the kind of an actor, which is the first word of its name and the label of what is counted of it."""
+    return actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
 
 
 ACTUAL = frozenset({StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED})

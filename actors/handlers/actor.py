@@ -22,6 +22,7 @@ import trio
 
 from ...protocol import messages as m
 from ...protocol.errors import PluginError
+from ...protocol.health import Reading
 from ...protocol.plugins import InstancePolicy, Plugin
 from ...protocol.status import Outcome
 
@@ -106,12 +107,13 @@ class HandlerInbox:
     a Register and its Deregister for example, in either order. The protocol bounds the size of the inbox.
     """
 
-    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_waiting")
+    __slots__ = ("_closed", "_receive", "_send", "_sleepers", "_taken", "_waiting")
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[m.HandlerMessage](math.inf)
         self._sleepers = trio.lowlevel.ParkingLot()
         self._waiting = 0
+        self._taken = 0
         self._closed = False
 
     def send_nowait(self, message: m.HandlerMessage, /) -> None:
@@ -136,7 +138,12 @@ class HandlerInbox:
         if not self._waiting:
             return None
         self._waiting -= 1
+        self._taken += 1
         return self._receive.receive_nowait()
+
+    def read(self) -> Reading:
+        """Return how many messages wait for a worker, and how many were taken. A call that hangs keeps none waiting."""
+        return Reading(self._waiting, self._taken)
 
     async def receive(self) -> m.HandlerMessage | None:
         """Return the next message, once there is one; None if the inbox was closed."""

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ...protocol import messages as m
+from ..inboxes import Inboxes
 from . import actor
 from .actor import Handler, HandlerInbox, policy_of
 
@@ -37,10 +38,11 @@ class _Running:
 class HandlerActors:
     """Starts handler actors, and lets those end that were removed and have no plugin left."""
 
-    def __init__(self, timeout: float, start_child: StartChild) -> None:
-        """Give each call of a handler ``timeout`` seconds."""
+    def __init__(self, timeout: float, start_child: StartChild, inboxes: Inboxes) -> None:
+        """Give each call of a handler ``timeout`` seconds. The actors' inboxes are added to ``inboxes``."""
         self._timeout = timeout
         self._start_child = start_child
+        self._inboxes = inboxes
         #: The handlers that take plugins, by type.
         self._added: dict[str, m.HandlerAdded] = {}
         #: These and the removed ones that have not retired, by address.
@@ -70,6 +72,7 @@ class HandlerActors:
         policy = policy_of(handler)
         inbox = HandlerInbox()
         self._running[inbox] = _Running(inbox)
+        self._inboxes.add(f"handler {plugin_type}", inbox.read)
         added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
         # Kept here, so that a restarted actor answers what its predecessor was asked.
         lanes: actor.Lanes = {}
@@ -86,7 +89,7 @@ class HandlerActors:
 
     def retire(self, handler: m.Address[m.HandlerMessage]) -> None:
         """Let the actor of a removed handler end: it has no plugin left."""
-        self._running.pop(handler).retire()
+        self._end(handler)()
 
     def take_removed(self) -> list[Callable[[], None]]:
         """Forget the removed handlers that have not retired; return what retires each of them.
@@ -95,4 +98,10 @@ class HandlerActors:
         """
         current = {added.handler for added in self._added.values()}
         removed = [address for address in self._running if address not in current]
-        return [self._running.pop(address).retire for address in removed]
+        return [self._end(address) for address in removed]
+
+    def _end(self, handler: m.Address[m.HandlerMessage]) -> Callable[[], None]:
+        """Forget a handler actor, and return what lets it end."""
+        running = self._running.pop(handler)
+        self._inboxes.remove(running.inbox.read)
+        return running.retire

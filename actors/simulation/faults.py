@@ -1,22 +1,50 @@
-"""Crashes of actors that a script asks for.
+"""Crashes and hangs of actors that a script asks for.
 
 A crash comes from where a bug would: an actor receives a message that no actor sends, or its port raises an error that
-no port raises.
+no port raises. An actor that hangs no longer gets a message from its inbox, although messages wait there.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 import attrs
+import trio
 
+from ..mailbox import Readable
 from ..supervision import leaves
+
+T = TypeVar("T")
 
 Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
 #: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
 ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler")
+
+
+Hangable = Literal["reconciler", "status"]
+#: The actors that :meth:`plugind.testing.SimulatedNode.hang` can hang.
+HANGABLE: Final[tuple[Hangable, ...]] = ("reconciler", "status")
+
+
+class Stuck(Generic[T]):
+    """Where an actor that hangs takes its messages from: it gets none before ``released`` is set."""
+
+    def __init__(self, source: Readable[T]) -> None:
+        self.source = source
+        self.released = trio.Event()
+
+    async def receive(self) -> T:
+        """Hang, then return the next message."""
+        await self.released.wait()
+        return await self.source.receive()
+
+    def receive_nowait(self) -> T:
+        """Return the next message once released; until then there is none."""
+        if not self.released.is_set():
+            raise trio.WouldBlock
+        return self.source.receive_nowait()
 
 
 class InjectedError(Exception):

@@ -41,7 +41,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Literal, Self, assert_never
+from typing import Any, Final, Literal, Self, TypeVar, assert_never
 
 import attrs
 import trio
@@ -50,16 +50,20 @@ import trio.testing
 from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
+from ...protocol.health import ActorHealth
 from ...protocol.status import PluginStatus, StateName
 from ...supervisor import Ports, Supervisor
 from ..handlers.actor import Handler
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
+from ..mailbox import Inbox
 from .directory import MemoryDirectory
-from .faults import ACTORS, Actor, PoisonMessage
+from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
 from .scheduling import pinned
+
+T = TypeVar("T")
 
 #: Where plugins are discovered, unless the configuration names roots of its own.
 ROOT: Final = "/plugins"
@@ -283,6 +287,25 @@ class SimulatedNode:
         address.send_nowait(PoisonMessage())
         return True
 
+    def hang(self, actor: Hangable) -> Callable[[], None]:
+        """Let an actor hang as a bug in it would, once it has taken its next message; return what ends that.
+
+        Raises:
+          ValueError: if ``actor`` is neither the ``reconciler`` nor the ``status`` actor.
+        """
+        internals = self.supervisor.internals
+        match actor:
+            case "reconciler":
+                return _stuck(internals.reconciler_inbox)
+            case "status":
+                return _stuck(internals.status_inbox)
+            case _:
+                raise ValueError(f"{actor!r} cannot hang here; {' and '.join(HANGABLE)} can")
+
+    def health(self) -> Mapping[str, ActorHealth]:
+        """Return how the actors are, as the health report says, by their names."""
+        return {health.actor: health for health in self.supervisor.internals.inboxes.check()}
+
     def _address(
         self, actor: Literal["reconciler", "registration", "status", "handler"], of: str
     ) -> m.Address[Any] | None:
@@ -435,6 +458,12 @@ class SimulatedNode:
 
 _AT_REST = (StateName.REGISTERED, StateName.PARKED)
 _WAITING = (StateName.WAITING, StateName.STALE)
+
+
+def _stuck(inbox: Inbox[T]) -> Callable[[], None]:
+    stuck = Stuck(inbox.source)
+    inbox.source = stuck
+    return stuck.released.set
 
 
 def _rounded(time: float) -> float:

@@ -9,12 +9,14 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, assert_never
 
 import attrs
 import trio
 
+from ...protocol.health import ActorHealth
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
     ActorRestarted,
@@ -36,6 +38,7 @@ from ...protocol.messages import (
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
+from ..mailbox import Readable
 from .api import Api, LastCrash, Memory, StatusConfig, place
 from .listener import listen
 
@@ -48,13 +51,16 @@ BATCH = 128
 async def run(
     config: StatusConfig,
     *,
-    inbox: trio.MemoryReceiveChannel[StatusMessage],
+    inbox: Readable[StatusMessage],
     reconciler: Address[ReconcilerMessage],
     log: Logger = SILENT,
     memory: Memory | None = None,
+    health: Callable[[], tuple[ActorHealth, ...]] = tuple,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
+
+    ``health`` says how the actors of the node are; it is no matter of this actor's loop, which may hang itself.
 
     Raises:
       ConfigError: if the status socket cannot be made.
@@ -67,7 +73,7 @@ async def run(
     listener = listen(config.socket)
     try:
         async with trio.open_nursery() as nursery:
-            api = Api(config, actor.memory, reconciler)
+            api = Api(config, actor.memory, reconciler, health)
             allowed = frozenset({0, os.geteuid()})
             nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed, place=place))
             task_status.started()
@@ -86,9 +92,12 @@ class _Status:
     _log: Logger
     memory: Memory
 
-    async def run(self, inbox: trio.MemoryReceiveChannel[StatusMessage]) -> None:
-        async for first in inbox:
-            message = first
+    async def run(self, inbox: Readable[StatusMessage]) -> None:
+        while True:
+            try:
+                message = await inbox.receive()
+            except trio.EndOfChannel:
+                return
             for _ in range(BATCH):
                 if isinstance(message, StateChanged):
                     self._change(message)

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import trio
 
+from ...protocol.health import ActorHealth, Condition
 from ...protocol.messages import (
     Address,
     Lagged,
@@ -102,6 +103,7 @@ class Api:
     config: StatusConfig
     memory: Memory
     reconciler: Address[ReconcilerMessage]
+    health: Callable[[], tuple[ActorHealth, ...]] = tuple
     _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -209,6 +211,7 @@ class Api:
         pieces = exposition.render(
             self.memory.metrics,
             list(self.memory.view.rows.values()),
+            self.health(),
             path_metrics=self.config.path_metrics,
             max_paths=self.config.max_path_metrics,
         )
@@ -225,15 +228,23 @@ class Api:
         reports = self.memory.view.roots
         names = dict.fromkeys((*self.config.roots, *reports))
         roots = [self._root_health(root, reports.get(root), now) for root in names]
-        actors: list[dict[str, Json]] = [{"name": "status", "status": "ok", "restarts": 0, "reason": None}]
-        for name, restart in self.memory.restarts.items():
-            fresh = now - restart.time < self.config.remember_restart
-            reason = f"crashed {now - restart.time:.0f} s ago: {encodable(restart.error)}" if fresh else None
-            status = "degraded" if fresh else "ok"
-            actors.append({"name": name, "status": status, "restarts": restart.count, "reason": reason})
+        actors = self._actors_health(now)
         words = {part["status"] for part in (*roots, *actors)}
         worst = next(word for word in ("failed", "degraded", "starting", "ok") if word in words)
         return json_response(503 if worst == "failed" else 200, {"status": worst, "roots": roots, "actors": actors})
+
+    def _actors_health(self, now: float) -> list[dict[str, Json]]:
+        actors: dict[str, dict[str, Json]] = {"status": _actor("status", Condition.OK, None)}
+        for health in self.health():
+            inbox: dict[str, Json] = {"waiting": health.waiting, "oldest_wait": round(health.oldest_wait, 3)}
+            actors[health.actor] = _actor(health.actor, health.condition, health.reason) | inbox
+        for name, crash in self.memory.restarts.items():
+            actor = actors.setdefault(encodable(name), _actor(name, Condition.OK, None))
+            actor["restarts"] = crash.count
+            if actor["status"] == Condition.OK and now - crash.time < self.config.remember_restart:
+                actor["status"] = Condition.DEGRADED
+                actor["reason"] = f"crashed {now - crash.time:.0f} s ago: {encodable(crash.error)}"
+        return list(actors.values())
 
     def _root_health(self, root: str, report: RootReported | None, now: float) -> dict[str, Json]:
         if report is None:
@@ -264,6 +275,9 @@ class Api:
 
     def _awaited(self) -> Iterable[str]:
         view = self.memory.view
+        for health in self.health():
+            if health.condition is Condition.FAILED:
+                yield f"the actor {encodable(health.actor)} ({health.reason})"
         for root in self.config.roots:
             report = view.roots.get(root)
             if report is None or not report.ready:
@@ -273,6 +287,10 @@ class Api:
         for name in self.config.expected:
             if name not in registered:
                 yield f"the plugin {encodable(name)}"
+
+
+def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:
+    return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
 
 
 async def _write_list(rows: list[Row], send: Send) -> None:

@@ -12,14 +12,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from ...protocol.metrics import Metrics, count_worlds, worlds
+from ...protocol.health import ActorHealth, Condition
+from ...protocol.metrics import Metrics, count_worlds, kind_of, worlds
 from ...protocol.text import escaped
 from ...protocol.view import Row
 
@@ -53,10 +54,12 @@ def _shown(text: str) -> str:
     return escaped(text.replace("\\", r"\\"))
 
 
-def render(metrics: Metrics, rows: list[Row], *, path_metrics: bool, max_paths: int) -> Iterator[bytes]:
+def render(
+    metrics: Metrics, rows: list[Row], actors: Iterable[ActorHealth] = (), *, path_metrics: bool, max_paths: int
+) -> Iterator[bytes]:
     """Yield the exposition in pieces, each a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
-    yield _render(_bounded(metrics, rows, suppressed=suppressed))
+    yield _render((*_bounded(metrics, rows, suppressed=suppressed), *_mailboxes(actors)))
     if not path_metrics or suppressed:
         yield _render([_total_plugins(rows)])
         return
@@ -65,6 +68,27 @@ def render(metrics: Metrics, rows: list[Row], *, path_metrics: bool, max_paths: 
         if start:
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         yield text
+
+
+def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:
+    depths: dict[str, int] = {}
+    waits: dict[str, float] = {}
+    hangs: dict[str, int] = {}
+    for actor in actors:
+        kind = kind_of(actor.actor)
+        depths[kind] = depths.get(kind, 0) + actor.waiting
+        waits[kind] = max(waits.get(kind, 0.0), actor.oldest_wait)
+        hangs[kind] = hangs.get(kind, 0) + (actor.condition is Condition.FAILED)
+    yield _by_actor("plugind_mailbox_depth", "Messages that wait for an actor.", depths)
+    yield _by_actor("plugind_mailbox_oldest_wait_seconds", "How long the oldest of them has waited at least.", waits)
+    yield _by_actor("plugind_actors_hanging", "Actors that take no message although some wait.", hangs)
+
+
+def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, what, labels=("actor",))
+    for kind, value in values.items():
+        family.add_metric((_shown(kind),), value)
+    return family
 
 
 def _total_plugins(rows: list[Row]) -> Metric:

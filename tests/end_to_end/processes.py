@@ -165,17 +165,21 @@ def daemon(
     root: Path | None = None,
     environment: Mapping[str, str] | None = None,
     timeouts: Mapping[str, float] | None = None,
+    script: str | None = None,
 ) -> Iterator[Daemon]:
     """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. It has the
-    deadlines of ``plugind run``, unless ``timeouts`` names others.
+    deadlines of ``plugind run``, unless ``timeouts`` names others. ``script`` names a file beside this one to run in
+    place of ``plugind run``.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
     options = ["--root", str(root), "--status", status, "--log-format", "json", "--rescan", "3600", *arguments]
     run = [*PLUGIND, "run"]
-    if timeouts is not None:
+    if script is not None:
+        run = [sys.executable, str(Path(__file__).with_name(script))]
+    elif timeouts is not None:
         run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
     command = [*run, *options]
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment) as process:

@@ -20,6 +20,48 @@ async def health(node: Daemon) -> tuple[int, dict[str, object]]:
     return status, report
 
 
+async def until_status(node: Daemon, target: str, wanted: int) -> None:
+    """Wait until ``target`` is answered with the status ``wanted``."""
+    with trio.fail_after(DEADLINE):
+        while (await node.get(target))[0] != wanted:  # noqa: ASYNC110 - it is in another process
+            await trio.sleep(0.02)
+
+
+async def test_a_reconciler_that_hangs_is_named_by_health_readiness_and_the_log_and_goes_on(tmp_path: Path) -> None:
+    """With the reconciler hung for 70 s, health said ok and ready. Nobody asks before the log says so."""
+    hang = tmp_path / "hang"
+    with daemon(tmp_path, script="hanging.py") as node:
+        await node.ready()
+        hang.touch()
+        for number in range(10):
+            # A link is refused, which the reconciler reports to the status actor.
+            (node.root / f"link{number}").symlink_to("nowhere")
+        with trio.fail_after(DEADLINE):
+            while not logged(node, "actor hangs"):  # noqa: ASYNC110 - it is in another process
+                await trio.sleep(0.02)
+        code, report = await health(node)
+        assert (code, report["status"]) == (503, "failed")
+        assert [actor["name"] for actor in actors(report) if actor["status"] == "failed"] == ["reconciler"]
+        code, body = await node.get("/readyz")
+        assert code == 503
+        assert json.loads(body)["awaiting"][0].startswith("the actor reconciler (it hangs: it has taken no message for")
+        assert b'plugind_actors_hanging{actor="reconciler"} 1.0\n' in (await node.get("/metrics"))[1]
+        hang.unlink()
+        await until_status(node, "/healthz", 200)
+        await until_status(node, "/readyz", 200)
+        assert [(line["level"], line["actor"]) for line in logged(node, "actor hangs")] == [("error", "reconciler")]
+        assert [(line["level"], line["actor"]) for line in logged(node, "actor goes on")] == [("info", "reconciler")]
+
+
+def logged(node: Daemon, message: str) -> list[dict[str, object]]:
+    return [line for line in node.lines() if line["msg"] == message]
+
+
+def actors(report: dict[str, object]) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = report["actors"]  # type: ignore[assignment]  # it is JSON
+    return found
+
+
 async def watchable(node: Daemon) -> bool:
     async with ask(node.status, "GET", "/watch") as reply:
         return reply.status == 200

@@ -24,6 +24,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 from collections.abc import Callable, Collection
@@ -129,7 +130,9 @@ class _Simulation:
         backoff = Backoff(jitter=0.1)
         # Crashes are asked for, and a script may ask for many.
         intensity = RestartIntensity(restarts=100_000) if Fault.CRASHES in faults else RestartIntensity(0)
-        config = attrs.evolve(DEFAULT_CONFIG, seed=seed, backoff=backoff, intensity=intensity)
+        # Nothing in a script looks at health, and the timer that does would only add to the virtual hours.
+        unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=math.inf)
+        config = attrs.evolve(unwatched, seed=seed, backoff=backoff, intensity=intensity)
         self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
         self._trace = trace
         self._backoff = BackoffOracle(trace.violated, backoff)

@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status import actor as status
 from plugind.actors.status.api import PIECE, Api, Memory, StatusConfig
+from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.messages import (
     ActorRestarted,
@@ -473,6 +474,63 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
             attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
         )
         assert await ready(node) == (200, [])
+
+
+HUNG = "it hangs: it has taken no message for 70 s, and 3 wait"
+
+
+async def test_an_actor_that_hangs_makes_health_fail_and_the_node_not_ready(autojump_clock: MockClock) -> None:
+    """With the reconciler hung for 70 s, health said ok and ready; only the watchers' heartbeat was looked at."""
+    condition = Condition.FAILED
+    async with bench() as node:
+
+        def health() -> tuple[ActorHealth, ...]:
+            reason = None if condition is Condition.OK else HUNG
+            return (
+                ActorHealth("status", Condition.OK, None, 0, 0.0),
+                ActorHealth("reconciler", condition, reason, 3, 70.25),
+                ActorHealth("handler A", Condition.OK, None, 1, 0.5),
+                ActorHealth("handler B", Condition.OK, None, 2, 0.25),
+            )
+
+        api = attrs.evolve(node.api, health=health)
+
+        async def get(path: str) -> Response:
+            return await api(Request("GET", path, {}, b""))
+
+        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), ActorRestarted("reconciler", "KeyError"))
+        answer = await get("/healthz")
+        report = json.loads(answer.body)
+        assert (answer.status, report["status"]) == (503, "failed")
+        assert report["actors"][1] == {
+            "name": "reconciler",
+            "status": "failed",
+            "restarts": 1,
+            "reason": HUNG,
+            "waiting": 3,
+            "oldest_wait": 70.25,
+        }
+        answer = await get("/readyz")
+        assert (answer.status, json.loads(answer.body)["awaiting"]) == (503, [f"the actor reconciler ({HUNG})"])
+        text = (await body_of(await get("/metrics"))).decode()
+        for line in (
+            'plugind_mailbox_depth{actor="reconciler"} 3.0',
+            'plugind_mailbox_depth{actor="handler"} 3.0',
+            'plugind_mailbox_oldest_wait_seconds{actor="reconciler"} 70.25',
+            'plugind_mailbox_oldest_wait_seconds{actor="handler"} 0.5',
+            'plugind_actors_hanging{actor="reconciler"} 1.0',
+            'plugind_actors_hanging{actor="handler"} 0.0',
+        ):
+            assert line in text.splitlines()
+        condition = Condition.DEGRADED
+        answer = await get("/healthz")
+        assert (answer.status, json.loads(answer.body)["status"]) == (200, "degraded")
+        assert (await get("/readyz")).status == 200
+        await trio.sleep(301)
+        condition = Condition.OK
+        await node.take(RootReported(ROOT, Watching.EVENTS, trio.current_time(), ready=True))
+        answer = await get("/healthz")
+        assert (answer.status, json.loads(answer.body)["status"]) == (200, "ok")
 
 
 async def test_metrics_are_shown_with_one_series_for_each_path_and_world(autojump_clock: MockClock) -> None:
