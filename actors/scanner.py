@@ -2,7 +2,7 @@
 
 It always keeps to one order: watch a directory, read the pending events, look at names, judge what was found. So
 whatever happens after a look causes an event after that look, and an event from before the look is never taken for a
-change since then (faults 11 and 12). Looking is one ``lstat``. Judging is done by
+change since then (faults 11 and 12). Looking is one ``lstat`` and one call for the file handle. Judging is done by
 :class:`~plugind.protocol.discovery.Discovery`, which says what is new and which messages follow.
 
 A *rescan* reads every directory again. It repairs whatever the events missed, and is the only source where inotify is
@@ -86,8 +86,9 @@ class Scanner:
     async def rescan(self, *, deep: bool, make_root: bool) -> ScanReport:
         """Find the root, read every directory below it, and report how that went.
 
-        A ``deep`` rescan looks at every name. Any other skips a socket whose inode number in the listing is the known
-        one, as long as events are reliable there. ``make_root`` makes a root that is missing and was not known.
+        As long as events are reliable in a directory, a socket is skipped whose inode number in the listing is the
+        known one; a ``deep`` rescan skips it only after an lstat that shows no change. Where events may be lost, every
+        name is looked at. ``make_root`` makes a root that is missing and was not known.
         """
         overflowed = self._begin_rescan()
         failures = await self._scan_tree(deep=deep) if await self._find_root(make=make_root) else 0
@@ -178,11 +179,11 @@ class Scanner:
         """Watch one directory, then read it (fault 12). If it cannot be read, return False; nothing else follows."""
         self._inotify.watch(path)
         trusted = self._watches.trusts(path)
-        known_inodes = self._discovery.children(path) if trusted and not deep else {}
+        known = self._discovery.children(path) if trusted else {}
         seen: set[str] = set()
         self._inotify.read()
         try:
-            with closing(self._directory.scan(path, known_inodes)) as chunks:
+            with closing(self._directory.scan(path, known, deep=deep)) as chunks:
                 for chunk in chunks:
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()
@@ -276,7 +277,9 @@ class Scanner:
         self._observe(path, found, marks)
 
     def _postpone(self, path: str, marks: int, error: OSError) -> None:
-        """Leave ``path`` to the next rescan, which needs the marks: a removal alone tells two sockets apart."""
+        """Leave ``path`` to the next rescan, which needs the marks: without file handles a removal alone tells two
+        sockets apart.
+        """
         self._last_error = f"cannot look at {path}: {describe(error)}"
         self._watches.postpone(path, marks)
 

@@ -2,19 +2,27 @@
 
 The scanner looks at names and passes on what it found. A :class:`Discovery` says which messages follow, and which
 directories to enter and to leave. It judges levels, not edges: an event never says what happened, only where to look.
-There is one exception. A removal since the last look makes whatever lies there now a new generation, even if inode and
-change time are the old ones, since file systems use both again within one tick of their clock (behaviour 13). The rules
-for a path with a known socket:
+The rules for a path with a known socket, of which the first that applies holds:
 
-========================================  =================================================
-seen since the last look                  what it means
-========================================  =================================================
-a removal                                 a new generation
-another device or inode                   a new generation (fault 10)
-another change time, no event was lost    touched: a chmod or a hard link, the same generation
-another change time, events may be lost   a new generation
-none of these                             nothing: a duplicate report (behaviour 9)
-========================================  =================================================
+===============================================================  =====================================================
+seen since the last look                                         what it means
+===============================================================  =====================================================
+another device, inode, file handle or birth time                 a new generation (fault 10)
+the same file handle; its change time is another one             touched: a chmod or a hard link, the same generation
+the same file handle                                             nothing: a duplicate report (behaviour 9)
+no handle: a removal                                             a new generation (behaviour 13)
+no handle: another change time, and no event was lost            touched
+no handle: another change time, events may be lost, the same     touched
+birth time
+no handle: another change time, events may be lost, and no       a new generation
+birth time
+none of these                                                    nothing: a duplicate report
+===============================================================  =====================================================
+
+With a file handle, what the events say makes no difference. That matters at the start and after each replacement: a
+scan finds the new socket first, and only then come the events of the removal of the old one and of its own creation.
+Without a handle a removal is believed, since file systems use inode number and times again within one tick of their
+clock; the new socket is then a generation too many.
 
 Nothing here waits, touches a file or reads a clock.
 
@@ -28,7 +36,8 @@ from collections.abc import Iterator, Mapping, Set
 
 import attrs
 
-from .messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
+from .identity import Identity, Key
+from .messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 
 #: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
 LOOK = 1
@@ -36,7 +45,6 @@ REMOVED = 2
 ATTRIBUTES = 4
 
 Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused
-_Inode = tuple[int, int]
 
 
 class Kind(enum.Enum):
@@ -81,8 +89,8 @@ class _Entry:
 @attrs.define(eq=False)
 class _Directory:
     identity: Identity
-    #: The known names directly below, with the inode number of an accepted socket, or 0.
-    children: dict[str, int] = attrs.Factory(dict)
+    #: The known names directly below, with the identity of an accepted socket, or None.
+    children: dict[str, Identity | None] = attrs.Factory(dict)
 
 
 def below(directory: str, name: str) -> str:
@@ -94,8 +102,9 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def _inode(identity: Identity) -> _Inode:
-    return identity.device, identity.inode
+def _is_replaced(identity: Identity, marks: int) -> bool:
+    """Whether a removal was seen and may have been that of another file than this one (behaviour 13)."""
+    return bool(marks & REMOVED) and not identity.is_exact
 
 
 class Discovery:
@@ -128,9 +137,9 @@ class Discovery:
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
-        #: The path under which a socket's inode is accepted, and its other paths, which are refused as hard links.
-        self._owners: dict[_Inode, str] = {}
-        self._others: dict[_Inode, set[str]] = {}
+        #: The path under which a socket's file is accepted, and its other paths, which are refused as hard links.
+        self._owners: dict[Key, str] = {}
+        self._others: dict[Key, set[str]] = {}
         self._changes = Changes()
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -159,11 +168,11 @@ class Discovery:
 
     def subdirectories(self, path: str) -> list[str]:
         """The known directories directly below ``path``, sorted."""
-        children = (below(path, name) for name, inode in self.children(path).items() if not inode)
+        children = (below(path, name) for name, socket in self.children(path).items() if socket is None)
         return sorted(child for child in children if child in self._directories)
 
-    def children(self, path: str) -> Mapping[str, int]:
-        """The known names directly below ``path``, with the inode number of the socket, or 0. A live view."""
+    def children(self, path: str) -> Mapping[str, Identity | None]:
+        """The known names directly below ``path``, with the identity of the socket, or None. A live view."""
         directory = self._directories.get(path)
         return directory.children if directory is not None else {}
 
@@ -175,7 +184,7 @@ class Discovery:
         """Another path where this very socket is known. Look there first: the socket may have been renamed."""
         if found.kind is not Kind.SOCKET:
             return None
-        owner = self._owners.get(_inode(found.identity))
+        owner = self._owners.get(found.identity.key)
         return None if owner == path else owner
 
     def take(self) -> Changes:
@@ -229,17 +238,19 @@ class Discovery:
             return
         if path in self._directories:
             self._forget(path)
-        self._observe_entry(path, found.identity, reason, time=time, first=first and not marks & REMOVED)
+        self._observe_entry(
+            path, found.identity, reason, time=time, first=first and not _is_replaced(found.identity, marks)
+        )
 
     def _same(self, entry: _Entry, identity: Identity, marks: int, *, trusted: bool) -> bool:
-        old = entry.identity
-        if entry.refusal is not None or marks & REMOVED or old.inode != identity.inode or old.device != identity.device:
+        if entry.refusal is not None or _is_replaced(identity, marks):
             return False
-        return trusted or old.changed_ns == identity.changed_ns
+        return entry.identity.is_same(identity) if trusted else entry.identity.is_same_unwatched(identity)
 
     def _seen_again(self, path: str, entry: _Entry, identity: Identity, marks: int) -> None:
         if marks & ATTRIBUTES or entry.identity.changed_ns != identity.changed_ns:
             entry.identity = identity
+            self._adopt(path, identity)
             self._changes.messages.append(SocketTouched(path, entry.generation))
 
     def _refusal(self, path: str, found: Found, given: str | None) -> str | None:
@@ -248,7 +259,7 @@ class Discovery:
         if found.kind is Kind.DIRECTORY:
             depth = path.count("/") - self._root_slashes
             return f"a directory more than {self._max_depth} levels below the root" if depth > self._max_depth else None
-        owner = self._owners.get(_inode(found.identity))
+        owner = self._owners.get(found.identity.key)
         return None if owner is None or owner == path else f"a hard link of {owner}"
 
     def _observe_entry(self, path: str, identity: Identity, reason: str | None, *, time: float, first: bool) -> None:
@@ -258,7 +269,7 @@ class Discovery:
                 self._over_limit += 1
                 return
         elif entry.refusal is not None:
-            if entry.refusal == reason and _inode(entry.identity) == _inode(identity):
+            if entry.refusal == reason and entry.identity.is_same(identity):
                 entry.identity = identity
                 return
             self._retract(path, entry)
@@ -268,20 +279,20 @@ class Discovery:
                 self._changes.messages.append(SocketVanished(path, entry.generation))
         generation = next(self._generations)
         self._entries[path] = _Entry(generation, identity, reason)
-        self._adopt(path, identity.inode if reason is None else 0)
+        self._adopt(path, identity if reason is None else None)
         if reason is None:
-            self._owners[_inode(identity)] = path
+            self._owners[identity.key] = path
             self._sockets += 1
             message: Message = SocketAppeared(path, generation, identity, self.root, time, self._deprecated, first)
         else:
-            self._others.setdefault(_inode(identity), set()).add(path)
+            self._others.setdefault(identity.key, set()).add(path)
             message = EntryRefused(path, generation, self.root, reason, time, self._deprecated)
         self._changes.messages.append(message)
 
     def _observe_directory(self, path: str, identity: Identity, marks: int) -> None:
         directory = self._directories.get(path)
         if directory is not None:
-            if not marks & REMOVED and _inode(directory.identity) == _inode(identity):
+            if directory.identity.is_same(identity) and not _is_replaced(identity, marks):
                 directory.identity = identity
                 return
             self._forget(path)
@@ -290,7 +301,7 @@ class Discovery:
         if self._is_full():
             self._over_limit += 1
             return
-        self._adopt(path, 0)
+        self._adopt(path, None)
         self._directories[path] = _Directory(identity)
         self._changes.enter.append(path)
 
@@ -299,28 +310,28 @@ class Discovery:
     def _is_full(self) -> bool:
         return len(self._entries) + len(self._directories) > self._max_entries
 
-    def _adopt(self, path: str, inode: int) -> None:
+    def _adopt(self, path: str, socket: Identity | None) -> None:
         parent = self._directories.get(_above(path))
         if parent is not None:  # The root has none.
-            parent.children[path.rpartition("/")[2]] = inode
+            parent.children[path.rpartition("/")[2]] = socket
 
     def _release(self, path: str, entry: _Entry) -> None:
         """The socket is no longer known under this path; look at its other paths again."""
-        inode = _inode(entry.identity)
+        key = entry.identity.key
         self._sockets -= 1
-        if self._owners.get(inode) == path:
-            del self._owners[inode]
-            self._changes.again.extend(sorted(self._others.get(inode, ())))
+        if self._owners.get(key) == path:
+            del self._owners[key]
+            self._changes.again.extend(sorted(self._others.get(key, ())))
 
     def _retract(self, path: str, entry: _Entry) -> None:
         """The entry at this path is no longer refused."""
-        inode = _inode(entry.identity)
+        key = entry.identity.key
         self._changes.messages.append(SocketVanished(path, entry.generation))
-        others = self._others[inode]
+        others = self._others[key]
         others.discard(path)
         if not others:
-            del self._others[inode]
-        owner = self._owners.get(inode)
+            del self._others[key]
+        owner = self._owners.get(key)
         if owner is not None and owner != path:
             self._changes.again.append(owner)
 

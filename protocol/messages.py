@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from .identity import Identity
 from .plugins import InstancePolicy, Plugin, PluginInfo
 from .status import Finished, Outcome, PluginStatus, StateName
 from .values import value
@@ -22,16 +23,6 @@ class Address(Protocol[M]):
 
     def send_nowait(self, message: M, /) -> None:
         """Put ``message`` into the inbox; never waits."""
-
-
-@value
-class Identity:
-    """Which file lies at a path. A chmod changes ``changed_ns`` alone (behaviours 9 and 13)."""
-
-    device: int
-    inode: int
-    #: The inode's change time in nanoseconds.
-    changed_ns: int
 
 
 # --- from a watcher ---------------------------------------------------------------------------------------------------

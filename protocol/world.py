@@ -164,11 +164,18 @@ class World:
         if not message.path:
             raise ValueError("socket path is empty")
         entry = self._desired.get(message.path)
-        if entry is not None and message.first_scan and entry.identity == message.identity:
-            return  # A restarted watcher reports again what it had reported before.
+        if entry is not None and message.first_scan and message.identity.is_same_unwatched(entry.identity):
+            self._seen_again(entry, message)
+            return
         self._forget_refused(message.path, now)
         self._desired[message.path] = message
         self._reconcile(message.path)
+
+    def _seen_again(self, entry: m.SocketAppeared, message: m.SocketAppeared) -> None:
+        """Take note that a restarted watcher reports again what it had reported before, perhaps touched meanwhile."""
+        if entry.identity != message.identity:
+            self._desired[entry.path] = attrs.evolve(entry, identity=message.identity)
+            self._touched(m.SocketTouched(entry.path, entry.generation))
 
     def _vanished(self, path: str, generation: int, now: float) -> None:
         refused = self._refused.get(path)

@@ -1,7 +1,8 @@
 """The file system as a port, and the real one: inotify, and the few system calls that look at names.
 
 Except for :meth:`Directory.follow`, nothing here follows a symbolic link. Nothing opens a file, and nothing decides
-what a look means. Names that are not UTF-8 are decoded by ``os.fsdecode`` (fault 21).
+what a look means. A look is an lstat and, for a socket or a directory, the call that tells its file from a later one
+with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are decoded by ``os.fsdecode`` (fault 21).
 
 PYTEST_DONT_REWRITE
 """
@@ -19,8 +20,9 @@ import trio
 from inotify_simple import INotify, flags, parse_events
 
 from ...protocol.discovery import Found, Kind
-from ...protocol.messages import Identity
+from ...protocol.identity import Identity
 from ...protocol.watches import Notice
+from .file_identity import AT_FDCWD, identity_at
 
 #: How many names are read before other tasks run (fault 27).
 CHUNK = 256
@@ -34,7 +36,7 @@ class Chunk:
     """Some of the names in a directory."""
 
     found: list[tuple[str, Found]] = attrs.Factory(list)
-    #: Names that were not looked at, because the listing has the inode number that is known.
+    #: Names that were not looked at, because they have the inode number that is known.
     unchanged: list[str] = attrs.Factory(list)
     #: Names that exist, but the look at them failed.
     unreadable: list[str] = attrs.Factory(list)
@@ -74,11 +76,12 @@ class Directory(Protocol):
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
 
-    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
         """List the directory ``path`` in chunks, between which other tasks may run.
 
-        Regular files and dot names are left out, so a chunk may be empty. ``known`` has names with the inode number of
-        the socket there; a name that the listing has with this number is not looked at.
+        Regular files and dot names are left out, so a chunk may be empty. ``known`` has names with the identity of the
+        socket there, or None. A name that the listing has with this inode number is not looked at; in a ``deep`` scan
+        that number comes from the file itself, and its device and change time must be the known ones too.
         """
 
     def events(self) -> Events:
@@ -88,18 +91,33 @@ class Directory(Protocol):
 _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
 
 
-def _found(status: os.stat_result) -> Found:
+def _found(status: os.stat_result, name: str, directory: int = AT_FDCWD) -> Found:
+    """What lies at ``name``, whose lstat is ``status``. Raises OSError."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
+    if kind in (Kind.SOCKET, Kind.DIRECTORY):
+        return Found(kind, identity_at(status, name, directory))
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
 
 
-def _look_at(entry: os.DirEntry[str], chunk: Chunk) -> None:
+def _is_listed(entry: os.DirEntry[str], known: Identity | None) -> bool:
+    return known is not None and known.inode == entry.inode() and not (entry.is_symlink() or entry.is_dir())
+
+
+def _look_at(entry: os.DirEntry[str], known: Identity | None, directory: int, chunk: Chunk) -> None:
     try:
-        chunk.found.append((entry.name, _found(entry.stat(follow_symlinks=False))))
+        status = entry.stat(follow_symlinks=False)
+        if known is not None and _is_untouched(status, known):
+            chunk.unchanged.append(entry.name)
+        else:
+            chunk.found.append((entry.name, _found(status, entry.name, directory)))
     except FileNotFoundError:
         return
     except OSError:
         chunk.unreadable.append(entry.name)
+
+
+def _is_untouched(status: os.stat_result, known: Identity) -> bool:
+    return status.st_ino == known.inode and status.st_dev == known.device and status.st_ctime_ns == known.changed_ns
 
 
 def describe(error: OSError) -> str:
@@ -181,7 +199,7 @@ class RealDirectory:
     def look(self, path: str) -> Found | None:
         """See :class:`Directory`."""
         try:
-            return _found(os.lstat(path))
+            return _found(os.lstat(path), path)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -190,11 +208,11 @@ class RealDirectory:
         try:
             target = os.path.realpath(path, strict=True)
             inside = target.startswith(os.path.realpath(root) + "/")
-            return _found(os.lstat(target)) if inside else None
+            return _found(os.lstat(target), target) if inside else None
         except OSError:
             return None
 
-    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -203,10 +221,10 @@ class RealDirectory:
                 for count, entry in enumerate(entries, 1):
                     if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
                         pass
-                    elif known_inodes.get(entry.name) == entry.inode() and not (entry.is_symlink() or entry.is_dir()):
+                    elif not deep and _is_listed(entry, known.get(entry.name)):
                         chunk.unchanged.append(entry.name)
                     else:
-                        _look_at(entry, chunk)
+                        _look_at(entry, known.get(entry.name), descriptor, chunk)
                     if count % CHUNK == 0:
                         yield chunk
                         chunk = Chunk()

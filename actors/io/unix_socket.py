@@ -1,7 +1,8 @@
 """Unix sockets: how they are bound, removed, accepted from and connected to, and who is at the other end.
 
-Whatever in plugind listens on a path or connects to one does it through this module, so that each rule of unix(7) that
-is easy to get wrong is kept in one place:
+Whatever in plugind listens on a path or connects to one does it through this module, or through
+:mod:`.exact_connect` where only one certain file will do. So each rule of unix(7) that is easy to get wrong is kept in
+one place:
 
 * A ``sockaddr_un`` holds a path of 107 bytes. Longer ones are reached through a descriptor (fault 23).
 * A socket never has a wider mode than it was asked for, not even between bind() and chmod().
@@ -153,7 +154,7 @@ def listen(
         ``remove_stale``, anything exists, EEXIST where what exists is no socket, and whatever bind(2) says.
     """
     if not (fits(path) or any_length):
-        raise _too_long(path)
+        raise path_too_long(path)
     if remove_stale:
         _remove_stale(path)
     try:
@@ -184,7 +185,7 @@ def _bind_name(made: socket.socket, path: str) -> None:
         return
     with _entry(path) as short:
         if not fits(short):
-            raise _too_long(path)
+            raise path_too_long(path)
         made.bind(short)
 
 
@@ -215,7 +216,8 @@ def _unlink_if_there(path: str) -> None:
         os.unlink(path)
 
 
-def _too_long(path: str) -> OSError:
+def path_too_long(path: str) -> OSError:
+    """The error for a path that no ``sockaddr_un`` holds, and that cannot be reached otherwise."""
     return OSError(errno.ENAMETOOLONG, f"a unix socket path holds at most {MAX_PATH} bytes", path)
 
 

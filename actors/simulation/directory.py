@@ -11,7 +11,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import enum
 import errno
+import itertools
 import os
 from collections.abc import Callable, Generator, Mapping
 
@@ -19,23 +21,37 @@ import trio
 
 from ...protocol import watches as mask
 from ...protocol.discovery import Found, Kind, below
-from ...protocol.messages import Identity
+from ...protocol.identity import Identity
 from ..io.directory import CHUNK, Chunk, Events
 from .faults import InjectedError
 from .inotify import Inode, MemoryInotify, os_error
+
+
+class Telling(enum.Enum):
+    """What the file system has that tells a file from a later one with its inode number."""
+
+    HANDLES = "file handles"
+    BIRTHS = "birth times"
+    NOTHING = "nothing"
 
 
 class MemoryDirectory:
     """A file system in memory.
 
     Args:
-      tick_ns: the resolution of change times.
+      tick_ns: the resolution of its times.
       reuse_inodes: whether a new file gets an inode number that was freed, if it was freed while this was true.
+      telling: whether it has file handles, as ext4 and tmpfs do, or only birth times, or neither.
       now: returns the time in seconds.
     """
 
     def __init__(
-        self, *, tick_ns: int = 4_000_000, reuse_inodes: bool = True, now: Callable[[], float] = trio.current_time
+        self,
+        *,
+        tick_ns: int = 4_000_000,
+        reuse_inodes: bool = True,
+        telling: Telling = Telling.HANDLES,
+        now: Callable[[], float] = trio.current_time,
     ) -> None:
         #: The open instances of inotify, and its limits.
         self.inotify = MemoryInotify()
@@ -51,8 +67,10 @@ class MemoryDirectory:
         self.looks = 0
         #: The next so many looks and scans crash the watcher; see :meth:`plugind.testing.SimulatedNode.crash`.
         self.crashes = 0
+        self._telling = telling
         self._now = now
         self._numbers = 1
+        self._serials = itertools.count(1)
         self._free: list[int] = []
         self._mounted: dict[str, Inode] = {}
         self._top = Inode(Kind.DIRECTORY, 1, 1)
@@ -85,7 +103,7 @@ class MemoryDirectory:
         inside = path.startswith(root + "/")
         return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
 
-    def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
+    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
         """See :class:`plugind.actors.io.directory.Directory`."""
         self.scans += 1
         inode = self.inode(path)
@@ -93,19 +111,23 @@ class MemoryDirectory:
             raise os_error(self.scan_errors[path], path)
         names = [name for name in inode.children if not name.startswith(".")]
         for start in range(0, len(names) or 1, CHUNK):
-            yield self._chunk(path, inode, names[start : start + CHUNK], known_inodes)
+            yield self._chunk(path, inode, names[start : start + CHUNK], known, deep=deep)
             self._crash()
 
-    def _chunk(self, path: str, directory: Inode, names: list[str], known_inodes: Mapping[str, int]) -> Chunk:
+    def _chunk(
+        self, path: str, directory: Inode, names: list[str], known: Mapping[str, Identity | None], *, deep: bool
+    ) -> Chunk:
         chunk = Chunk()
         for name in names:
             inode = directory.children.get(name)
             if inode is None or inode.kind is Kind.OTHER:
                 continue
-            if known_inodes.get(name) == inode.number and inode.kind is Kind.SOCKET:
+            if not deep and _is_listed(inode, known.get(name)):
                 chunk.unchanged.append(name)
             elif below(path, name) in self.look_errors:
                 chunk.unreadable.append(name)
+            elif _is_untouched(inode, known.get(name)):
+                chunk.unchanged.append(name)
             else:
                 chunk.found.append((name, self._found(inode)))
         return chunk
@@ -312,10 +334,13 @@ class MemoryDirectory:
         return inode
 
     def _found(self, inode: Inode) -> Found:
-        return Found(inode.kind, self._identity(inode))
+        return Found(inode.kind, self.identity(inode))
 
-    def _identity(self, inode: Inode) -> Identity:
-        return Identity(inode.device, inode.number, inode.changed_ns)
+    def identity(self, inode: Inode) -> Identity:
+        """The identity of ``inode``, as a look finds it."""
+        handle = b"%d" % inode.serial if self._telling is Telling.HANDLES else None
+        born = inode.born_ns if self._telling is Telling.BIRTHS else None
+        return Identity(inode.device, inode.number, inode.changed_ns, handle, born)
 
     def _create(self, path: str, kind: Kind) -> Identity:
         parent, name = self._place(path)
@@ -323,7 +348,7 @@ class MemoryDirectory:
             raise os_error(errno.EADDRINUSE, path)
         inode = self._new(kind)
         self._put(parent, name, inode, mask.CREATE)
-        return self._identity(inode)
+        return self.identity(inode)
 
     def _new(self, kind: Kind) -> Inode:
         if self.reuse_inodes and self._free:
@@ -331,8 +356,9 @@ class MemoryDirectory:
         else:
             self._numbers += 1
             number = self._numbers
-        inode = Inode(kind, number, 1)
+        inode = Inode(kind, number, 1, serial=next(self._serials))
         self._touch(inode)
+        inode.born_ns = inode.changed_ns
         return inode
 
     def _touch(self, inode: Inode) -> None:
@@ -350,3 +376,15 @@ class MemoryDirectory:
             # A number freed while events are lost must not be used later, when they are not: the new file would be
             # taken for the old one (seed 3369).
             self._free.append(inode.number)
+
+
+def _is_listed(inode: Inode, known: Identity | None) -> bool:
+    return known is not None and known.inode == inode.number and inode.kind is Kind.SOCKET
+
+
+def _is_untouched(inode: Inode, known: Identity | None) -> bool:
+    return known is not None and (known.inode, known.device, known.changed_ns) == (
+        inode.number,
+        inode.device,
+        inode.changed_ns,
+    )

@@ -31,6 +31,9 @@ class Inode:
     number: int
     device: int
     changed_ns: int = 0
+    born_ns: int = 0
+    #: What its file handle is made of: no other inode ever has it.
+    serial: int = 0
     links: int = 1
     children: dict[str, Inode] = attrs.Factory(dict)
     target: str = ""

@@ -10,6 +10,7 @@ import trio
 from plugind.actors import reconciler
 from plugind.protocol import messages as m
 from plugind.protocol import world
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InstancePolicy
 
 
@@ -28,7 +29,7 @@ def retire(_: world.HandlerRetired) -> None:
 
 
 def appeared(path: str) -> m.SocketAppeared:
-    return m.SocketAppeared(path, 1, m.Identity(1, 1, 1), "/r", 0.0)
+    return m.SocketAppeared(path, 1, Identity(1, 1, 1), "/r", 0.0)
 
 
 async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_registration() -> None:

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
 from plugind.protocol import messages as m
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import StateName
 from plugind.testing import (
@@ -298,7 +299,7 @@ async def test_a_replaced_plugin_is_shown_and_deregistered_as_itself_until_it_ha
         await node.settled()
         before = node.status("a.sock")
         assert before is not None
-        new = m.SocketAppeared(path, 99, m.Identity(1, 2, 3), "/elsewhere", node.now, deprecated=True)
+        new = m.SocketAppeared(path, 99, Identity(1, 2, 3), "/elsewhere", node.now, deprecated=True)
         node.supervisor.internals.reconciler.send_nowait(new)
         await trio.sleep(1.0)
         (leaving,) = (await node.snapshot()).plugins

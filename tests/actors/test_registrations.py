@@ -15,13 +15,14 @@ from plugind.actors.mailbox import RegistrationInbox
 from plugind.actors.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol.effects import StartRegistration
+from plugind.protocol.identity import Identity
 
 A, B = "/r/a", "/r/b"
 LET_GO = m.StopAsked(deregister=True)
 
 
 def start_of(path: str, generation: int = 1) -> StartRegistration:
-    return StartRegistration(m.SocketAppeared(path, generation, m.Identity(1, 1, 1), "/r", 0.0))
+    return StartRegistration(m.SocketAppeared(path, generation, Identity(1, 1, 1), "/r", 0.0))
 
 
 @attrs.define

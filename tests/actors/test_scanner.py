@@ -18,8 +18,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.io.directory import Chunk, Directory, RealDirectory
 from plugind.actors.scanner import Scanner, ScanReport
-from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.protocol.discovery import Discovery, Found, Message
+from plugind.protocol.identity import Identity
 from plugind.tests.actors.watching import ROOT, words
 
 D = TypeVar("D", bound=Directory)
@@ -71,8 +72,8 @@ def scanned(directory: D, root: str = ROOT, max_entries: int = 1000, follow_syml
     return Scanned(directory, Scanner(directory, discovery, sent, follow_symlinks=follow_symlinks), sent)
 
 
-def in_memory(*sockets: str, max_entries: int = 1000) -> Scanned[MemoryDirectory]:
-    directory = MemoryDirectory()
+def in_memory(*sockets: str, max_entries: int = 1000, telling: Telling = Telling.HANDLES) -> Scanned[MemoryDirectory]:
+    directory = MemoryDirectory(telling=telling)
     directory.mkdir(ROOT)
     for path in sockets:
         directory.mkdir(os.path.dirname(path))
@@ -214,7 +215,7 @@ async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
             return super().look(path)
 
-    stage = scanned(FailsOnce())
+    stage = scanned(FailsOnce(telling=Telling.NOTHING))
     stage.directory.mkdir(ROOT)
     stage.directory.bind(A)
     await stage.rescan()
@@ -233,29 +234,47 @@ async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
 # --- which names it looks at ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("deep", "looks"), [(False, 0), (True, 1)])
-async def test_only_a_deep_rescan_looks_at_a_known_socket_again(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, deep: bool, looks: int
-) -> None:
-    """Idle cost; a deep rescan alone notices another device under the same inode number (fault 16)."""
+@pytest.mark.parametrize("deep", [False, True])
+async def test_only_a_deep_rescan_looks_at_a_known_socket_again(autojump_clock: MockClock, deep: bool) -> None:
+    """A deep rescan alone notices another device under the same inode number (fault 16)."""
     stage = in_memory(A)
     await stage.rescan()
+    stage.directory.inode(A).device = 2
+    await stage.rescan(deep=deep)
+    assert stage.sent.take()[1:] == ["a.sock appeared #2"] * deep
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("touched", [False, True])
+async def test_a_rescan_takes_no_file_handle_of_a_socket_that_nobody_touched(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, deep: bool, touched: bool
+) -> None:
+    """Idle cost: a handle is a system call more, and an lstat shows that nothing happened while events are reliable."""
+    stage = in_memory(A)
+    await stage.rescan()
+    await trio.sleep(1)
+    if touched:
+        stage.directory.link(A, f"{ROOT}/.hidden")
     found: list[str] = []
     scan = stage.directory.scan
 
-    def recording(path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
-        for chunk in scan(path, known_inodes):
+    def recording(path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+        for chunk in scan(path, known, deep=deep):
             found.extend(name for name, _ in chunk.found)
             yield chunk
 
     monkeypatch.setattr(stage.directory, "scan", recording)
     await stage.rescan(deep=deep)
-    assert found == ["a.sock"] * looks
+    assert found == ["a.sock"] * (deep and touched)
+    assert stage.sent.take()[1:] == ["a.sock touched #1"] * (deep and touched)
 
 
-async def test_every_rescan_is_deep_if_events_may_be_lost(autojump_clock: MockClock) -> None:
-    """Faults 11 and 24: without inotify only the change time reveals a recreated socket."""
-    stage = in_memory(A)
+@pytest.mark.parametrize("telling", Telling)
+async def test_every_rescan_looks_at_each_name_if_events_may_be_lost(
+    autojump_clock: MockClock, telling: Telling
+) -> None:
+    """Faults 11 and 24: without inotify only the file's own marks reveal a recreated socket."""
+    stage = in_memory(A, telling=telling)
     stage.directory.inotify.instances_left = 0
     await stage.rescan()
     await trio.sleep(1)
@@ -266,7 +285,7 @@ async def test_every_rescan_is_deep_if_events_may_be_lost(autojump_clock: MockCl
 
 async def test_marks_on_a_name_that_cannot_be_looked_at_wait_for_the_next_rescan(autojump_clock: MockClock) -> None:
     """Faults 10 and 26, seed 982: the new socket has the inode and the change time of the old one."""
-    stage = in_memory(A)
+    stage = in_memory(A, telling=Telling.NOTHING)
     await stage.rescan()
     stage.directory.look_errors[A] = errno.EACCES
     assert stage.directory.replace(A).inode
@@ -302,10 +321,10 @@ async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: Mock
     """Fault 12: what is bound between the two is found once."""
 
     class Racing(MemoryDirectory):
-        def scan(self, path: str, known_inodes: Mapping[str, int]) -> Generator[Chunk, None, None]:
+        def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
             if path == SUB and not self.exists(f"{SUB}/b.sock"):
                 self.bind(f"{SUB}/b.sock")
-            return super().scan(path, known_inodes)
+            return super().scan(path, known, deep=deep)
 
     stage = scanned(Racing())
     stage.directory.mkdir(ROOT)
@@ -316,6 +335,52 @@ async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: Mock
         stage.directory.bind(f"{SUB}/c.sock")
         await wait_all_tasks_blocked()
     assert stage.sent.take() == ["sub/b.sock appeared #1", "sub/c.sock appeared #2"]
+
+
+class RecreatedAtTheStart(MemoryDirectory):
+    """Everything is removed and made again after the first watch and before the first listing of its directory."""
+
+    recreated = False
+
+    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+        if not self.recreated:
+            self.recreated = True
+            self.replace(A)
+            self.remove_tree(SUB)
+            self.mkdir(SUB)
+            self.bind(f"{SUB}/b.sock")
+        return super().scan(path, known, deep=deep)
+
+
+async def test_a_socket_that_is_recreated_around_the_start_is_one_generation(autojump_clock: MockClock) -> None:
+    """Behaviour 9: the scan finds the new socket before the events of its removal and creation, which were queued.
+
+    The same holds for the directory of a socket.
+    """
+    directory = RecreatedAtTheStart()
+    directory.mkdir(SUB)
+    directory.bind(A)
+    directory.bind(f"{SUB}/b.sock")
+    stage = scanned(directory)
+    # The scanner watches the root first: what happens between watch and listing is in the queue, and in the listing.
+    await stage.rescan()
+    async with following(stage):
+        await wait_all_tasks_blocked()
+    assert stage.sent.take() == ["a.sock appeared #1 (first scan)", "sub/b.sock appeared #2 (first scan)"]
+
+
+async def test_without_file_handles_the_events_of_a_removal_are_believed(autojump_clock: MockClock) -> None:
+    """Behaviour 13: the new socket may have the inode number and the times of the old one."""
+    directory = RecreatedAtTheStart(telling=Telling.BIRTHS)
+    directory.mkdir(SUB)
+    directory.bind(A)
+    directory.bind(f"{SUB}/b.sock")
+    stage = scanned(directory)
+    await stage.rescan()
+    async with following(stage):
+        await wait_all_tasks_blocked()
+    appearances = [line for line in stage.sent.take() if line.startswith("a.sock appeared")]
+    assert appearances == ["a.sock appeared #1 (first scan)", "a.sock appeared #3"]
 
 
 @pytest.mark.parametrize("what", ["overflow", "root removed", "root attributes"])

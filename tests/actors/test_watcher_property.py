@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from plugind.actors.simulation.directory import MemoryDirectory
+from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 # A few names, so that each is used several times, for directories and for sockets.
@@ -96,9 +96,9 @@ def agrees(stage: Stage) -> None:
     assert stage.generations == sorted(set(stage.generations))
 
 
-def run(operations: list[Operation], reuse_inodes: bool, patience: float) -> None:
+def run(operations: list[Operation], reuse_inodes: bool, telling: Telling, patience: float) -> None:
     async def main() -> None:
-        directory = MemoryDirectory(reuse_inodes=reuse_inodes)
+        directory = MemoryDirectory(reuse_inodes=reuse_inodes, telling=telling)
         async with staged(directory) as stage:
             await play(stage, operations)
             stage.directory.release_events()
@@ -110,21 +110,25 @@ def run(operations: list[Operation], reuse_inodes: bool, patience: float) -> Non
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.one_of(STORY, RUINED), st.booleans())
+@given(st.one_of(STORY, RUINED), st.booleans(), st.sampled_from(Telling))
 def test_events_alone_are_enough_unless_some_are_lost_without_an_overflow(
-    operations: list[Operation], reuse: bool
+    operations: list[Operation], reuse: bool, telling: Telling
 ) -> None:
     """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: no rescan is due yet; each generation is used once."""
-    run(operations, reuse, patience=1.0)
+    run(operations, reuse, telling, patience=1.0)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.one_of(OPERATION, st.tuples(LOSS, NAMES, NAMES)), min_size=12, max_size=40), st.booleans())
+@given(
+    st.lists(st.one_of(OPERATION, st.tuples(LOSS, NAMES, NAMES)), min_size=12, max_size=40),
+    st.booleans(),
+    st.sampled_from(Telling),
+)
 def test_a_rescan_recovers_from_events_that_are_lost_without_an_overflow(
-    operations: list[Operation], reuse: bool
+    operations: list[Operation], reuse: bool, telling: Telling
 ) -> None:
     """Behaviour 14."""
-    run(operations, reuse, patience=31.0)
+    run(operations, reuse, telling, patience=31.0)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -132,13 +136,16 @@ def test_a_rescan_recovers_from_events_that_are_lost_without_an_overflow(
     st.lists(
         st.tuples(st.sampled_from(["replace", "chmod", "settle", "tick", "delay", "release"]), st.just("a"), NAMES),
         max_size=20,
-    )
+    ),
+    st.sampled_from(Telling),
 )
-def test_a_recreated_socket_is_one_new_generation_for_each_batch_of_events(operations: list[Operation]) -> None:
+def test_a_recreated_socket_is_one_new_generation_for_each_batch_of_events(
+    operations: list[Operation], telling: Telling
+) -> None:
     """Behaviours 9 and 13, fault 11: inode and change time stay the same; a batch with a removal is one generation."""
 
     async def main() -> None:
-        async with staged() as stage:
+        async with staged(MemoryDirectory(telling=telling)) as stage:
             stage.directory.bind(f"{ROOT}/a")
             await stage.sent()
             expected = 1

@@ -16,6 +16,7 @@ from plugind.protocol import lifecycle
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
 from plugind.protocol.errors import IllegalStepError
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import PluginInfo
 
 SOCKET = "/reg/a.sock"
@@ -37,7 +38,7 @@ NOWHERE = Nowhere()
 
 
 def appeared(generation: int = 1, path: str = SOCKET) -> m.SocketAppeared:
-    return m.SocketAppeared(path, generation, m.Identity(1, generation, generation), "/reg", 0.0)
+    return m.SocketAppeared(path, generation, Identity(1, generation, generation), "/reg", 0.0)
 
 
 def vanished(generation: int = 1, path: str = SOCKET) -> m.SocketVanished:

@@ -7,14 +7,22 @@ import itertools
 import pytest
 
 from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind
-from plugind.protocol.messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
+from plugind.protocol.identity import Identity
+from plugind.protocol.messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 
 ROOT = "/r"
 A, B, C = "/r/a.sock", "/r/b.sock", "/r/c.sock"
 
 
-def found(inode: int, changed: int = 0, kind: Kind = Kind.SOCKET, device: int = 1) -> Found:
-    return Found(kind, Identity(device, inode, changed))
+def found(
+    inode: int,
+    changed: int = 0,
+    kind: Kind = Kind.SOCKET,
+    device: int = 1,
+    handle: bytes | None = None,
+    born: int | None = None,
+) -> Found:
+    return Found(kind, Identity(device, inode, changed, handle, born))
 
 
 def directory(inode: int) -> Found:
@@ -66,6 +74,92 @@ def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bo
     assert tree.sockets == 1
     tree.observe(A, after, time=3.0)
     assert tree.take().messages == []
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(
+    ("after", "marks", "expected"),
+    [
+        (found(7, 5, handle=b"h"), 0, NOTHING),
+        (found(7, 5, handle=b"h"), LOOK, NOTHING),
+        (found(7, 5, handle=b"h"), LOOK | REMOVED, NOTHING),  # the removal is that of the socket before
+        (found(7, 5, handle=b"h"), LOOK | REMOVED | ATTRIBUTES, TOUCHED),
+        (found(7, 6, handle=b"h"), LOOK | REMOVED, TOUCHED),  # a rename and back, or a hard link in its place
+        (found(7, 6, handle=b"h"), LOOK | ATTRIBUTES, TOUCHED),  # a chmod
+        (found(7, 6, handle=b"h"), 0, TOUCHED),  # a hard link
+        (found(7, 5, handle=b"i"), 0, NEW),  # the inode number and the times of the old one
+        (found(7, 5, handle=b"i"), LOOK | REMOVED, NEW),
+        (found(7, 6, handle=b"i"), LOOK | ATTRIBUTES, NEW),
+        (found(8, 5, handle=b"h"), 0, NEW),
+        (found(7, 5, handle=b"h", device=2), 0, NEW),  # a mount
+    ],
+)
+def test_with_a_file_handle_events_make_no_difference(after: Found, marks: int, trusted: bool, expected: str) -> None:
+    """Behaviours 9 and 13: another handle is another socket, and the same handle is the same one, whatever was seen."""
+    assert follows_upon(found(7, 5, handle=b"h"), after, marks, trusted=trusted) == expected
+
+
+@pytest.mark.parametrize(
+    ("after", "marks", "trusted", "expected"),
+    [
+        (found(7, 5, born=5), LOOK, True, NOTHING),
+        (found(7, 5, born=5), LOOK | REMOVED, True, NEW),  # two sockets may share one tick of the clock
+        (found(7, 6, born=6), 0, True, NEW),
+        (found(7, 6, born=6), 0, False, NEW),
+        (found(7, 6, born=5), 0, True, TOUCHED),
+        (found(7, 6, born=5), 0, False, TOUCHED),  # polling alone: a chmod
+    ],
+)
+def test_a_birth_time_stands_in_for_the_handle(after: Found, marks: int, trusted: bool, expected: str) -> None:
+    """Behaviour 13: overlayfs, for example, has no handles."""
+    assert follows_upon(found(7, 5, born=5), after, marks, trusted=trusted) == expected
+
+
+def follows_upon(before: Found, after: Found, marks: int, *, trusted: bool) -> str:
+    tree = discovery()
+    tree.observe(A, before, time=1.0)
+    tree.take()
+    tree.observe(A, after, marks, time=2.0, trusted=trusted)
+    match tree.take().messages:
+        case [SocketAppeared()]:
+            return NEW
+        case [SocketTouched()]:
+            return TOUCHED
+        case []:
+            return NOTHING
+        case messages:
+            raise AssertionError(messages)
+
+
+def test_two_sockets_that_share_an_inode_number_are_no_hard_links() -> None:
+    """Fault 8: the number was used again, and the removal of the first socket is not noticed yet."""
+    tree = discovery()
+    tree.observe(A, found(7, handle=b"h"), time=0.0)
+    assert tree.hard_link_of(B, found(7, handle=b"i")) is None
+    tree.observe(B, found(7, handle=b"i"), time=0.0)
+    assert tree.take().messages[1:] == [appeared(B, 2, found(7, handle=b"i"))]
+
+
+@pytest.mark.parametrize(("handle", "new"), [(b"h", False), (b"i", True), (None, True)])
+def test_a_directory_with_the_same_handle_is_kept_whatever_the_events_say(handle: bytes | None, new: bool) -> None:
+    """Behaviour 9, for directories: else every socket in one that is made again around the start appears twice."""
+    tree = discovery()
+    before = found(2, kind=Kind.DIRECTORY, handle=None if handle is None else b"h")
+    tree.observe("/r/x", before, time=0.0)
+    tree.take()
+    tree.observe("/r/x", found(2, kind=Kind.DIRECTORY, handle=handle), LOOK | REMOVED, time=0.0)
+    changes = tree.take()
+    assert (changes.leave, changes.enter) == (["/r/x"] * new, ["/r/x"] * new)
+
+
+@pytest.mark.parametrize(("handle", "first"), [(b"h", True), (None, False)])
+def test_a_removal_before_the_first_scan_of_a_restarted_watcher_is_that_of_an_earlier_socket(
+    handle: bytes | None, first: bool
+) -> None:
+    """Behaviour 9: the reconciler compares the handle with that of the socket that it knows."""
+    tree = discovery()
+    tree.observe(A, found(7, handle=handle), LOOK | REMOVED, time=0.0, first=True)
+    assert tree.take().messages == [appeared(A, 1, found(7, handle=handle), first=first)]
 
 
 def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -> None:
@@ -247,7 +341,7 @@ def test_missing_names_are_known_and_not_in_the_listing() -> None:
     tree.observe(B, found(8), time=0.0)
     tree.observe("/r/x", directory(2), time=0.0)
     assert tree.missing(ROOT, {"b.sock", "new.sock"}) == [A, "/r/x"]
-    assert tree.children(ROOT) == {"a.sock": 7, "b.sock": 8, "x": 0}
+    assert tree.children(ROOT) == {"a.sock": found(7).identity, "b.sock": found(8).identity, "x": None}
     assert tree.missing("/r/unknown", {"a"}) == []
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from plugind.protocol import watches as mask
 from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind, below
-from plugind.protocol.messages import EntryRefused, Identity, SocketAppeared, SocketTouched, SocketVanished
+from plugind.protocol.identity import Identity
+from plugind.protocol.messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 from plugind.protocol.watches import Watches
 from plugind.tests.protocol.hypothesis_settings import examples
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InstancePolicy, PluginInfo, highest_version
 from plugind.protocol.status import StateName
 from plugind.tests.protocol.hypothesis_settings import examples
@@ -125,7 +126,7 @@ class NodeMachine(RuleBasedStateMachine):
             for entries in (self.node.there, self.seen, self.refused):
                 entries.pop(path, None)
         for path in sorted(self.node.there):
-            identity = m.Identity(1, self.node.there[path], self.node.there[path])
+            identity = Identity(1, self.node.there[path], self.node.there[path])
             self.node.generation += 1
             self.seen[path] = self.node.generation
             self.say(m.SocketAppeared(path, self.node.generation, identity, "/reg", 0.0, first_scan=True))

@@ -1,0 +1,125 @@
+"""Connections to one certain socket file: another one that took its place is never reached by mistake (fault 41).
+
+Between a look at a path and connect() the socket may be replaced, and ext4 gives the new one the inode number of the
+old one. So the file is opened without following a link, its identity is compared with that of the look, and the
+connection is made to the open file through ``/proc/self/fd``. Whatever is renamed or removed meanwhile, it leads to
+that inode; one that was removed refuses. The path may have any length (fault 23).
+
+Where ``/proc`` cannot be had, the connection is made by path, and what is at the path afterwards is compared.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import functools
+import os
+import socket
+import stat
+from typing import Final
+
+from ...protocol.identity import Identity
+from .file_identity import identity_at, identity_of
+from .unix_socket import fits, path_too_long, stream_socket
+
+
+def connect_to(connection: socket.socket, path: str, identity: Identity, *, follow_symlinks: bool = False) -> None:
+    """Connect a socket that does not block to the file ``identity``, if that is at ``path``, and to no other.
+
+    With ``follow_symlinks``, a link at ``path`` stands for the file that it leads to.
+
+    Raises:
+      BlockingIOError: if the backlog of the listener is full.
+      OSError: ESTALE if another file is at ``path``, and whatever open(2) and connect(2) say.
+    """
+    if not can_connect_to_descriptors():
+        _connect_and_compare(connection, path, identity, follow_symlinks=follow_symlinks)
+        return
+    descriptor = _open_file(path, identity, follow_symlinks=follow_symlinks)
+    try:
+        connection.connect(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+class Answer(enum.Enum):
+    """What a connect to one socket file shows of its listener."""
+
+    ACCEPTS = "accepts"
+    #: Somebody listens, and the backlog is full.
+    BACKLOG_FULL = "backlog full"
+    #: Nobody listens.
+    REFUSED = "refused"
+    #: Another file is at the path.
+    REPLACED = "replaced"
+    #: Nothing is at the path.
+    GONE = "gone"
+
+
+_ANSWERS: Final = {
+    errno.EAGAIN: Answer.BACKLOG_FULL,
+    errno.ECONNREFUSED: Answer.REFUSED,
+    errno.ESTALE: Answer.REPLACED,
+    errno.ENOENT: Answer.GONE,
+    errno.ENOTDIR: Answer.GONE,
+}
+
+
+def ask_listener(path: str, identity: Identity, *, follow_symlinks: bool = False) -> Answer:
+    """Connect to the file ``identity`` at ``path`` as :func:`connect_to` does, and hang up; never waits.
+
+    Raises:
+      OSError: if that says nothing of the listener: there is no descriptor left, or no permission.
+    """
+    with stream_socket() as connection:
+        try:
+            connect_to(connection, path, identity, follow_symlinks=follow_symlinks)
+        except OSError as error:
+            answer = _ANSWERS.get(error.errno or 0)
+            if answer is None:
+                raise
+            return answer
+    return Answer.ACCEPTS
+
+
+@functools.cache
+def can_connect_to_descriptors() -> bool:
+    """Whether ``/proc`` leads to the open files of this process: it may not be mounted, or not be ours to read."""
+    descriptor = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        return os.path.samestat(os.stat(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor))
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _open_file(path: str, identity: Identity, *, follow_symlinks: bool) -> int:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if identity_of(descriptor).is_same(identity):
+            return descriptor
+        is_link = stat.S_ISLNK(os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    if is_link and follow_symlinks:
+        # The look found that the file with this identity is inside of the root.
+        return _open_file(os.path.realpath(path, strict=True), identity, follow_symlinks=False)
+    raise _replaced(path)
+
+
+def _connect_and_compare(connection: socket.socket, path: str, identity: Identity, *, follow_symlinks: bool) -> None:
+    if not fits(path):
+        raise path_too_long(path)
+    target = os.path.realpath(path, strict=True) if follow_symlinks else path
+    connection.connect(target)
+    if not identity_at(os.lstat(target), target).is_same(identity):
+        raise _replaced(path)
+
+
+def _replaced(path: str) -> OSError:
+    return OSError(errno.ESTALE, "another file is in its place", path)

@@ -1,0 +1,142 @@
+"""File identities on real file systems: what stays the same for one file, and what tells two files apart."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+from plugind.actors.io import file_identity
+from plugind.actors.io.file_identity import identity_at, identity_of
+from plugind.protocol.identity import Identity
+
+
+@pytest.fixture(params=["the disk", "tmpfs"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A directory on each kind of file system that a root lies on."""
+    if request.param == "the disk":
+        yield tmp_path
+        return
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("needs /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        yield Path(made)
+
+
+def bind(path: Path) -> Identity:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+    return identity(path)
+
+
+def identity(path: Path) -> Identity:
+    return identity_at(os.lstat(path), str(path))
+
+
+def opened(path: Path) -> Identity:
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:
+        return identity_of(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def without(call: str, monkeypatch: pytest.MonkeyPatch, error: int = errno.EOPNOTSUPP) -> None:
+    """Let one system call fail, as on a file system that lacks it."""
+
+    def fail(*_arguments: object) -> int:
+        ctypes.set_errno(error)
+        return -1
+
+    monkeypatch.setattr(file_identity, call, fail)
+
+
+def test_a_file_has_one_identity_by_path_by_directory_and_by_descriptor(directory: Path) -> None:
+    """Behaviour 9: the look at a name and the dial of an open file agree."""
+    found = bind(directory / "a.sock")
+    descriptor = os.open(directory, os.O_PATH)
+    try:
+        status = os.stat("a.sock", dir_fd=descriptor, follow_symlinks=False)
+        assert identity_at(status, "a.sock", descriptor) == found
+    finally:
+        os.close(descriptor)
+    assert opened(directory / "a.sock") == found
+    assert found.is_exact
+
+
+def test_what_touches_a_file_does_not_make_it_another_one(directory: Path) -> None:
+    """Behaviour 13: chmod, hard links and renames change the change time, and neither handle nor birth time."""
+    path = directory / "a.sock"
+    found = bind(path)
+    path.chmod(0o700)
+    os.link(path, directory / "b.sock")
+    path.rename(directory / "c.sock")
+    for name in ("b.sock", "c.sock"):
+        assert identity(directory / name).is_same(found)
+        assert identity(directory / name).is_same_unwatched(found)
+
+
+def test_a_hundred_files_that_follow_each_other_at_one_path_are_all_distinct(directory: Path) -> None:
+    """Fault 10, behaviour 13: ext4 uses an inode number again at once, and files share one tick of the clock."""
+    path = directory / "a.sock"
+    keys = set()
+    for _ in range(100):
+        keys.add(bind(path).key)
+        path.unlink()
+    assert len(keys) == 100
+
+
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM])
+def test_a_file_without_a_handle_has_its_birth_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """Behaviour 13: overlayfs has no handles by default, an old kernel no call, and a seccomp filter may forbid it."""
+    without("_name_to_handle_at", monkeypatch, error)
+    found = bind(directory / "a.sock")
+    assert (found.handle, found.is_exact) == (None, False)
+    if found.born_ns is None:
+        pytest.skip("needs a file system with birth times")
+    assert abs(found.born_ns - found.changed_ns) < 10**9
+    assert opened(directory / "a.sock") == found
+    (directory / "a.sock").chmod(0o700)
+    assert identity(directory / "a.sock").is_same_unwatched(found)
+    assert not identity(directory / "a.sock").is_same_unwatched(attrs.evolve(found, born_ns=found.born_ns - 1))
+
+
+def test_a_file_with_neither_has_its_change_time_while_nobody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 13: device and inode alone are blind."""
+    without("_name_to_handle_at", monkeypatch)
+    without("_statx", monkeypatch)
+    found = bind(tmp_path / "a.sock")
+    assert (found.handle, found.born_ns) == (None, None)
+    touched = attrs.evolve(found, changed_ns=found.changed_ns + 1)
+    assert touched.is_same(found)
+    assert not touched.is_same_unwatched(found)
+
+
+def test_a_file_that_is_gone_has_no_identity(tmp_path: Path) -> None:
+    """Fault 25: it may be removed between its lstat and its handle."""
+    path = tmp_path / "a.sock"
+    bind(path)
+    status = os.lstat(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        identity_at(status, str(path))
+
+
+def test_an_error_of_the_file_system_is_no_lack_of_handles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 26: taken for another file, the plugin would be registered again because of one failed call."""
+    path = tmp_path / "a.sock"
+    bind(path)
+    without("_name_to_handle_at", monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        identity(path)
