@@ -22,7 +22,8 @@ from ..protocol.plugins import InfoLimits, check_info
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ..protocol.status import Outcome
-from ..protocol.wire.errors import DialError, DialFailure
+from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
+from ..protocol.wire.outcomes import status_text
 from .dial_slots import DialSlot, DialSlots
 from .io.grpc_client.channel import Channel
 from .io.unix_socket import Credentials
@@ -83,7 +84,7 @@ class Conversation:
         except DialError as error:
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
-            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome)
+            return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
         self.peer = self._channel.peer
         self._stub = self._channel.stub(RegistrationStub)
         return states.Dialed()
@@ -94,7 +95,7 @@ class Conversation:
         try:
             reply = await self._stub.GetInfo(InfoRequest())
         except GRPCError as error:
-            return states.Failed(self.get_info_failed(_text(error)), _retry_after(error))
+            return self.get_info_failed(_text(error), _retry_after(error), answered=_is_answer(error))
         # One more than is allowed is enough to refuse it: a message may hold millions (fault 51).
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
         try:
@@ -112,7 +113,7 @@ class Conversation:
         try:
             await self._stub.NotifyRegistrationStatus(verdict)
         except GRPCError as failure:
-            return states.Failed(self.notify_failed(_text(failure)), _retry_after(failure))
+            return self.notify_failed(_text(failure), _retry_after(failure), answered=_is_answer(failure))
         return states.Notified()
 
     def hang_up(self) -> None:
@@ -124,14 +125,30 @@ class Conversation:
             self._slot.release()
             self._slot = None
 
-    def get_info_failed(self, reason: str) -> str:
-        """Return the words for a GetInfo that failed."""
+    def get_info_failed(
+        self,
+        error: str,
+        retry: states.Retry = states.Retry.BACKOFF,
+        outcome: Outcome = Outcome.FAILED,
+        *,
+        answered: bool = False,
+    ) -> states.Failed:
+        """Return the event of a GetInfo that failed."""
         what = "failed to get plugin info using RPC GetInfo"
-        return f"RegisterPlugin error -- {what} at socket {self._path}, err: {reason}"
+        reason = f"RegisterPlugin error -- {what} at socket {self._path}, err: {error}"
+        return states.Failed(reason, retry, outcome, f"GetInfo failed: {error}", answered)
 
-    def notify_failed(self, reason: str) -> str:
-        """Return the words for a NotifyRegistrationStatus that failed."""
-        return f"RegisterPlugin error -- failed to send registration status at socket {self._path}, err: {reason}"
+    def notify_failed(
+        self,
+        error: str,
+        retry: states.Retry = states.Retry.BACKOFF,
+        outcome: Outcome = Outcome.FAILED,
+        *,
+        answered: bool = False,
+    ) -> states.Failed:
+        """Return the event of a NotifyRegistrationStatus that failed."""
+        reason = f"RegisterPlugin error -- failed to send registration status at socket {self._path}, err: {error}"
+        return states.Failed(reason, retry, outcome, f"NotifyRegistrationStatus failed: {error}", answered)
 
 
 def _retry_after(error: GRPCError) -> states.Retry:
@@ -139,8 +156,14 @@ def _retry_after(error: GRPCError) -> states.Retry:
     return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
 
 
+def _is_answer(error: GRPCError) -> bool:
+    """Whether the plugin answered, with a status or with what is no valid answer; otherwise the connection ended."""
+    cause = error.__cause__
+    return not isinstance(cause, WireError) or cause.problem not in (WireProblem.CLOSED, WireProblem.GOING_AWAY)
+
+
 def _text(error: GRPCError) -> str:
-    return f"{error.status.name}: {error.message or 'no message'}"[:MAX_ERROR]
+    return status_text(error)[:MAX_ERROR]
 
 
 def _sendable(text: str) -> str:

@@ -243,9 +243,9 @@ class _Registration:
         reason = f"no answer in {self._wait.deadline - self._began:g} s"
         match self._in_progress:
             case states.AskInfo():
-                reason = self.conversation.get_info_failed(reason)
+                return self.conversation.get_info_failed(reason, outcome=Outcome.TIMED_OUT)
             case states.Notify():
-                reason = self.conversation.notify_failed(reason)
+                return self.conversation.notify_failed(reason, outcome=Outcome.TIMED_OUT)
             case states.AskValidate():
                 self.asks.withdraw()
             case _:
@@ -336,13 +336,14 @@ class _Registration:
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
             return  # plugind stops, and the plugin is shown as it was.
         name = states.name_of(state)
-        reason, attempt = _words_of(state)
+        reason, cause, attempt = _words_of(state)
         shown = self._shown
         if (
             finished is None
             and shown is not None
             and shown.state is name
             and shown.reason == reason
+            and shown.cause == cause
             and shown.attempt == attempt
             and shown.generation == state.generation
         ):
@@ -365,6 +366,7 @@ class _Registration:
             None if peer is None else peer.uid,
             None if peer is None else peer.pid,
             finished,
+            cause,
         )
         await self._wait.to_send(self._config.status, self._shown)
 
@@ -403,8 +405,14 @@ def _outcome_of(event: states.Event) -> Outcome | None:
             return None
 
 
-def _words_of(state: states.State) -> tuple[str | None, int]:
-    """Return the reason of ``state``, if it has one, and its attempt; 0 if no attempt is made any more."""
+def _words_of(state: states.State) -> tuple[str | None, str | None, int]:
+    """Return reason, cause and attempt of ``state``; the attempt is 0 if no more is made."""
+    reason, attempt = _reason_of(state)
+    cause = states.cause_of(state)
+    return reason, reason if cause is None else str(cause), attempt
+
+
+def _reason_of(state: states.State) -> tuple[str | None, int]:
     match state:
         case states.Waiting() | states.Stale() | states.Parked():
             return state.reason, state.attempt

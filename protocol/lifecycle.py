@@ -80,6 +80,7 @@ from .states import (
     AskingInfo,
     AskRegister,
     AskValidate,
+    Cause,
     Claiming,
     ClaimName,
     Command,
@@ -116,6 +117,7 @@ from .states import (
     TimerElapsed,
     Validating,
     Waiting,
+    cause_of,
     pending_deregistration,
 )
 
@@ -123,8 +125,8 @@ from .states import (
 #: (fault 35).
 NOTIFY_TRIES = 5
 
-_VALIDATION_FAILED = "RegisterPlugin error -- plugin validation failed with err: "
-_REGISTRATION_FAILED = "RegisterPlugin error -- plugin registration failed with err: "
+_VALIDATION = "plugin validation failed"
+_REGISTRATION = "plugin registration failed"
 
 
 # --- entry points -----------------------------------------------------------------------------------------------------
@@ -207,7 +209,8 @@ def _lose_handler(state: State, plugin_type: str) -> Step:
     info = state.info if isinstance(state, Claiming | Validating) else pending_deregistration(state)
     if info is None or info.type != plugin_type or isinstance(state, Refusing):
         return state, ()
-    return _abandon(state, ThenDial(state.generation, attempt=1), f"the handler for {plugin_type} was removed")
+    then = ThenDial(state.generation, 1, _kept(cause_of(state)))
+    return _abandon(state, then, f"the handler for {plugin_type} was removed")
 
 
 #: A message that may be a reason to try sooner than planned.
@@ -271,11 +274,14 @@ def _retrigger(state: State, event: _Trigger) -> Step:
     count = _RETRIGGERS.get((_pause_of(paused), type(event)))
     if count is None:
         return state, ()
+    # Once there is a handler, its absence is no cause any more.
+    cause = None if isinstance(event, HandlerAvailable) else _kept(paused.cause)
+    again = ThenDial(state.generation, count.after(paused.attempt), cause)
     if isinstance(state, Refusing | Leaving):
-        return attrs.evolve(state, then=ThenDial(state.generation, count.after(paused.attempt))), ()
+        return attrs.evolve(state, then=again), ()
     if isinstance(state, Waiting) and state.to_notify is not None:
         return _notify_again(state, state.to_notify, count.after(state.notify_try))
-    return _try_again(state.generation, count.after(paused.attempt))
+    return _enter(again, state.generation, None)
 
 
 def _pause_of(paused: _Paused) -> _Pause:
@@ -344,8 +350,10 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
     match event:
         case Dialed():
             if to_notify is None:
-                return AskingInfo(state.generation, state.attempt), (AskInfo(),)
-            return Notifying(state.generation, state.attempt, to_notify, state.notify_try), (Notify(None),)
+                return AskingInfo(state.generation, state.attempt, state.cause), (AskInfo(),)
+            notify_try = state.notify_try
+            notifying = Notifying(state.generation, state.attempt, to_notify, notify_try, cause=state.cause)
+            return notifying, (Notify(None),)
         case Failed():
             if to_notify is None:
                 return _fail_before_info(state, event)
@@ -357,9 +365,9 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
 def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
     match event:
         case InfoReceived():
-            return Claiming(state.generation, state.attempt, event.info), (ClaimName(event.info),)
+            return Claiming(state.generation, state.attempt, event.info, state.cause), (ClaimName(event.info),)
         case InfoRejected():
-            return _refuse(state, None, _VALIDATION_FAILED + event.reason)
+            return _fail_validation(state, None, event.reason)
         case Failed():
             return _fail_before_info(state, event)
         case _:
@@ -369,14 +377,15 @@ def _after_asking(state: AskingInfo, event: _Outcome) -> Step | None:
 def _after_claiming(state: Claiming, event: _Outcome) -> Step | None:
     match event:
         case Admitted():
-            return Validating(state.generation, state.attempt, state.info), (AskValidate(state.info),)
+            return Validating(state.generation, state.attempt, state.info, state.cause), (AskValidate(state.info),)
         case NoHandler():
-            then = ThenPark(event.reason, state.attempt, until_type=state.info.type)
-            return _refuse(state, state.info, event.reason, then)
+            cause = Cause(event.cause or event.reason, answered=True)
+            then = ThenPark(event.reason, state.attempt, state.info.type, cause)
+            return _refuse(state, state.info, event.reason, then, cause)
         case ClaimRefused():
-            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+            return _fail_validation(state, state.info, event.reason)
         case Failed():
-            return _abandon(state, ThenWait(event.reason, state.attempt), event.reason)
+            return _abandon(state, ThenWait(event.reason, state.attempt, _cause(state, event)), event.reason)
         case _:
             return None
 
@@ -384,9 +393,10 @@ def _after_claiming(state: Claiming, event: _Outcome) -> Step | None:
 def _after_validating(state: Validating, event: _Outcome) -> Step | None:
     match event:
         case HandlerAccepted():
-            return Registering(state.generation, state.attempt, state.info), (AskRegister(state.info),)
+            registering = Registering(state.generation, state.attempt, state.info, cause=state.cause)
+            return registering, (AskRegister(state.info),)
         case Failed():
-            return _refuse(state, state.info, _VALIDATION_FAILED + event.reason)
+            return _fail_validation(state, state.info, event.reason)
         case _:
             return None
 
@@ -421,7 +431,7 @@ def _after_refusing(state: Refusing, event: _Outcome) -> Step | None:
     if not isinstance(event, Notified | Failed):
         return None
     if state.to_deregister is not None:
-        return _leave(state.generation, state.to_deregister, state.error, state.then)
+        return _leave(state.generation, state.to_deregister, state.error, state.then, state.cause)
     after, commands = _enter(state.then, state.generation, state.info)
     return after, (HangUp(), *commands)
 
@@ -431,7 +441,7 @@ def _after_waiting(state: Waiting | Stale, event: _Outcome) -> Step | None:
         return None
     if isinstance(state, Waiting) and state.to_notify is not None:
         return _notify_again(state, state.to_notify, state.notify_try + 1)
-    return _try_again(state.generation, state.attempt + 1)
+    return _try_again(state.generation, state.attempt + 1, _kept(state.cause))
 
 
 def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
@@ -444,32 +454,56 @@ def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
 
 def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
     """Handle a failed dial or GetInfo. The plugin cannot be notified of it."""
-    generation, attempt, reason = state.generation, state.attempt, failure.reason
+    generation, attempt, reason, cause = state.generation, state.attempt, failure.reason, _cause(state, failure)
     match failure.retry:
         case Retry.BACKOFF:
-            return Waiting(generation, attempt, reason), (HangUp(), StartTimer(attempt))
+            return Waiting(generation, attempt, reason, cause=cause), (HangUp(), StartTimer(attempt))
         case Retry.STALE:
-            return Stale(generation, attempt, reason), (HangUp(), StartTimer(attempt))
+            return Stale(generation, attempt, reason, cause), (HangUp(), StartTimer(attempt))
         case Retry.NEVER:
-            return Parked(generation, attempt, reason), (HangUp(),)
+            return Parked(generation, attempt, reason, cause=cause), (HangUp(),)
     assert_never(failure.retry)
 
 
+def _fail_validation(state: AskingInfo | Claiming | Validating, info: PluginInfo | None, reason: str) -> Step:
+    """Tell the plugin that it is not acceptable, and wait out the backoff."""
+    error, cause = _refusal(_VALIDATION, reason)
+    return _refuse(state, info, error, ThenWait(error, state.attempt, cause), cause)
+
+
 def _refuse(
-    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then | None = None
+    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then, cause: Cause
 ) -> Step:
-    """Tell the plugin that it is not registered, and why; afterwards wait out the backoff, or do ``then``."""
+    """Tell the plugin that it is not registered, and why; afterwards do ``then``."""
     # Only a plugin that was admitted holds its claim. The reconciler has settled a claim that it refused.
     release: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
-    refusing = Refusing(state.generation, state.attempt, info, error, then or ThenWait(error, state.attempt))
+    refusing = Refusing(state.generation, state.attempt, info, error, then, cause=cause)
     return refusing, (*release, Notify(error))
+
+
+def _refusal(what: str, reason: str) -> tuple[str, Cause]:
+    """Return the words of the reference that the plugin is told, and the cause that users are shown."""
+    return f"RegisterPlugin error -- {what} with err: {reason}", Cause(f"{what}: {reason}", answered=True)
+
+
+def _cause(state: State, failure: Failed) -> Cause:
+    """Return the cause once ``failure`` ended a try: what the plugin answered or was told before counts for more."""
+    before, error = cause_of(state), failure.cause or failure.reason
+    if before is None or failure.answered:
+        return Cause(error, failure.answered)
+    return Cause(before.error, answered=True, now=error)
+
+
+def _kept(cause: Cause | None) -> Cause | None:
+    """Return the cause with which the next try begins."""
+    return Cause(cause.error, answered=True) if cause is not None and cause.answered else None
 
 
 def _fail_register(state: Registering, reason: str) -> Step:
     """Tell the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
-    error = _REGISTRATION_FAILED + reason
-    then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt)
-    return Refusing(state.generation, state.attempt, state.info, error, then, state.info), (Notify(error),)
+    error, cause = _refusal(_REGISTRATION, reason)
+    then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt, cause)
+    return Refusing(state.generation, state.attempt, state.info, error, then, state.info, cause), (Notify(error),)
 
 
 def _fail_notify(state: Dialing | Notifying, info: PluginInfo, failure: Failed) -> Step:
@@ -478,15 +512,16 @@ def _fail_notify(state: Dialing | Notifying, info: PluginInfo, failure: Failed) 
     The second try is made at once (fault 36), the others by backoff, and after the last the registration is rolled back
     (fault 35). A plugin that does not implement the call would fail each try: it is rolled back and parked (fault 71).
     """
-    reason, tries = failure.reason, state.notify_try
+    reason, tries, cause = failure.reason, state.notify_try, _cause(state, failure)
     if failure.retry is Retry.NEVER:
-        return _leave(state.generation, info, reason, ThenPark(reason, state.attempt))
+        return _leave(state.generation, info, reason, ThenPark(reason, state.attempt, cause=cause), cause)
     if tries >= NOTIFY_TRIES:
-        return _leave(state.generation, info, reason, ThenWait(reason, state.attempt))
+        return _leave(state.generation, info, reason, ThenWait(reason, state.attempt, cause), cause)
+    waiting = Waiting(state.generation, state.attempt, reason, info, info, tries, cause)
     if tries == 1:
-        again, commands = _notify_again(state, info, tries + 1)
+        again, commands = _notify_again(waiting, info, tries + 1)
         return again, (HangUp(), *commands)
-    return Waiting(state.generation, state.attempt, reason, info, info, tries), (HangUp(), StartTimer(tries - 1))
+    return waiting, (HangUp(), StartTimer(tries - 1))
 
 
 # --- moves that several of these share --------------------------------------------------------------------------------
@@ -521,20 +556,22 @@ def _is_stopping(state: State) -> bool:
             return False
 
 
-def _leave(generation: int, info: PluginInfo, reason: str, then: Then) -> Step:
+def _leave(generation: int, info: PluginInfo, reason: str, then: Then, cause: Cause | None = None) -> Step:
     """Ask the handler to deregister; afterwards do ``then``."""
-    return Leaving(generation, info, reason, then), (HangUp(), AskDeregister(info, generation))
+    return Leaving(generation, info, reason, then, cause), (HangUp(), AskDeregister(info, generation))
 
 
 def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
     """Do what ``then`` says. ``info`` is what the plugin of ``generation`` said of itself, to be shown."""
     match then:
         case ThenDial():
-            return Dialing(then.generation, then.attempt), (Dial(patient=then.attempt == 1),)
+            dialing = Dialing(then.generation, then.attempt, cause=then.cause)
+            return dialing, (Dial(patient=then.attempt == 1),)
         case ThenWait():
-            return Waiting(generation, then.attempt, then.reason, info), (StartTimer(then.attempt),)
+            waiting = Waiting(generation, then.attempt, then.reason, info, cause=then.cause)
+            return waiting, (StartTimer(then.attempt),)
         case ThenPark():
-            return Parked(generation, then.attempt, then.reason, info, then.until_type), ()
+            return Parked(generation, then.attempt, then.reason, info, then.until_type, then.cause), ()
         case ThenEnd():
             return Gone(generation, then.stopped), ()
     assert_never(then)
@@ -548,11 +585,12 @@ def _info_of(state: State) -> PluginInfo | None:
             return state.info
 
 
-def _try_again(generation: int, attempt: int) -> Step:
+def _try_again(generation: int, attempt: int, cause: Cause | None = None) -> Step:
     """Dial the socket of ``generation``, and go through the whole lifecycle."""
-    return _enter(ThenDial(generation, attempt), generation, None)
+    return _enter(ThenDial(generation, attempt, cause), generation, None)
 
 
-def _notify_again(state: Dialing | Notifying | Waiting, info: PluginInfo, notify_try: int) -> Step:
+def _notify_again(state: Waiting, info: PluginInfo, notify_try: int) -> Step:
     """Dial the socket only to notify the plugin, which the handler has registered."""
-    return Dialing(state.generation, state.attempt, info, notify_try), (Dial(patient=False),)
+    dialing = Dialing(state.generation, state.attempt, info, notify_try, _kept(state.cause))
+    return dialing, (Dial(patient=False),)

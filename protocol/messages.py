@@ -210,6 +210,8 @@ class NoHandler:
 
     ticket: int
     reason: str
+    #: The error alone; None if ``reason`` is no more than that.
+    cause: str | None = None
 
 
 @value
@@ -346,6 +348,8 @@ class StateChanged:
     pid: int | None = None
     #: The operation that ended with this change.
     finished: Finished | None = None
+    #: The error alone, in few words. In a later try it is what the plugin answered, or was told, in an earlier one.
+    cause: str | None = None
 
 
 @value

@@ -28,6 +28,26 @@ class Retry(enum.Enum):
     NEVER = "never"
 
 
+@value
+class Cause:
+    """Why a plugin is not registered, in few words: what users are shown first.
+
+    What the plugin answered, or was told, stays the cause in all later tries of its generation, until it answers
+    something else or is registered. A registrar that exits once it is refused would otherwise be shown with the dials
+    that fail after that, and nothing would tell why it was refused.
+    """
+
+    #: The error alone.
+    error: str
+    #: Whether the plugin answered so or was told so.
+    answered: bool = False
+    #: How the last try ended, if the plugin did not answer in it.
+    now: str | None = None
+
+    def __str__(self) -> str:
+        return self.error if self.now is None else f"{self.error} (now: {self.now})"
+
+
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
@@ -37,6 +57,7 @@ class ThenDial:
 
     generation: int
     attempt: int = 1
+    cause: Cause | None = None
 
 
 @value
@@ -45,6 +66,7 @@ class ThenWait:
 
     reason: str
     attempt: int
+    cause: Cause | None = None
 
 
 @value
@@ -54,6 +76,7 @@ class ThenPark:
     reason: str
     attempt: int
     until_type: str | None = None
+    cause: Cause | None = None
 
 
 @value
@@ -77,6 +100,8 @@ class Dialing:
     to_notify: PluginInfo | None = None
     #: The number of the try to notify it.
     notify_try: int = 0
+    #: What the plugin answered or was told in an earlier try; this holds for each state of a try.
+    cause: Cause | None = None
 
 
 @value
@@ -85,6 +110,7 @@ class AskingInfo:
 
     generation: int
     attempt: int
+    cause: Cause | None = None
 
 
 @value
@@ -94,6 +120,7 @@ class Claiming:
     generation: int
     attempt: int
     info: PluginInfo
+    cause: Cause | None = None
 
 
 @value
@@ -103,6 +130,7 @@ class Validating:
     generation: int
     attempt: int
     info: PluginInfo
+    cause: Cause | None = None
 
 
 @value
@@ -113,6 +141,7 @@ class Registering:
     attempt: int
     info: PluginInfo
     stopping: bool = False
+    cause: Cause | None = None
 
 
 @value
@@ -124,6 +153,7 @@ class Notifying:
     info: PluginInfo
     notify_try: int = 1
     stopping: bool = False
+    cause: Cause | None = None
 
 
 @value
@@ -142,6 +172,7 @@ class Refusing:
     then: Then
     #: The plugin to deregister afterwards, if Register was attempted.
     to_deregister: PluginInfo | None = None
+    cause: Cause | None = None
 
 
 @value
@@ -156,6 +187,7 @@ class Waiting:
     to_notify: PluginInfo | None = None
     #: The number of the last try to notify it.
     notify_try: int = 0
+    cause: Cause | None = None
 
 
 @value
@@ -165,6 +197,7 @@ class Stale:
     generation: int
     attempt: int
     reason: str
+    cause: Cause | None = None
 
 
 @value
@@ -176,6 +209,7 @@ class Parked:
     reason: str
     info: PluginInfo | None = None
     until_type: str | None = None
+    cause: Cause | None = None
 
 
 @value
@@ -195,6 +229,7 @@ class Leaving:
     info: PluginInfo
     reason: str
     then: Then
+    cause: Cause | None = None
 
 
 @value
@@ -239,6 +274,10 @@ class Failed:
     reason: str
     retry: Retry = Retry.BACKOFF
     outcome: status.Outcome = status.Outcome.FAILED
+    #: The error alone; None if ``reason`` is no more than that.
+    cause: str | None = None
+    #: Whether it is what the plugin answered.
+    answered: bool = False
 
 
 @value
@@ -370,6 +409,15 @@ def pending_deregistration(state: State) -> PluginInfo | None:
         case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Leaving() | Gone():
             return None
     assert_never(state)
+
+
+def cause_of(state: State) -> Cause | None:
+    """Return why the plugin is not registered, as far as ``state`` knows more of it than its reason."""
+    match state:
+        case Registered() | Gone():
+            return None
+        case _:
+            return state.cause
 
 
 def name_of(state: State) -> StateName:

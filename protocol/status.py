@@ -81,6 +81,8 @@ class HistoryEntry:
     state: StateName
     reason: str | None
     attempt: int
+    #: The error alone, without the words of the reference around it.
+    cause: str | None = None
 
 
 @value
@@ -106,4 +108,7 @@ class PluginStatus:
     warnings: tuple[str, ...] = ()
     uid: int | None = None
     pid: int | None = None
+    #: The error alone, in few words: ``reason`` has the words that the plugin is told. In a later try it is what the
+    #: plugin answered, or was told, in an earlier one.
+    cause: str | None = None
     history: tuple[HistoryEntry, ...] = ()

@@ -34,6 +34,7 @@ def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
         "versions": None if plugin.versions is None else [encodable(version) for version in plugin.versions],
         "state": plugin.state.value,
         "reason": _text(plugin.reason),
+        "cause": _text(plugin.cause),
         "attempt": plugin.attempt,
         "next_try_in": None if plugin.next_try is None else _seconds(max(0.0, plugin.next_try - now)),
         "generation": plugin.generation,
@@ -53,6 +54,7 @@ def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
             "ago": _seconds(max(0.0, now - entry.time)),
             "state": entry.state.value,
             "reason": _text(entry.reason),
+            "cause": _text(entry.cause),
             "attempt": entry.attempt,
         }
         for entry in plugin.history

@@ -24,6 +24,8 @@ from .text import encodable, escaped
 HISTORY = 32
 #: How many sockets that are gone are kept for ``describe``.
 GONE_KEPT = 100
+#: How many values an entry of a row's history has.
+FIELDS = 5
 _GONE = StateName.GONE
 DEPRECATED = "the socket lies in a deprecated directory"
 
@@ -40,7 +42,7 @@ class Row(NamedTuple):
     uid: int | None
     pid: int | None
     active: bool | None
-    #: Time, state, reason and attempt of each entry in turn. It is flat because it takes most of the memory.
+    #: Time, state, reason, attempt and cause of each entry in turn. It is flat because it takes most of the memory.
     history: list[Any]
 
     @property
@@ -82,6 +84,7 @@ class Row(NamedTuple):
             (DEPRECATED,) if last.deprecated else (),
             self.uid,
             self.pid,
+            last.cause,
         )
 
     @property
@@ -89,7 +92,7 @@ class Row(NamedTuple):
         """The row as a value to show, with its history."""
         flat = iter(self.history)
         # The type checker cannot know that four types take turns.
-        entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, strict=True)))
+        entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, flat, strict=True)))
         return attrs.evolve(self.status, history=entries)
 
 
@@ -101,7 +104,7 @@ class View:
         self.roots: dict[str, RootReported] = {}
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
-        self._history = history * 4
+        self._history = history * FIELDS
 
     def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
         """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.
@@ -121,9 +124,9 @@ class View:
         else:
             after = self._next(before, change)
         flat = after.history
-        flat += (change.time, change.state, change.reason, change.attempt)
+        flat += (change.time, change.state, change.reason, change.attempt, change.cause)
         if len(flat) > self._history:
-            del flat[:4]
+            del flat[:FIELDS]
         if change.state is _GONE:
             del self.rows[socket]
             self._gone.append(after)

@@ -300,11 +300,9 @@ class World:
 
     def _refuse_orphan(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
-        reason = (
-            f"RegisterPlugin error -- no handler registered for plugin type: {claimed.info.type} "
-            f"at socket {claimed.path}"
-        )
-        self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason)))
+        cause = f"no handler registered for plugin type: {claimed.info.type}"
+        reason = f"RegisterPlugin error -- {cause} at socket {claimed.path}"
+        self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason, cause)))
 
     def _registered(self, message: m.PluginRegistered) -> None:
         claim = self._claims.get(message.path)

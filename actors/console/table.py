@@ -60,10 +60,11 @@ def duration(value: Json) -> str:
 
 
 def remarks(plugin: Plugin) -> str:
-    """Return the reason, the role and the warnings of a plugin in one text; empty if there is nothing to say."""
+    """Return the cause, the role and the warnings of a plugin in one text; empty if there is nothing to say."""
     warnings = plugin.get("warnings")
+    cause = plugin.get("cause") or plugin.get("reason")
     parts = [
-        text(plugin["reason"]) if plugin.get("reason") else "",
+        text(cause) if cause else "",
         "stands by for another instance of its name" if plugin.get("active") is False else "",
         *(map(text, warnings) if isinstance(warnings, list) else ()),
     ]

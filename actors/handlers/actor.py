@@ -19,12 +19,14 @@ from typing import Protocol, assert_never
 
 import attrs
 import trio
+from grpclib.exceptions import GRPCError
 
 from ...protocol import messages as m
 from ...protocol.errors import PluginError
 from ...protocol.health import Reading
 from ...protocol.plugins import InstancePolicy, Plugin
 from ...protocol.status import Outcome
+from ...protocol.wire.outcomes import status_text
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
@@ -280,6 +282,9 @@ async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> 
             await _call(handler, ask)
     except PluginError as error:
         return Outcome.REFUSED, _words(error)
+    except GRPCError as error:
+        # Usually what the plugin answered to a call of the handler's own.
+        return Outcome.FAILED, status_text(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
         return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}"
     except BaseExceptionGroup as group:

@@ -91,6 +91,8 @@ class Entry:
     generation: int
     #: When it is tried next, in virtual seconds.
     next_try: float | None
+    #: The reason in few words.
+    cause: str | None = None
 
     def same(self, other: Entry) -> bool:
         """Whether nothing but the time differs."""
@@ -100,6 +102,7 @@ class Entry:
             and self.attempt == other.attempt
             and self.generation == other.generation
             and self.next_try == other.next_try
+            and self.cause == other.cause
         )
 
 
@@ -258,7 +261,15 @@ class SimulatedNode:
         else:
             self._statuses[plugin.socket] = plugin
         next_try = None if plugin.next_try is None else _rounded(plugin.next_try)
-        entry = Entry(_rounded(change.time), plugin.state, plugin.reason, plugin.attempt, plugin.generation, next_try)
+        entry = Entry(
+            _rounded(change.time),
+            plugin.state,
+            plugin.reason,
+            plugin.attempt,
+            plugin.generation,
+            next_try,
+            plugin.cause,
+        )
         history = self._histories[plugin.socket]
         # A change that is reported twice is one change: of roles, or repeated by the actors once the view was lost.
         if not history or not history[-1].same(entry):

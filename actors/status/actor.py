@@ -36,7 +36,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.status import Outcome, StateName, Watching
-from ...protocol.view import Row
+from ...protocol.view import FIELDS, Row
 from ..io import http_server as http
 from ..mailbox import Readable
 from .api import Api, LastCrash, Memory, StatusConfig, place
@@ -202,7 +202,7 @@ class _Status:
             socket=last.socket,
             type=after.type,
             name=after.name,
-            reason=last.reason,
+            cause=last.cause or last.reason,
             attempt=last.attempt or None,
             next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
             registered_in=last.registered_in,
@@ -254,12 +254,13 @@ _MESSAGES = {state: f"plugin {state}" for state in StateName}
 
 
 def _says_the_same(row: Row) -> bool:
-    """Whether the last entry of this kind in the row's history had the same reason."""
-    state, reason = row.last.state, row.last.reason
+    """Whether the last entry of this kind in the row's history had the same cause."""
+    state, cause = row.last.state, row.last.cause or row.last.reason
     flat = row.history
-    for index in range(len(flat) - 8, -1, -4):
+    for index in range(len(flat) - 2 * FIELDS, -1, -FIELDS):
         if flat[index + 1] in _LEVELS:
-            return bool(flat[index + 1] is state and flat[index + 2] == reason and reason is not None)
+            before = flat[index + 4] or flat[index + 2]
+            return bool(flat[index + 1] is state and before == cause and cause is not None)
     return False
 
 

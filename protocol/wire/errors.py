@@ -35,13 +35,14 @@ class DialFailure(enum.Enum):
 
 
 class DialError(Exception):
-    """No connection to ``path``; ``kind`` says why."""
+    """No connection to ``path``; ``kind`` says why, ``message`` in words, and ``cause`` in words without the path."""
 
-    def __init__(self, kind: DialFailure, path: str, message: str) -> None:
+    def __init__(self, kind: DialFailure, path: str, message: str, cause: str | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.path = path
         self.message = message
+        self.cause = cause or message
 
 
 class WireProblem(enum.Enum):

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import attrs
 from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from .errors import ErrorCode, WireError, WireProblem, code_name, shown
 from .hpack_cache import ResponseBlock
@@ -46,6 +47,11 @@ class CallOutcome:
 
 
 SUCCESS: Final = CallOutcome(Status.OK)
+
+
+def status_text(error: GRPCError) -> str:
+    """Return ``error`` in words, such as ``INVALID_ARGUMENT: no such device``; its own text is the repr of a tuple."""
+    return f"{error.status.name}: {error.message or 'no message'}"
 
 
 def reset_outcome(code: int) -> CallOutcome:

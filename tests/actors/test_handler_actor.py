@@ -10,6 +10,8 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from plugind.actors.handlers import actor
 from plugind.actors.handlers.actor import policy_of
@@ -184,6 +186,9 @@ async def test_the_actor_ends_when_its_inbox_is_closed_and_every_call_is_answere
         (ValidationError("too old"), Outcome.REFUSED, "too old"),
         (KeyError("x"), Outcome.FAILED, "KeyError: 'x'"),
         (SystemExit(3), Outcome.FAILED, "SystemExit: 3"),
+        (GRPCError(Status.INVALID_ARGUMENT, "no room"), Outcome.FAILED, "INVALID_ARGUMENT: no room"),
+        (GRPCError(Status.UNIMPLEMENTED), Outcome.FAILED, "UNIMPLEMENTED: no message"),
+        (GRPCError(Status.INTERNAL, 5000 * "x"), Outcome.FAILED, f"INTERNAL: {1014 * 'x'}"),
         (
             ExceptionGroup("both", [ValueError("a"), OSError("b")]),
             Outcome.FAILED,
@@ -191,7 +196,7 @@ async def test_the_actor_ends_when_its_inbox_is_closed_and_every_call_is_answere
         ),
         (RuntimeError(5000 * "x"), Outcome.FAILED, f"RuntimeError: {1010 * 'x'}"),
     ],
-    ids=["refusal", "error", "exit", "group", "long"],
+    ids=["refusal", "error", "exit", "status", "status alone", "long status", "group", "long"],
 )
 async def test_an_error_of_a_handler_fails_only_the_plugin_of_the_call(
     autojump_clock: trio.testing.MockClock, error: BaseException, outcome: Outcome, text: str

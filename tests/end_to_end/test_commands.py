@@ -26,6 +26,7 @@ CONTRACT = {
     "versions",
     "state",
     "reason",
+    "cause",
     "attempt",
     "next_try_in",
     "generation",

@@ -59,6 +59,8 @@ TO_REGISTERED = (*TO_NOTIFY, s.Notified())
 
 _TITLES = {"generation": "g", "attempt": "#", "failures": "", "type": "", "info": "", "reason": "", "error": ""}
 _UNSAID = {"path", "identity", "root", "time", "deprecated", "first_scan", "ticket", "handler", "outcome", "versions"}
+#: ``test_lifecycle_causes`` has transcripts of causes.
+_UNSAID |= {"cause"}
 
 
 def words(value: object) -> str:

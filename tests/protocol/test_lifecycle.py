@@ -537,7 +537,9 @@ def test_a_requested_retry_resets_the_backoff() -> None:
 def test_a_trigger_before_the_backoff_begins_is_not_lost(
     way: tuple[s.Event, ...], ending: tuple[s.Event, ...], wake: s.Event, attempt: int
 ) -> None:
-    assert after(*way, wake, *ending) == s.Dialing(1, attempt)
+    dialing = after(*way, wake, *ending)
+    assert isinstance(dialing, s.Dialing)
+    assert (dialing.generation, dialing.attempt, dialing.to_notify) == (1, attempt, None)
 
 
 def test_no_event_is_legal_in_gone() -> None:

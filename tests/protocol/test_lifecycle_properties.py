@@ -21,15 +21,17 @@ from plugind.tests.protocol.playbook import (
 )
 
 FAILURES = st.sampled_from([s.Failed("no", retry) for retry in s.Retry])
+#: What the plugin itself may answer.
+REFUSALS = st.sampled_from([s.Failed("… err: bug", retry, cause="bug", answered=True) for retry in s.Retry])
 #: The possible outcomes of each command that has one.
 OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
     s.Dial: st.just(s.Dialed()) | FAILURES,
-    s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES,
+    s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES | REFUSALS,
     s.ClaimName: st.sampled_from([ADMITTED, NO_HANDLER, CLAIM_REFUSED, s.Failed("no answer")]),
     s.AskValidate: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
     s.AskRegister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
     s.AskDeregister: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
-    s.Notify: st.sampled_from([s.Notified(), s.Failed("no")]),
+    s.Notify: st.just(s.Notified()) | st.just(s.Failed("no")) | REFUSALS,
     s.StartTimer: st.just(s.TimerElapsed()),
 }
 MESSAGES: st.SearchStrategy[s.Event] = st.sampled_from(
@@ -78,16 +80,34 @@ class Life:
     asked_to_stop: bool = False
     registers: int = 0
     deregisters: int = 0
+    #: What the plugin last answered or was told in this generation, unless the handler has registered it since.
+    answer: str | None = None
 
     def take(self, event: s.Event) -> None:
         if isinstance(event, m.Admission):
             self.claimed = isinstance(event, m.Admitted)
         self.asked_to_stop |= isinstance(event, m.StopAsked | m.StopForced)
         before = self.state
+        self.hear(event)
         step = lifecycle.step(before, event)
         if step != (before, ()):
             self.enter(step, over=bool(step[1]) or isinstance(event, s.CommandOutcome | m.Admission))
         self.check_attempts(before, event)
+
+    def hear(self, event: s.Event) -> None:
+        match event:
+            case s.Failed(answered=True) if not isinstance(self.state, s.Refusing):
+                self.answer = event.cause
+            case m.SocketAppeared():
+                self.answer = None
+            case s.HandlerAccepted() if isinstance(self.state, s.Registering):
+                self.answer = None
+            case m.HandlerAvailable("T") if self.is_orphan():
+                self.answer = None
+
+    def is_orphan(self) -> bool:
+        paused = self.state.then if isinstance(self.state, s.Refusing) else self.state
+        return isinstance(paused, s.Parked | s.ThenPark) and paused.until_type == "T"
 
     def enter(self, step: s.Step, *, over: bool = True) -> None:
         self.state, commands = step
@@ -112,6 +132,8 @@ class Life:
                 assert not isinstance(command, s.Notify) or (command.error is None) == isinstance(
                     self.state, s.Notifying
                 )
+                if isinstance(command, s.Notify) and command.error is not None:
+                    self.answer = command.error.removeprefix("RegisterPlugin error -- ").replace(" with err: ", ": ")
             case s.ClaimName():
                 assert not self.claimed
                 self.claimed = True

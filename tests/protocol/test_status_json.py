@@ -20,6 +20,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "versions": ["1.0.0", "1.1.0"],
         "state": "registered",
         "reason": None,
+        "cause": None,
         "attempt": 1,
         "next_try_in": None,
         "generation": 4,
@@ -36,7 +37,7 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
     shown = plugin_to_json(status, 5.0)
     absent = {key for key, value in shown.items() if value is None}
-    assert absent == {"type", "name", "endpoint", "versions", "registered_in", "active", "uid", "pid"}
+    assert absent == {"type", "name", "endpoint", "versions", "registered_in", "active", "uid", "pid", "cause"}
     assert (shown["next_try_in"], shown["since"], shown["reason"]) == (0.0, 2.0, "no answer")
     assert plugin_to_json(status, 3.25)["next_try_in"] == 0.75
 
@@ -53,8 +54,8 @@ def test_history_entries_say_how_long_ago_they_were() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(2.5, StateName.WAITING, "refused", 1))
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 2.5, history=history)
     assert described_to_json(status, 3.0)["history"] == [
-        {"ago": 2.0, "state": "dialing", "reason": None, "attempt": 1},
-        {"ago": 0.5, "state": "waiting", "reason": "refused", "attempt": 1},
+        {"ago": 2.0, "state": "dialing", "reason": None, "cause": None, "attempt": 1},
+        {"ago": 0.5, "state": "waiting", "reason": "refused", "cause": None, "attempt": 1},
     ]
 
 

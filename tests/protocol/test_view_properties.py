@@ -43,6 +43,7 @@ CHANGES = st.builds(
     state=st.sampled_from([*StateName, StateName.REGISTERED, StateName.PARKED]),
     time=SECONDS,
     reason=st.sampled_from([None, "no answer"]),
+    cause=st.sampled_from([None, "no answer"]),
     attempt=st.integers(0, 3),
     next_try=st.none() | SECONDS,
     info=st.none() | INFOS,
@@ -123,7 +124,7 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
             break
         since = change.time
     registered = now.state is StateName.REGISTERED
-    history = [HistoryEntry(c.time, c.state, c.reason, c.attempt) for c in changes_of(life)]
+    history = [HistoryEntry(c.time, c.state, c.reason, c.attempt, c.cause) for c in changes_of(life)]
     return PluginStatus(
         socket=now.socket,
         root=now.root,
@@ -131,6 +132,7 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
         state=now.state,
         since=since,
         reason=now.reason,
+        cause=now.cause,
         attempt=now.attempt,
         next_try=now.next_try,
         type=None if info is None else info.type,

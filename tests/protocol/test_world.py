@@ -328,7 +328,9 @@ def test_a_plugin_without_a_handler_is_refused_and_tried_when_its_handler_is_add
     """Behaviour 29, fault 74, with the message of the reference."""
     world = World()
 
-    assert take(world, appeared(1), claimed())[1:] == [Send(A, m.NoHandler(1, NO_HANDLER))]
+    assert take(world, appeared(1), claimed())[1:] == [
+        Send(A, m.NoHandler(1, NO_HANDLER, "no handler registered for plugin type: T"))
+    ]
     assert take(world, m.HandlerAdded("U", HANDLER, InstancePolicy.ALL)) == [Show(m.HandlersChanged(("U",)))]
     assert take(world, ADDED) == [Show(m.HandlersChanged(("T", "U"))), Send(A, m.HandlerAvailable("T"))]
     assert take(world, claimed(ticket=2)) == [admitted(A, 2)]

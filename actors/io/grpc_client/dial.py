@@ -68,7 +68,8 @@ async def dial(
 
 def _socket(path: str) -> socket.socket:
     if not path or "\0" in path or path.startswith("@"):
-        raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system")
+        cause = "the path names no socket in the file system"
+        raise DialError(DialFailure.BAD_PATH, path, f"{path!r} names no socket in the file system", cause)
     try:
         return stream_socket()
     except OSError as error:
@@ -90,10 +91,11 @@ async def retry(
     while True:
         if error.errno == errno.EAGAIN:
             left = began + timeout - trio.current_time()
-            over = DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} was full for {timeout:g} s")
+            cause = f"its backlog was full for {timeout:g} s"
+            over = DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} was full for {timeout:g} s", cause)
         elif error.errno == errno.ECONNREFUSED:
             left = began + min(refused_grace, timeout) - trio.current_time()
-            over = DialError(DialFailure.REFUSED, path, f"nobody listens on {path!r}")
+            over = DialError(DialFailure.REFUSED, path, f"nobody listens on {path!r}", "nobody listens")
         else:
             raise _failure(error, path) from error
         if left <= 0:
@@ -116,4 +118,5 @@ def _try(connection: socket.socket, path: str) -> OSError | None:
 
 def _failure(error: OSError, path: str) -> DialError:
     kind = _KINDS.get(error.errno or 0, DialFailure.FAILED)
-    return DialError(kind, path, f"cannot connect to {path!r}: {error.strerror or error}")
+    why = error.strerror or error
+    return DialError(kind, path, f"cannot connect to {path!r}: {why}", f"cannot connect: {why}")

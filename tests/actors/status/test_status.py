@@ -243,7 +243,7 @@ async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_
             changed("a", StateName.LEAVING, 7.0),
             attrs.evolve(changed("a", StateName.GONE, 7.0), reason="the socket was removed"),
         )
-    logged = [(message, fields["reason"], fields["attempt"], fields["name"]) for _, message, fields in node.log.events]
+    logged = [(message, fields["cause"], fields["attempt"], fields["name"]) for _, message, fields in node.log.events]
     assert logged == [
         ("plugin waiting", "no answer", 1, None),
         ("plugin waiting", "refused", 3, None),
@@ -313,7 +313,7 @@ async def test_one_plugin_is_described_by_name_and_by_path(target: str, autojump
     assert isinstance(described, list)
     (plugin,) = described
     assert plugin["name"] == "a"
-    assert plugin["history"] == [{"ago": 0.0, "state": "registered", "reason": None, "attempt": 0}]
+    assert plugin["history"] == [{"ago": 0.0, "state": "registered", "reason": None, "cause": None, "attempt": 0}]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""A registrar that exits once it is refused, as node-driver-registrar does.
+
+    python registrar.py SOCKET NAME VERSION
+
+Its socket stays behind. Where it is registered, it lives until it is killed.
+"""
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from grpclib.server import Server
+
+from plugind.protocol.proto.pluginregistration_grpc import RegistrationBase
+from plugind.protocol.proto.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+
+class Registration(RegistrationBase):
+    def __init__(self, name: str, version: str) -> None:
+        self._info = PluginInfo(type="CSIPlugin", name=name, supported_versions=[version])
+
+    async def GetInfo(self, stream: "Stream[InfoRequest, PluginInfo]") -> None:  # noqa: N802 - the service names it
+        await stream.recv_message()
+        await stream.send_message(self._info)
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, stream: "Stream[RegistrationStatus, RegistrationStatusResponse]"
+    ) -> None:
+        status = await stream.recv_message()
+        if status is not None and not status.plugin_registered:
+            # Within the call, which so gets no answer.
+            os._exit(1)
+        await stream.send_message(RegistrationStatusResponse())
+
+
+async def main(path: str, name: str, version: str) -> None:
+    server = Server([Registration(name, version)])
+    await server.start(path=path)
+    await server.wait_closed()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
