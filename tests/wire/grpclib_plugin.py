@@ -1,4 +1,7 @@
-"""grpclib's own asyncio server as a process: ``python -m plugind.tests.wire.grpclib_plugin SOCKET``. Says ``ready``."""
+"""grpclib's own asyncio server as a process: ``python -m plugind.tests.wire.grpclib_plugin SOCKET``.
+
+It prints ``ready`` when it listens.
+"""
 
 import asyncio
 import sys

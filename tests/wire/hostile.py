@@ -35,7 +35,7 @@ INFO = PluginInfo(type="CSIPlugin", name="a.example.com", supported_versions=["1
 
 
 def fields(*pairs: tuple[str, str]) -> bytes:
-    """A header block that uses no dynamic table, so that blocks may be sent in any order."""
+    """Return a header block that uses no dynamic table, so that blocks may be sent in any order."""
     return bytes(hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*pair) for pair in pairs]))
 
 
@@ -48,7 +48,7 @@ def headers(stream: int, block: bytes = RESPONSE, *, end: bool = False) -> bytes
 
 
 def continued(stream: int, blocks: list[bytes]) -> bytes:
-    """A header block in several frames."""
+    """Return a header block in several frames."""
     rest = b"".join(frame(CONTINUATION, END_HEADERS if part is blocks[-1] else 0, stream, part) for part in blocks[1:])
     return frame(HEADERS, 0, stream, blocks[0]) + rest
 
@@ -66,7 +66,7 @@ def trailers(stream: int, block: bytes = OK) -> bytes:
 
 
 def answer(stream: int, body: bytes | None = None) -> bytes:
-    """A whole good response."""
+    """Return a complete, valid response."""
     return (
         headers(stream) + data(stream, message(INFO.SerializeToString() if body is None else body)) + trailers(stream)
     )
@@ -76,8 +76,8 @@ def goaway(last: int, code: int, said: bytes = b"") -> bytes:
     return frame(GOAWAY, 0, 0, struct.pack(">II", last, code) + said)
 
 
-def says(*parts: bytes) -> Script:
-    """A peer that hears the request, says the parts and waits for us to close."""
+def sends(*parts: bytes) -> Script:
+    """Return a peer that reads the request, sends the parts and waits for us to close."""
 
     async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -92,7 +92,7 @@ def says(*parts: bytes) -> Script:
     return play
 
 
-def says_and_closes(*parts: bytes) -> Script:
+def sends_and_closes(*parts: bytes) -> Script:
     async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         for part in parts:
@@ -101,7 +101,7 @@ def says_and_closes(*parts: bytes) -> Script:
     return play
 
 
-def says_for_ever(first: bytes, again: bytes) -> Script:
+def sends_forever(first: bytes, again: bytes) -> Script:
     async def play(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         try:
@@ -116,7 +116,7 @@ def says_for_ever(first: bytes, again: bytes) -> Script:
 
 @asynccontextmanager
 async def served(path: Path, script: Script) -> AsyncIterator[str]:
-    """A listener that plays ``script`` on every connection, within ten seconds."""
+    """Run ``script`` on every connection to a socket, within ten seconds; the value is the socket's path."""
     with trio.fail_after(10), listen(str(path / "peer.sock")) as listener:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, script, [trio.SocketListener(listener.socket)])
@@ -137,7 +137,7 @@ async def get_info(channel: Channel, timeout: float | None = 5) -> PluginInfo:
 async def refused(
     path: Path, script: Script, *, limits: Limits = DEFAULT_LIMITS, timeout: float | None = 5
 ) -> tuple[str, WireProblem | None, str | None]:
-    """How GetInfo fails against the script: status, problem and reason."""
+    """Call GetInfo, which must fail; return its status, problem and reason."""
     async with connected(path, script, limits) as channel:
         with pytest.raises(GRPCError) as caught:
             await get_info(channel, timeout)

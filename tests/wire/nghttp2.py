@@ -1,4 +1,4 @@
-"""nghttp2's tools as processes, and the way between TCP, which they speak, and unix sockets."""
+"""nghttp2's tools as processes, with bridges between TCP, which they require, and unix sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE = 20.0
 
 @attrs.frozen
 class Done:
-    """How a tool ended, and all that it printed."""
+    """The exit code of a tool, and everything that it printed."""
 
     code: int
     out: str
@@ -44,14 +44,14 @@ class Nghttpd:
     process: trio.Process
     log: Path
 
-    def said(self) -> str:
-        """What it has logged of the frames that came and went."""
+    def logged(self) -> str:
+        """Return its log of the frames that it received and sent."""
         return self.log.read_text(errors="replace")
 
 
 @asynccontextmanager
 async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
-    """Serve ``directory/files``; what ends in ``.grpc`` has gRPC's content type, and ``options`` may add trailers."""
+    """Serve ``directory/files``. Names that end in ``.grpc`` have gRPC's content type; ``options`` may add trailers."""
     types = directory / "types"
     types.write_text("application/grpc grpc\n")
     log, port = directory / "log", free_port()
@@ -68,7 +68,7 @@ async def nghttpd(directory: Path, *options: str) -> AsyncIterator[Nghttpd]:
 
 
 def free_port() -> int:
-    """A free TCP port of this host."""
+    """Return a free TCP port of this host."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -79,13 +79,13 @@ async def _when_it_listens(port: int) -> trio.SocketStream:
         try:
             return await trio.open_tcp_stream("127.0.0.1", port)
         except OSError:
-            # It does not say when it listens.
+            # nghttpd does not report when it listens.
             await trio.sleep(0.005)
 
 
 @asynccontextmanager
 async def tcp_to(path: str) -> AsyncIterator[int]:
-    """A TCP port of this host that leads to the unix socket at ``path``."""
+    """Forward a TCP port of this host to the unix socket at ``path``; the value is the port."""
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         dial = partial(trio.open_unix_socket, path)
@@ -99,14 +99,14 @@ class _Dial(Protocol):
 
 
 async def _bridge(dial: _Dial, near: trio.SocketStream) -> None:
-    """Carry bytes both ways until one side is at its end."""
+    """Copy bytes in both directions until one side closes."""
     async with near, await dial() as far, trio.open_nursery() as nursery:
 
-        async def carry(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        async def copy(source: trio.SocketStream, sink: trio.SocketStream) -> None:
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 async for data in source:
                     await sink.send_all(data)
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(carry, near, far)
-        await carry(far, near)
+        nursery.start_soon(copy, near, far)
+        await copy(far, near)

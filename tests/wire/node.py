@@ -1,4 +1,4 @@
-"""Programs on @grpc/grpc-js as processes: orders go in and answers come out as lines of JSON."""
+"""Programs on @grpc/grpc-js as processes. They read orders and write answers, each as a line of JSON."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ DEADLINE = 20.0
 
 @attrs.frozen
 class Node:
-    """A program that runs, for the tests of one module."""
+    """A running program."""
 
     process: subprocess.Popen[bytes]
 
     def order(self, what: object) -> None:
-        """Tell it what to do."""
+        """Send an order to the program."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what).encode() + b"\n")
         self.process.stdin.flush()
 
     def line(self) -> dict[str, object]:
-        """The next that it says; waits in the thread that asks."""
+        """Return the next answer of the program; block the calling thread until it comes."""
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, "the program ended"
-        answer: dict[str, object] = json.loads(said)
-        return answer
+        text = self.process.stdout.readline()
+        assert text, "the program ended"
+        line: dict[str, object] = json.loads(text)
+        return line
 
-    async def said(self) -> dict[str, object]:
-        """The next that it says."""
+    async def answer(self) -> dict[str, object]:
+        """Return the next answer of the program."""
         with trio.fail_after(DEADLINE):
             return await trio.to_thread.run_sync(self.line, abandon_on_cancel=True)
 
     async def result(self, *what: object) -> object:
-        """Have it do one thing, and return what came of it."""
+        """Send an order, and return its result."""
         self.order(what)
-        return (await self.said())["result"]
+        return (await self.answer())["result"]
 
 
 @contextlib.contextmanager
 def node(program: str, *arguments: str) -> Iterator[Node]:
-    """Run ``program``; skips the test where npm or node is not there."""
+    """Run ``program``; skip the test if npm or node is missing."""
     install_grpc_js()
     process = subprocess.Popen(
         ["node", str(PROGRAMS / program), *arguments],

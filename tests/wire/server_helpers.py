@@ -1,4 +1,4 @@
-"""Shared by the tests of the server: a service with every kind of method, and a client that can also send raw bytes."""
+"""Helpers for tests of the server: a service with every kind of method, and a client that can also send raw bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Bytes = ServerStream[BytesValue, BytesValue]
 
 @attrs.define
 class Echo:
-    """A service written by hand, in the form of generated ones."""
+    """A service that is written by hand in the form of generated ones."""
 
     cancelled: trio.Event = attrs.field(factory=trio.Event)
     hanging: trio.Event = attrs.field(factory=trio.Event)
@@ -119,7 +119,7 @@ class Echo:
 
 @attrs.define
 class Reports:
-    """Collects what a server reports."""
+    """Collect the reports of a server."""
 
     failures: list[HandlerFailed] = attrs.field(factory=list)
     endings: list[Ending] = attrs.field(factory=list)
@@ -144,7 +144,7 @@ class Served:
 
 @asynccontextmanager
 async def served(path: Path, limits: ServerLimits | None = None) -> AsyncIterator[Served]:
-    """An Echo server on ``path``, stopped at exit."""
+    """Run an Echo server on ``path``; stop it at exit."""
     echo, reports, stopping = Echo(), Reports(), trio.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -163,7 +163,7 @@ async def served(path: Path, limits: ServerLimits | None = None) -> AsyncIterato
 
 
 def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    """One HTTP/2 frame, valid or not."""
+    """Return an HTTP/2 frame, valid or not."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
@@ -172,13 +172,13 @@ HELLO = PREFACE + frame(4)
 
 
 def message(value: bytes) -> bytes:
-    """A BytesValue with its gRPC prefix."""
+    """Return a BytesValue with its gRPC prefix."""
     payload = BytesValue(value=value).SerializeToString()
     return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 
 class ByteClient:
-    """A client on one stream, which uses h2, or sends raw bytes where h2 would refuse to."""
+    """A client on one stream. It uses h2, and sends raw bytes where h2 would refuse to."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream

@@ -1,4 +1,4 @@
-"""How a channel behaves towards its callers: waiting together, deadlines, cancellation, closing, hours of silence."""
+"""The behaviour of a channel for its callers: concurrent waits, deadlines, cancellation, closing, hours of silence."""
 
 import socket
 import struct
@@ -31,19 +31,19 @@ from plugind.tests.wire.hostile import (
     get_info,
     headers,
     message,
-    says,
+    sends,
     trailers,
 )
 
 
 def in_memory() -> tuple[Channel, ServerEnd]:
-    """A channel, and the server's end of its connection."""
+    """Return a channel, and the server's end of its connection."""
     made = memory_connection()
     return Channel(made.client), made.server
 
 
 def frames(heard: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Type, flags, stream and payload of each frame, after a preface if there is one."""
+    """Return type, flags, stream and payload of each frame; a preface before them is skipped."""
     heard = heard.removeprefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     found = []
     while heard:
@@ -53,8 +53,8 @@ def frames(heard: bytes) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-async def test_the_first_request_is_one_send_and_the_second_another(tmp_path: Path) -> None:
-    """A registration is two sends: preface to DATA in one, and the acknowledgement rides on the next request."""
+async def test_each_of_two_requests_is_one_send(tmp_path: Path) -> None:
+    """A registration takes two sends: preface to DATA in the first; SETTINGS are acknowledged with the next request."""
     heard: list[bytes] = []
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -70,7 +70,7 @@ async def test_the_first_request_is_one_send_and_the_second_another(tmp_path: Pa
 
 
 async def test_a_deadline_is_exact_on_trios_clock(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 32: in memory the virtual clock rules, and the plugin hears a reset."""
+    """Fault 32: a deadline is exact in virtual time, and the plugin receives a reset."""
     channel, theirs = in_memory()
     with pytest.raises(GRPCError) as caught:
         await get_info(channel, 7.25)
@@ -101,7 +101,7 @@ async def test_a_deadline_may_be_a_time_on_trios_clock(autojump_clock: trio.test
 
 
 async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 54, the other side: a quiet stream whose server pings every ten seconds outlives every budget."""
+    """Fault 54: a quiet stream whose server pings every ten seconds never exhausts a budget."""
     channel, theirs = in_memory()
     acknowledged = 0
 
@@ -123,7 +123,7 @@ async def test_keep_alive_is_answered_for_hours(autojump_clock: trio.testing.Moc
 
 
 async def test_wait_closed_returns_when_the_connection_of_an_idle_channel_ends(tmp_path: Path) -> None:
-    """A task that monitors connections can rely on this."""
+    """A task that monitors connections relies on this."""
     go = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -140,7 +140,7 @@ async def test_wait_closed_returns_when_the_connection_of_an_idle_channel_ends(t
 
 
 async def test_calls_that_wait_together_each_get_their_answer_whichever_task_reads(tmp_path: Path) -> None:
-    """The leader is answered first, last or in the middle; the others get their answers all the same."""
+    """Whether the leader is answered first, last or in between, the other tasks get their answers."""
     for order in ((1, 3, 5), (5, 3, 1), (3, 5, 1)):
         ready = trio.Event()
 
@@ -167,8 +167,8 @@ async def test_calls_that_wait_together_each_get_their_answer_whichever_task_rea
         await trio.Path(tmp_path / "peer.sock").unlink()
 
 
-async def test_a_cancelled_leader_hands_over_to_another_task(tmp_path: Path) -> None:
-    """When the task that reads for the others is cancelled, another task reads."""
+async def test_another_task_reads_after_the_leader_is_cancelled(tmp_path: Path) -> None:
+    """The leader is the task that reads for the others."""
     ready = trio.Event()
 
     async def peer(stream: trio.SocketStream) -> None:
@@ -227,7 +227,7 @@ async def test_no_more_calls_run_at_once_than_the_peer_allows(autojump_clock: tr
 async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stream_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The stream's reader leads for hours; the call that ends and the call that begins are not its own."""
+    """The reader of a long stream is the leader; other tasks own the call that ends and the call that begins."""
     channel, theirs = in_memory()
 
     async def server() -> None:
@@ -261,7 +261,7 @@ async def test_a_call_that_waits_for_room_begins_when_another_ends_though_a_stre
 
 
 async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_clock: trio.testing.MockClock) -> None:
-    """Before SETTINGS came, as many calls begin as every server is to take, and the others after them."""
+    """Before the SETTINGS arrive, only as many calls begin as every server must accept; the others begin afterwards."""
     channel, theirs = in_memory()
     opened: list[list[int]] = []
 
@@ -280,10 +280,10 @@ async def test_more_calls_than_a_peer_may_refuse_wait_for_its_settings(autojump_
     assert [len(numbers) for numbers in opened] == [100, 50]
 
 
-async def test_a_call_to_a_peer_that_takes_no_streams_ends_at_its_deadline(
+async def test_a_call_to_a_peer_that_allows_no_streams_ends_at_its_deadline(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Fault 62, of another kind: the limit is zero."""
+    """Fault 62 in another form: the peer's limit of streams is zero."""
     channel, theirs = in_memory()
     await theirs.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 0)) + answer(1))
     assert await get_info(channel, None) == INFO
@@ -294,7 +294,7 @@ async def test_a_call_to_a_peer_that_takes_no_streams_ends_at_its_deadline(
 
 
 async def test_closing_ends_the_calls_that_wait_and_refuses_new_ones(tmp_path: Path) -> None:
-    """Closed is our own doing, so it is Trio's error and no status of the plugin's."""
+    """We close the channel ourselves, so the error is Trio's and not a status of the plugin."""
     ended: list[str] = []
 
     async def call(channel: Channel) -> None:
@@ -303,7 +303,7 @@ async def test_closing_ends_the_calls_that_wait_and_refuses_new_ones(tmp_path: P
         except trio.ClosedResourceError as error:
             ended.append(type(error).__name__)
 
-    async with connected(tmp_path, says(HELLO)) as channel:
+    async with connected(tmp_path, sends(HELLO)) as channel:
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(call, channel)
@@ -316,7 +316,7 @@ async def test_closing_ends_the_calls_that_wait_and_refuses_new_ones(tmp_path: P
 
 
 async def test_both_sides_may_be_blocked_in_sending(tmp_path: Path) -> None:
-    """A sender whose socket is full reads meanwhile: two peers that send first never wait for each other for ever."""
+    """A sender whose socket is full reads in the meantime, so two peers that both send first do not deadlock."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
@@ -326,7 +326,7 @@ async def test_both_sides_may_be_blocked_in_sending(tmp_path: Path) -> None:
     async def server() -> None:
         await stream.send_all(HELLO + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**30)))
         await stream.send_all(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**30)))
-        # Far more than the socket holds, before a byte is read.
+        # Sends far more than the socket holds before it reads a byte.
         await stream.send_all(
             headers(1) + data(1, message(b"\x0a\x88\x27" + b"y" * 5000)) + frame(PING, 0, 0, bytes(8)) * 90
         )
@@ -343,7 +343,7 @@ async def test_both_sides_may_be_blocked_in_sending(tmp_path: Path) -> None:
 
 
 async def test_cancelling_a_call_that_is_half_sent_leaves_whole_frames(tmp_path: Path) -> None:
-    """The rest of a frame goes before the reset, and the next call works on the same connection."""
+    """The rest of a frame is sent before the reset, and the next call works on the same connection."""
     go = trio.Event()
     heard = bytearray()
 
@@ -371,7 +371,7 @@ async def test_cancelling_a_call_that_is_half_sent_leaves_whole_frames(tmp_path:
 
 
 async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None:
-    """The leader finds room in the socket, and wakes the sender that waits for it."""
+    """The leader sees when the socket has room, and wakes the sender that waits for it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
@@ -405,7 +405,7 @@ async def test_a_sender_goes_on_while_another_call_reads(tmp_path: Path) -> None
 
 
 async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None:
-    """The socket takes the message in parts; once it has taken the last, the sender waits for nothing else."""
+    """The socket accepts the message in parts; after the last part the sender waits for nothing else."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
@@ -422,7 +422,7 @@ async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None
     with trio.fail_after(10):
         async with Channel(SocketTransport(ours)) as channel, trio.open_nursery() as nursery:
             nursery.start_soon(server)
-            # The windows are known before the message is sent.
+            # The client has read the windows before it sends the message.
             assert await get_info(channel, None) == INFO
             upload = channel.request("/a.B/C", Cardinality.STREAM_UNARY, ExampleRequest, ExampleResponse)
             await upload.send_message(ExampleRequest(request="x" * 60_000))
@@ -432,7 +432,7 @@ async def test_a_message_is_sent_to_a_peer_that_reads_and_stays_silent() -> None
 
 
 async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(tmp_path: Path) -> None:
-    """Leaving the block before the end of the response, without reading the rest of it."""
+    """The caller leaves the block before it has read the whole response."""
 
     async def peer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -453,7 +453,7 @@ async def test_a_stream_that_is_left_early_is_reset_and_the_connection_goes_on(t
 
 async def test_misuse_raises_the_errors_of_grpclibs_client(tmp_path: Path) -> None:
     """The same exceptions as grpclib's own client raises."""
-    async with connected(tmp_path, says(HELLO + answer(1))) as channel:
+    async with connected(tmp_path, sends(HELLO + answer(1))) as channel:
         method = channel.stub(ExampleStub).GetExampleInfo
         wrong: list[Callable[..., Awaitable[object]]] = [
             lambda stream: stream.recv_message(),
@@ -476,7 +476,7 @@ async def test_misuse_raises_the_errors_of_grpclibs_client(tmp_path: Path) -> No
 
 
 async def test_a_large_device_list_is_followed(autojump_clock: trio.testing.MockClock) -> None:
-    """Server streaming in memory, message after message as time goes on."""
+    """Server streaming in memory: messages arrive one by one over time."""
     channel, theirs = in_memory()
 
     async def server() -> None:

@@ -24,7 +24,7 @@ SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 
 class Echo:
-    """The stub of echo.proto, as a generated one is."""
+    """A stub of echo.proto in the form of generated ones."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -53,7 +53,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def server(path: str) -> Iterator[Node]:
-    """One process for all, as node takes longer to start than most calls to end."""
+    """Share one process between all tests, since node takes longer to start than most calls take to end."""
     with node("server.js", path) as started:
         assert started.line() == {"listening": path}
         yield started
@@ -73,7 +73,7 @@ async def test_messages_of_awkward_sizes_arrive_whole_in_both_directions(server:
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(server: Node, path: str) -> None:
-    """fault 50: the size is judged by the prefix."""
+    """Fault 50: the prefix is enough to refuse the message."""
     async with connected(path, Limits(message_bytes=1000)) as echo:
         with pytest.raises(GRPCError) as caught:
             await echo.make(Int32Value(value=200_000))
@@ -106,13 +106,13 @@ async def test_many_calls_at_once_share_one_connection(server: Node, path: str) 
 
 
 async def test_many_calls_at_once_begin_a_connection(server: Node, path: str) -> None:
-    """As above, before the server's SETTINGS have come: Node resets what is above its limit."""
+    """As above, before the server's SETTINGS have arrived; Node resets the streams over its limit."""
     async with connected(path) as echo:
         assert await answers(echo, 300) == list(range(300))
 
 
 async def answers(echo: Echo, calls: int) -> list[int]:
-    """Make so many calls at once, each with a number of its own; the numbers that came back, sorted."""
+    """Make ``calls`` calls at once, each with its own number; return the numbers in the answers, sorted."""
     seen: list[int] = []
 
     async def call(number: int) -> None:
@@ -177,10 +177,10 @@ async def test_a_deadline_is_sent_to_the_server_and_ends_the_call_on_both_sides(
     async with connected(path) as echo:
         with pytest.raises(GRPCError) as caught:
             await echo.hang(BytesValue(), timeout=0.5)
-        hanging = (await server.said())["hanging"]
+        hanging = (await server.answer())["hanging"]
         assert isinstance(hanging, int)
         assert 0 < hanging <= 501
-        assert await server.said() == {"cancelled": "hang"}
+        assert await server.answer() == {"cancelled": "hang"}
         assert (await echo.unary(BytesValue(value=b"next"))).value == b"next"
     assert caught.value.status is Status.DEADLINE_EXCEEDED
 
@@ -195,15 +195,15 @@ async def test_cancelling_the_task_cancels_the_call_at_the_server(server: Node, 
                 scope.cancel()
                 await stream.recv_message()
         assert scope.cancelled_caught
-        assert await server.said() == {"cancelled": "held"}
+        assert await server.answer() == {"cancelled": "held"}
         assert (await echo.unary(BytesValue(value=b"next"))).value == b"next"
 
 
-async def test_a_server_that_shuts_down_ends_the_calls_in_progress_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_server_that_shuts_down_finishes_the_calls_in_progress_and_accepts_no_more(tmp_path: Path) -> None:
     """GOAWAY in the middle."""
     path = str(tmp_path / "s")
     with node("server.js", path) as own:
-        assert await own.said() == {"listening": path}
+        assert await own.answer() == {"listening": path}
         async with connected(path) as echo, echo.kept_open.open() as stream:
             await stream.send_message(Int32Value(value=7), end=True)
             assert await stream.recv_message() == Int32Value(value=7)
@@ -211,9 +211,9 @@ async def test_a_server_that_shuts_down_ends_the_calls_in_progress_and_takes_no_
             caught = await first_refusal(echo)
             own.order("release")
             assert [message.value async for message in stream] == [-1]
-            # Node waits for its clients to close; ours sees that it is to.
+            # Node waits until its clients close; ours closes after GOAWAY.
             assert (await echo.channel.wait_closed()).problem is WireProblem.CLOSED
-        assert await own.said() == {"shut": "down"}
+        assert await own.answer() == {"shut": "down"}
     assert caught.status is Status.UNAVAILABLE
     assert isinstance(caught.__cause__, WireError)
     assert caught.__cause__.problem is WireProblem.GOING_AWAY
@@ -232,7 +232,7 @@ async def test_a_server_that_is_killed_leaves_its_calls_unavailable(tmp_path: Pa
     """Fault 34."""
     path = str(tmp_path / "s")
     with node("server.js", path) as own:
-        assert await own.said() == {"listening": path}
+        assert await own.answer() == {"listening": path}
         async with connected(path) as echo:
             stream = echo.kept_open.open()
             await stream.send_message(Int32Value(value=7), end=True)

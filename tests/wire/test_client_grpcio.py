@@ -32,7 +32,7 @@ SIZES = [0, 1, *(k * 1024 + d for k in (16, 64, 256) for d in (-1, 0, 1)), 4 * 1
 
 
 async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path) -> None:
-    """GetInfo and NotifyRegistrationStatus, on one connection, with the listener's credentials known."""
+    """GetInfo and NotifyRegistrationStatus on one connection, with the listener's credentials."""
     path = str(tmp_path / "a.sock")
     with grpcio_server(path), trio.fail_after(10):
         async with await dial(path, timeout=1) as channel:
@@ -89,7 +89,7 @@ async def test_hundreds_of_calls_go_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 async def test_every_status_arrives_with_its_message(tmp_path: Path, status: Status) -> None:
-    """Trailers-only errors, the message percent-encoded on the way."""
+    """The error is a trailers-only response, and its message is percent-encoded."""
     code = next(code for code in grpc.StatusCode if code.value[0] == status.value)
     said = "für %41 ✓\nsecond line"
 
@@ -141,7 +141,7 @@ async def test_metadata_goes_both_ways(tmp_path: Path) -> None:
 
 
 async def test_the_deadline_is_sent_to_the_plugin(tmp_path: Path) -> None:
-    """grpc-timeout."""
+    """The header is grpc-timeout."""
     remaining: list[float | None] = []
 
     def answer(request: object, context: grpc.ServicerContext) -> ExampleResponse:
@@ -162,7 +162,7 @@ async def test_the_deadline_is_sent_to_the_plugin(tmp_path: Path) -> None:
 
 
 async def test_a_call_past_its_deadline_ends_and_the_connection_goes_on(tmp_path: Path) -> None:
-    """Fault 32, with the connection usable afterwards."""
+    """Fault 32: the connection is usable afterwards."""
     go = threading.Event()
 
     def wait(request: ExampleRequest, context: grpc.ServicerContext) -> ExampleResponse:
@@ -224,7 +224,7 @@ async def test_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_slows_its_own_plugin_stream_and_no_other_call(tmp_path: Path) -> None:
-    """Fault 65: flow control of one stream; what the plugin sends waits at the plugin."""
+    """Fault 65: with flow control per stream, unread messages stay at the plugin."""
     produced = 0
 
     def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
@@ -257,7 +257,7 @@ async def status_of_get_info(channel: Channel) -> Status:
 
 
 async def test_a_server_that_stops_gracefully_refuses_new_calls_and_ends_old_ones(tmp_path: Path) -> None:
-    """GOAWAY in the middle: the stream that is open goes on to its end."""
+    """GOAWAY arrives in the middle of a stream, and the stream is read to its end."""
     go = threading.Event()
 
     def watch(request: object, context: grpc.ServicerContext) -> Iterator[ListAndWatchResponse]:
@@ -272,7 +272,7 @@ async def test_a_server_that_stops_gracefully_refuses_new_calls_and_ends_old_one
             await stream.send_message(Empty(), end=True)
             await stream.recv_message()
             stopped = server.stop(10)
-            # grpcio cancels what reaches it between its decision and its GOAWAY.
+            # grpcio cancels calls that arrive after it decides to stop and before it sends GOAWAY.
             while await status_of_get_info(channel) is not Status.UNAVAILABLE:
                 pass
             go.set()

@@ -36,7 +36,7 @@ async def connected(path: Path) -> AsyncIterator[Channel]:
 
 
 async def test_calls_streams_and_errors_behave_as_with_the_client_of_grpclib(tmp_path: Path) -> None:
-    """Sizes around those of frames and windows, both ways, a stream, and every status; on one connection."""
+    """On one connection: sizes around those of frames and windows in both directions, a stream, and every status."""
     async with connected(tmp_path) as channel:
         example = channel.stub(ExampleStub)
         for size in (0, 1, 16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 4 * 1024 * 1024 - 64):

@@ -1,4 +1,4 @@
-"""Connections to unix sockets, and every way in which none comes about."""
+"""Connections to unix sockets, and every way in which connecting fails."""
 
 import os
 import resource
@@ -32,7 +32,7 @@ async def failure(path: str, *, timeout: float = 5.0, refused_grace: float = 0.0
 
 @contextmanager
 def powerless() -> Iterator[None]:
-    """Without root's power to open what it may not."""
+    """Run the block without root's capability to open any file."""
     if os.geteuid() != 0:
         yield
         return
@@ -44,7 +44,7 @@ def powerless() -> Iterator[None]:
 
 
 async def test_the_credentials_of_the_listener_are_available(tmp_path: Path) -> None:
-    """SO_PEERCRED is known before any call."""
+    """SO_PEERCRED is available before any call."""
     path = str(tmp_path / "a.sock")
     with listener(path):
         async with await dial(path, timeout=1) as channel:
@@ -68,7 +68,7 @@ async def test_a_socket_that_begins_to_listen_within_the_grace_is_reached(tmp_pa
 
 
 async def test_a_stale_socket_is_refused_after_the_grace(tmp_path: Path) -> None:
-    """Fault 28: there is no listener; the file stays."""
+    """Fault 28: there is no listener, and the file stays."""
     path = str(tmp_path / "a.sock")
     listener(path).close()
     error = await failure(path, refused_grace=0.01)
@@ -87,7 +87,7 @@ async def test_a_forbidden_socket_is_denied(tmp_path: Path) -> None:
 
 
 async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> None:
-    """Fault 30: EAGAIN means full, never connected."""
+    """Fault 30: EAGAIN means that the backlog is full."""
     path = str(tmp_path / "a.sock")
     with listener(path, backlog=0), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
         first.connect(path)
@@ -96,7 +96,7 @@ async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> Non
 
 
 async def test_a_dial_succeeds_once_the_backlog_has_room(tmp_path: Path) -> None:
-    """Fault 30: a dial that waits for room gets it."""
+    """Fault 30: a dial that waits for room is accepted."""
     path = str(tmp_path / "a.sock")
     with trio.fail_after(10), listener(path, backlog=0) as server, socket.socket(socket.AF_UNIX) as first:
         first.connect(path)
@@ -115,7 +115,7 @@ async def test_a_dial_succeeds_once_the_backlog_has_room(tmp_path: Path) -> None
 
 
 async def test_a_datagram_socket_is_not_a_stream(tmp_path: Path) -> None:
-    """Fault 31: terminal for this generation, so it has a kind of its own."""
+    """Fault 31: the failure is terminal for this generation, so it has a kind of its own."""
     path = str(tmp_path / "a.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(path)
@@ -145,7 +145,7 @@ async def test_a_socket_that_is_removed_while_it_refuses_is_gone(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["n" * 60 + ".sock", "n" * 250 + ".sock"])
 async def test_a_path_over_107_bytes_is_dialed(tmp_path: Path, name: str) -> None:
-    """Fault 23: through a descriptor of its directory, or of the socket where its name alone is too long."""
+    """Fault 23: through a descriptor of its directory, or of the socket if its name is too long by itself."""
     directory = tmp_path / ("d" * 100)
     directory.mkdir()
     path = str(directory / name)
@@ -169,7 +169,7 @@ async def test_a_long_path_to_nothing_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "\0abstract", "a\0b", "@abstract", "x" * 5000])
 async def test_a_path_that_names_no_socket_is_rejected(path: str) -> None:
-    """Fault 42: the abstract name space, an empty path, a NUL; and what no file system holds."""
+    """Fault 42: an abstract name, an empty path, a NUL, and names that no file can have."""
     assert (await failure(path)).kind is DialFailure.BAD_PATH
 
 

@@ -1,4 +1,4 @@
-"""Plugins that send what costs us work: every flood ends in the limit that was passed, and in nothing else."""
+"""Plugins that send what costs us work: every flood ends with an error that names the exceeded limit."""
 
 import struct
 from pathlib import Path
@@ -42,8 +42,8 @@ from plugind.tests.wire.hostile import (
     headers,
     message,
     refused,
-    says,
-    says_for_ever,
+    sends,
+    sends_forever,
 )
 
 
@@ -106,21 +106,21 @@ FLOODS = {
 
 @pytest.mark.parametrize("flood", FLOODS)
 async def test_a_flood_of_frames_ends_at_its_limit(tmp_path: Path, flood: str) -> None:
-    """Faults 54 to 60, as named by each case: the reason names the limit, and the deadline has not to be awaited."""
+    """Faults 54 to 60, as each case says: the reason names the limit, and the call ends before any deadline."""
     first, again, what, problem, limit = FLOODS[flood]
-    assert await refused(tmp_path, says_for_ever(first, again * 50), timeout=None) == over(problem, what, limit)
+    assert await refused(tmp_path, sends_forever(first, again * 50), timeout=None) == over(problem, what, limit)
 
 
 async def test_a_flood_of_continuations_ends_at_its_limit(tmp_path: Path) -> None:
     """Fault 53: a header block that never ends."""
-    peer = says_for_ever(HELLO + frame(HEADERS, 0, 1, RESPONSE), frame(CONTINUATION, 0, 1))
+    peer = sends_forever(HELLO + frame(HEADERS, 0, 1, RESPONSE), frame(CONTINUATION, 0, 1))
     expected = over(WireProblem.CONTINUATIONS, "CONTINUATION frames of one block", 16)
     assert await refused(tmp_path, peer, timeout=None) == expected
 
 
 async def test_a_large_header_block_ends_at_its_limit(tmp_path: Path) -> None:
-    """Fault 52: over 64 KiB as sent, in few large frames."""
-    peer = says_for_ever(HELLO + frame(HEADERS, 0, 1, RESPONSE), frame(CONTINUATION, 0, 1, b"\0" * 16_000))
+    """Fault 52: the encoded block has over 64 KiB, in a few large frames."""
+    peer = sends_forever(HELLO + frame(HEADERS, 0, 1, RESPONSE), frame(CONTINUATION, 0, 1, b"\0" * 16_000))
     assert await refused(tmp_path, peer, timeout=None) == over(WireProblem.HEADER_LIST_BYTES, "a header block", 65_536)
 
 
@@ -129,46 +129,46 @@ async def test_a_header_block_that_inflates_is_refused(tmp_path: Path) -> None:
     name_and_value = b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4000
     inflating = headers(1, RESPONSE + name_and_value + b"\xbe" * 1000)
     expected = over(WireProblem.HEADER_LIST_BYTES, "a header list", 65_536)
-    assert await refused(tmp_path, says(HELLO + inflating), timeout=None) == expected
+    assert await refused(tmp_path, sends(HELLO + inflating), timeout=None) == expected
 
 
 async def test_a_push_is_an_error(tmp_path: Path) -> None:
     """Fault 59: our SETTINGS forbid it."""
-    peer = says(HELLO + frame(PUSH_PROMISE, 4, 1, struct.pack(">I", 2) + RESPONSE))
+    peer = sends(HELLO + frame(PUSH_PROMISE, 4, 1, struct.pack(">I", 2) + RESPONSE))
     expected = ("INTERNAL", WireProblem.PROTOCOL, "PUSH_PROMISE, though push is disabled")
     assert await refused(tmp_path, peer) == expected
 
 
 async def test_a_flood_of_resets_fails_only_its_attempt(tmp_path: Path) -> None:
     """Fault 60: another connection of the same node goes on."""
-    peer = says(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 8)) * 5000)
+    peer = sends(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 8)) * 5000)
     expected = ("CANCELLED", WireProblem.PROTOCOL, "the peer reset the call (CANCEL)")
     assert await refused(tmp_path, peer) == expected
     other = tmp_path / "other"
     other.mkdir()
-    async with connected(other, says(HELLO + answer(1))) as channel:
+    async with connected(other, sends(HELLO + answer(1))) as channel:
         assert await get_info(channel) == INFO
 
 
 async def test_a_huge_length_prefix_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
-    """Fault 50: four gigabytes announced, a few bytes sent."""
-    peer = says(HELLO + headers(1) + data(1, b"\0\xff\xff\xff\xff" + b"x" * 100))
+    """Fault 50: the prefix announces four gigabytes, and a few bytes follow."""
+    peer = sends(HELLO + headers(1) + data(1, b"\0\xff\xff\xff\xff" + b"x" * 100))
     expected = over(WireProblem.MESSAGE_BYTES, "a message of 4294967295 bytes", 4 * 1024 * 1024)
     assert await refused(tmp_path, peer) == expected
 
 
 async def test_millions_of_empty_versions_are_over_the_limit_of_a_message(tmp_path: Path) -> None:
-    """Fault 51: ten megabytes that would become hundreds are not decoded."""
+    """Fault 51: ten megabytes that would take hundreds when decoded are not decoded."""
     size = len(PluginInfo(supported_versions=[""]).SerializeToString()) * 5_000_000
-    peer = says(HELLO + headers(1) + data(1, struct.pack(">BI", 0, size) + b"\x22\0" * 1000))
+    peer = sends(HELLO + headers(1) + data(1, struct.pack(">BI", 0, size) + b"\x22\0" * 1000))
     expected = over(WireProblem.MESSAGE_BYTES, f"a message of {size} bytes", 4 * 1024 * 1024)
     assert await refused(tmp_path, peer) == expected
 
 
 async def test_an_endless_response_stops_at_the_limit_of_bytes(tmp_path: Path) -> None:
-    """Fault 64: valid messages of a stream, for ever."""
+    """Fault 64: a stream of valid messages that never ends."""
     body = ListAndWatchResponse(devices=[Device(ID="x" * 1000)])
-    peer = says_for_ever(HELLO + headers(1), data(1, message(body.SerializeToString())))
+    peer = sends_forever(HELLO + headers(1), data(1, message(body.SerializeToString())))
     async with connected(tmp_path, peer, Limits(total_bytes=200_000)) as channel:
         with pytest.raises(GRPCError) as caught:
             await channel.stub(DevicePluginStub).ListAndWatch(Empty())
@@ -179,7 +179,7 @@ async def test_an_endless_response_stops_at_the_limit_of_bytes(tmp_path: Path) -
 
 
 async def test_a_peer_that_sends_one_byte_at_a_time_does_not_extend_the_deadline(tmp_path: Path) -> None:
-    """Fault 63: each byte is progress, and none of it moves the deadline."""
+    """Fault 63: progress does not move the deadline."""
 
     async def peer(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -195,8 +195,8 @@ async def test_a_peer_that_sends_one_byte_at_a_time_does_not_extend_the_deadline
 
 
 async def test_a_window_that_stays_shut_ends_the_call_at_its_deadline(tmp_path: Path) -> None:
-    """Fault 62: SETTINGS with an initial window of zero, after a request that is larger than the first window."""
-    peer = says(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    """Fault 62: the request is larger than the first window, and SETTINGS then set the initial window to zero."""
+    peer = sends(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
     async with connected(tmp_path, peer) as channel:
         with pytest.raises(GRPCError) as caught:
             await channel.stub(ExampleStub).GetExampleInfo(ExampleRequest(request="x" * 100_000), timeout=0.1)
@@ -204,7 +204,7 @@ async def test_a_window_that_stays_shut_ends_the_call_at_its_deadline(tmp_path: 
 
 
 async def test_end_stream_on_empty_data_costs_no_budget(tmp_path: Path) -> None:
-    """Fault 56, the other side: a server that ends each call with an empty frame may do so for ever."""
+    """Fault 56 does not concern a server that ends each call with an empty frame; it may do so without limit."""
 
     async def peer(stream: trio.SocketStream) -> None:
         await stream.receive_some()

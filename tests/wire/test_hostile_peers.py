@@ -1,4 +1,4 @@
-"""Plugins that answer wrongly, or not at all: each ends in one status with one reason, and a connection ends alone."""
+"""Plugins that answer wrongly, or not at all. Each causes one status with one reason, on its own connection only."""
 
 import struct
 from pathlib import Path
@@ -34,8 +34,8 @@ from plugind.tests.wire.hostile import (
     headers,
     message,
     refused,
-    says,
-    says_and_closes,
+    sends,
+    sends_and_closes,
     trailers,
 )
 
@@ -43,7 +43,7 @@ PROTOCOL, CLOSED = WireProblem.PROTOCOL, WireProblem.CLOSED
 
 
 async def silence(stream: trio.SocketStream) -> None:
-    """Hears everything and says nothing."""
+    """Read everything and send nothing."""
     while await stream.receive_some():
         pass
 
@@ -55,7 +55,7 @@ async def test_a_call_to_a_silent_peer_ends_at_its_deadline(tmp_path: Path) -> N
 
 
 async def test_a_peer_that_closes_at_once_is_unavailable(tmp_path: Path) -> None:
-    """Fault 33: the end may be seen in sending or in receiving."""
+    """Fault 33: the close may be noticed while sending or while receiving."""
 
     async def peer(stream: trio.SocketStream) -> None:
         del stream
@@ -67,18 +67,18 @@ async def test_a_peer_that_closes_at_once_is_unavailable(tmp_path: Path) -> None
 async def test_a_peer_that_closes_without_a_byte_is_reported_as_such(tmp_path: Path) -> None:
     """Fault 33."""
     expected = ("UNAVAILABLE", CLOSED, "the peer closed the connection without a byte")
-    assert await refused(tmp_path, says_and_closes()) == expected
+    assert await refused(tmp_path, sends_and_closes()) == expected
 
 
 @pytest.mark.parametrize("said", [HELLO, HELLO + headers(1), HELLO + headers(1) + data(1, message(b""))[:7]])
 async def test_a_peer_that_dies_during_the_call_is_unavailable(tmp_path: Path, said: bytes) -> None:
-    """Fault 34: at whatever point, even after a whole message."""
-    assert await refused(tmp_path, says_and_closes(said)) == ("UNAVAILABLE", CLOSED, "the peer closed the connection")
+    """Fault 34: at any point, even after a whole message."""
+    assert await refused(tmp_path, sends_and_closes(said)) == ("UNAVAILABLE", CLOSED, "the peer closed the connection")
 
 
 async def test_a_peer_that_dies_between_two_calls_fails_only_the_second(tmp_path: Path) -> None:
-    """Faults 35 and 36: what happens to NotifyRegistrationStatus when the connection died meanwhile."""
-    async with connected(tmp_path, says_and_closes(HELLO + answer(1))) as channel:
+    """Faults 35 and 36: the outcome of NotifyRegistrationStatus when the connection was lost in the meantime."""
+    async with connected(tmp_path, sends_and_closes(HELLO + answer(1))) as channel:
         assert await get_info(channel) == INFO
         with pytest.raises(GRPCError) as caught:
             await get_info(channel)
@@ -107,8 +107,8 @@ async def test_a_half_close_is_unavailable(tmp_path: Path) -> None:
     ],
 )
 async def test_a_peer_of_another_protocol_is_reported_as_such(tmp_path: Path, said: bytes, reason: str) -> None:
-    """Faults 66 and 91: HTTP/1 is named in the reason, and what a peer said is shown without its control characters."""
-    assert await refused(tmp_path, says(said)) == ("UNAVAILABLE", WireProblem.NOT_HTTP2, reason)
+    """Faults 66 and 91: the reason names HTTP/1, and shows the peer's bytes without control characters."""
+    assert await refused(tmp_path, sends(said)) == ("UNAVAILABLE", WireProblem.NOT_HTTP2, reason)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_bad_response_headers_have_their_status(
     tmp_path: Path, response: bytes, status: str, reason: str
 ) -> None:
     """Fault 67: gRPC's own mapping of HTTP statuses, and the check of the content type."""
-    assert await refused(tmp_path, says(HELLO + headers(1, response))) == (status, PROTOCOL, reason)
+    assert await refused(tmp_path, sends(HELLO + headers(1, response))) == (status, PROTOCOL, reason)
 
 
 @pytest.mark.parametrize(
@@ -161,21 +161,21 @@ async def test_bad_response_headers_have_their_status(
 )
 async def test_a_bad_grpc_status_is_unknown(tmp_path: Path, block: bytes, reason: str) -> None:
     """Fault 67."""
-    peer = says(HELLO + headers(1) + data(1, message(b"")) + trailers(1, block))
+    peer = sends(HELLO + headers(1) + data(1, message(b"")) + trailers(1, block))
     assert await refused(tmp_path, peer) == ("UNKNOWN", PROTOCOL, reason)
 
 
 async def test_a_compressed_message_is_internal(tmp_path: Path) -> None:
-    """Fault 68: nothing was negotiated."""
-    peer = says(HELLO + headers(1) + data(1, message(b"x", compressed=1)) + trailers(1))
+    """Fault 68: no compression was negotiated."""
+    peer = sends(HELLO + headers(1) + data(1, message(b"x", compressed=1)) + trailers(1))
     expected = ("INTERNAL", PROTOCOL, "the peer sent a compressed message, though no compression was agreed on")
     assert await refused(tmp_path, peer) == expected
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 9])
 async def test_a_truncated_message_is_internal(tmp_path: Path, cut: int) -> None:
-    """Fault 69: the trailers say all is well, and the message is not whole."""
-    peer = says(HELLO + headers(1) + data(1, message(b"12345")[:cut]) + trailers(1))
+    """Fault 69: the trailers report success, but the message is incomplete."""
+    peer = sends(HELLO + headers(1) + data(1, message(b"12345")[:cut]) + trailers(1))
     assert await refused(tmp_path, peer) == ("INTERNAL", PROTOCOL, "the response ended in the middle of a message")
 
 
@@ -183,7 +183,7 @@ async def test_two_messages_to_a_unary_call_are_internal(tmp_path: Path) -> None
     """Fault 70: in one frame or in two."""
     for bodies in (data(1, message(b"") * 2), data(1, message(b"")) * 2):
         expected = ("INTERNAL", PROTOCOL, "the peer sent more than one message to a call that takes one")
-        assert await refused(tmp_path, says(HELLO + headers(1) + bodies + trailers(1))) == expected
+        assert await refused(tmp_path, sends(HELLO + headers(1) + bodies + trailers(1))) == expected
         await trio.Path(tmp_path / "peer.sock").unlink()
 
 
@@ -192,26 +192,26 @@ _NOTHING_BUT_OK = fields((":status", "200"), ("content-type", "application/grpc"
 
 @pytest.mark.parametrize("said", [headers(1) + trailers(1), trailers(1, _NOTHING_BUT_OK)])
 async def test_success_without_a_message_is_internal(tmp_path: Path, said: bytes) -> None:
-    """Fault 70, the other way: with headers and trailers, or with trailers alone."""
+    """Fault 70 in reverse: with headers and trailers, or with trailers only."""
     expected = ("INTERNAL", PROTOCOL, "the response has no message")
-    assert await refused(tmp_path, says(HELLO + said)) == expected
+    assert await refused(tmp_path, sends(HELLO + said)) == expected
 
 
 async def test_the_plugin_reports_an_unimplemented_method(tmp_path: Path) -> None:
-    """Fault 71: the status is the plugin's own, so there is no cause of ours."""
+    """Fault 71: the status is the plugin's own, so the error has no cause."""
     only = fields(
         (":status", "200"),
         ("content-type", "application/grpc"),
         ("grpc-status", "12"),
         ("grpc-message", "unknown%20service"),
     )
-    assert await refused(tmp_path, says(HELLO + trailers(1, only))) == ("UNIMPLEMENTED", None, "unknown service")
+    assert await refused(tmp_path, sends(HELLO + trailers(1, only))) == ("UNIMPLEMENTED", None, "unknown service")
 
 
 @pytest.mark.parametrize("body", [b"\x0a\x02\xff\xfe", b"\xff\xff\xff", b"\x0a\x7f"])
 async def test_a_message_that_cannot_be_decoded_is_internal(tmp_path: Path, body: bytes) -> None:
-    """Fault 72: bad UTF-8, and what is no protobuf."""
-    status, problem, reason = await refused(tmp_path, says(HELLO + answer(1, body)))
+    """Fault 72: invalid UTF-8, and bytes that are not protobuf."""
+    status, problem, reason = await refused(tmp_path, sends(HELLO + answer(1, body)))
     assert (status, problem) == ("INTERNAL", None)
     assert (reason or "").startswith("the response is no valid PluginInfo: ")
 
@@ -230,26 +230,26 @@ async def test_a_message_that_cannot_be_decoded_is_internal(tmp_path: Path, body
 )
 async def test_a_reset_has_the_status_of_its_code(tmp_path: Path, code: ErrorCode, status: str) -> None:
     """Fault 60: gRPC's own mapping."""
-    peer = says(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", code)))
+    peer = sends(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", code)))
     assert await refused(tmp_path, peer) == (status, PROTOCOL, f"the peer reset the call ({code.name})")
 
 
 async def test_a_reset_with_an_undefined_code_is_unknown(tmp_path: Path) -> None:
     """Fault 60."""
-    peer = says(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 0xDEADBEEF)))
+    peer = sends(HELLO + frame(RST_STREAM, 0, 1, struct.pack(">I", 0xDEADBEEF)))
     assert await refused(tmp_path, peer) == ("UNKNOWN", PROTOCOL, "the peer reset the call (error code 0xdeadbeef)")
 
 
 async def test_a_goaway_below_the_call_is_unavailable_with_its_reason(tmp_path: Path) -> None:
-    """Fault 60: what the peer says is shown, in one line and cut (fault 94)."""
-    peer = says(HELLO + goaway(0, 11, b"too_many\npings" + b"!" * 1000))
+    """Fault 60: the reason shows the peer's debug data on one line, truncated (fault 94)."""
+    peer = sends(HELLO + goaway(0, 11, b"too_many\npings" + b"!" * 1000))
     expected = "the peer is going away (ENHANCE_YOUR_CALM: too_many\\x0apings" + "!" * 186 + "…)"
     assert await refused(tmp_path, peer) == ("UNAVAILABLE", WireProblem.GOING_AWAY, expected)
 
 
 async def test_a_goaway_in_the_middle_lets_the_call_end_and_refuses_the_next(tmp_path: Path) -> None:
     """RFC 9113 section 6.8: calls up to the last stream are answered."""
-    peer = says(HELLO + headers(1) + goaway(1, 0) + data(1, message(INFO.SerializeToString())) + trailers(1))
+    peer = sends(HELLO + headers(1) + goaway(1, 0) + data(1, message(INFO.SerializeToString())) + trailers(1))
     async with connected(tmp_path, peer) as channel:
         assert await get_info(channel) == INFO
         with pytest.raises(GRPCError) as caught:
@@ -310,9 +310,9 @@ BROKEN_RULES = {
 
 @pytest.mark.parametrize("rule", BROKEN_RULES)
 async def test_a_broken_rule_of_http2_is_internal(tmp_path: Path, rule: str) -> None:
-    """Fault 65: whatever a peer breaks, the call ends at once with a reason and no call of ours hangs."""
+    """Fault 65: whatever rule a peer breaks, the call ends at once with a reason, and no call hangs."""
     said, problem = BROKEN_RULES[rule]
-    status, found, reason = await refused(tmp_path, says(HELLO + said), timeout=None)
+    status, found, reason = await refused(tmp_path, sends(HELLO + said), timeout=None)
     assert (status, found) == ("INTERNAL", problem)
     assert reason
 
@@ -338,13 +338,13 @@ async def test_the_peer_gets_the_reason_why_its_connection_ends(tmp_path: Path) 
 
 
 async def test_continuation_padding_and_priority_are_understood(tmp_path: Path) -> None:
-    """RFC 9113 sections 6.1, 6.2 and 6.10: rare forms that are valid."""
+    """RFC 9113 sections 6.1, 6.2 and 6.10: these forms are rare but valid."""
     prioritised = frame(HEADERS, 0x2C, 1, b"\x03" + bytes(5) + RESPONSE + bytes(3))
     body = message(INFO.SerializeToString())
     padded = frame(DATA, PADDED, 1, bytes((200,)) + body[:3] + bytes(200)) + frame(DATA, PADDED, 1, b"\0" + body[3:])
     last = fields(("grpc-status", "0"))
     said = HELLO + prioritised + padded + frame(HEADERS, 1, 1, last[:2]) + frame(CONTINUATION, 4, 1, last[2:])
-    async with connected(tmp_path, says(said)) as channel:
+    async with connected(tmp_path, sends(said)) as channel:
         assert await get_info(channel) == INFO
 
 
@@ -353,5 +353,5 @@ async def test_headers_in_many_pieces_are_one_block(tmp_path: Path) -> None:
     pieces = [RESPONSE[at : at + 1] for at in range(len(RESPONSE))][:16]
     pieces[-1] += RESPONSE[16:]
     said = continued(1, pieces) + data(1, message(INFO.SerializeToString())) + trailers(1)
-    async with connected(tmp_path, says(HELLO + said)) as channel:
+    async with connected(tmp_path, sends(HELLO + said)) as channel:
         assert await get_info(channel) == INFO

@@ -1,4 +1,4 @@
-"""Both halves of our wire against nghttp2's tools, an implementation of HTTP/2 that knows nothing of gRPC."""
+"""Both halves of our wire against nghttp2's tools, an implementation of HTTP/2 without gRPC."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OK = "--trailer=grpc-status: 0"
 GRPC = ["-H", ":method: POST", "-H", "te: trailers", "-H", "content-type: application/grpc"]
 
 
-# Our client and nghttpd: a file with a framed message, a content type by its name, and a trailer make a gRPC server.
+# Our client and nghttpd. A file that holds a framed message, its content type and a trailer make it a gRPC server.
 
 
 @asynccontextmanager
 async def files(directory: Path, *options: str, **content: bytes) -> AsyncIterator[tuple[Nghttpd, Channel]]:
-    """An nghttpd with these files, of which ``name_grpc`` becomes ``name.grpc``, and a channel to it."""
+    """Run nghttpd with these files (``name_grpc`` becomes ``name.grpc``), and a channel to it."""
     (directory / "files").mkdir()
     for name, data in content.items():
         (directory / "files" / name.replace("_", ".")).write_bytes(data)
@@ -44,7 +44,7 @@ def unary(channel: Channel, path: str) -> UnaryUnaryMethod[BytesValue, BytesValu
 
 
 async def failure(channel: Channel, path: str, request: bytes = b"") -> tuple[Status, str | None, WireProblem]:
-    """The status of a call that fails, what it says, and the rule that was broken."""
+    """Make a call that must fail; return its status, its message and the problem."""
     with pytest.raises(GRPCError) as caught:
         await unary(channel, path)(BytesValue(value=request))
     cause = caught.value.__cause__
@@ -54,18 +54,18 @@ async def failure(channel: Channel, path: str, request: bytes = b"") -> tuple[St
 
 @pytest.mark.parametrize("options", [[], ["-b255"], ["-w20", "-W24"], ["-p/65535.grpc=/1.grpc"]])
 async def test_messages_of_every_size_go_both_ways(tmp_path: Path, options: list[str]) -> None:
-    """With frames padded, with windows widened by the server, and with a push to whom it is not disabled."""
+    """With padded frames, with windows that the server enlarges, and with a push for clients that allow it."""
     content = {f"{size}_grpc": message(b"m" * size) for size in SIZES}
     async with files(tmp_path, OK, *options, **content) as (server, channel):
         for size in SIZES:
             reply = await unary(channel, f"/{size}.grpc")(BytesValue(value=b"u" * size))
             assert reply.value == b"m" * size
-        assert "PUSH_PROMISE" not in server.said()
-        assert "GOAWAY" not in server.said()
-        assert "RST_STREAM" not in server.said()
+        assert "PUSH_PROMISE" not in server.logged()
+        assert "GOAWAY" not in server.logged()
+        assert "RST_STREAM" not in server.logged()
 
 
-async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn(tmp_path: Path) -> None:
+async def test_calls_over_the_limit_of_the_server_wait_for_their_turn(tmp_path: Path) -> None:
     seen: list[bytes] = []
     async with files(tmp_path, OK, "-m5", a_grpc=message(b"a" * 20_000)) as (server, channel):
         await unary(channel, "/a.grpc")(BytesValue())
@@ -76,19 +76,19 @@ async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn(tmp_
         async with trio.open_nursery() as nursery:
             for _ in range(60):
                 nursery.start_soon(call)
-        assert "RST_STREAM" not in server.said()
+        assert "RST_STREAM" not in server.logged()
     assert seen == [b"a" * 20_000] * 60
 
 
 async def test_an_answer_that_is_reset_before_its_trailers_is_not_a_success(tmp_path: Path) -> None:
-    """An early answer, which nghttpd resets with NO_ERROR and without its trailers."""
+    """nghttpd resets an early answer with NO_ERROR, and sends no trailers."""
     async with files(tmp_path, OK, "--early-response", a_grpc=message(b"early")) as (_, channel):
         ended = [await failure(channel, "/a.grpc", b"u" * 2_000_000) for _ in range(3)]
     assert ended == [(Status.INTERNAL, "the peer reset the call (NO_ERROR)", WireProblem.PROTOCOL)] * 3
 
 
 async def test_an_answer_that_is_not_grpc_has_a_status_of_its_own(tmp_path: Path) -> None:
-    """Fault 67, and the connection goes on."""
+    """Fault 67; the connection stays usable."""
     async with files(tmp_path, OK, a_grpc=message(b"x"), page=b"<html>", cut_grpc=message(b"cut")[:-1]) as (_, channel):
         ended = [await failure(channel, path) for path in ("/none", "/page", "/cut.grpc")]
         assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"x"
@@ -107,19 +107,19 @@ async def test_an_answer_without_trailers_is_not_a_success(tmp_path: Path) -> No
 
 
 async def test_the_reason_of_a_goaway_is_reported(tmp_path: Path) -> None:
-    """A broken frame, put in from here, makes nghttpd say GOAWAY and close."""
+    """The test injects a broken frame, upon which nghttpd sends GOAWAY and closes."""
     async with files(tmp_path, OK, a_grpc=message(b"x")) as (server, channel):
         await unary(channel, "/a.grpc")(BytesValue())
         channel.connection.outgoing += frame(8, bytes(4))
         status, said, _ = await failure(channel, "/a.grpc")
-        assert "send GOAWAY" in server.said()
+        assert "send GOAWAY" in server.logged()
     assert status is Status.UNAVAILABLE
     assert said is not None
     assert "PROTOCOL_ERROR" in said
 
 
 async def test_a_server_that_is_killed_in_the_middle_of_a_stream_is_unavailable(tmp_path: Path) -> None:
-    """Fault 34: more messages than the windows hold, so that the end cannot be there already."""
+    """Fault 34: the stream has more messages than the windows hold, so its end cannot have arrived before the kill."""
     async with files(tmp_path, OK, a_grpc=message(b"x" * 50_000) * 80) as (server, channel):
         method = channel.stub(lambda c: UnaryStreamMethod(c, "/a.grpc", Int32Value, BytesValue))
         stream = method.open()
@@ -142,7 +142,7 @@ async def still_serves(server: Served) -> None:
 
 
 def received(out: str, field: str) -> list[str]:
-    """The values of one header field in the order in which nghttp got them."""
+    """Return the values of one header field in the order in which nghttp received them."""
     return re.findall(rf"recv \(stream_id=\d+\) {field}: (.*)", out)
 
 
@@ -162,7 +162,7 @@ def received(out: str, field: str) -> list[str]:
     ],
 )
 async def test_every_way_to_send_a_request_gets_its_answer(tmp_path: Path, options: list[str]) -> None:
-    """Ten calls at once with 70,000 bytes each, there and back."""
+    """Ten calls at once with 70,000 bytes each, in both directions."""
     (tmp_path / "body").write_bytes(message(b"b" * 70_000))
     async with served(tmp_path / "s") as server, tcp_to(server.path) as port:
         url = f"http://127.0.0.1:{port}/test.Echo/unary"
@@ -189,7 +189,7 @@ async def test_an_upgrade_from_http1_is_refused_without_effect_on_others(tmp_pat
 
 
 async def load(server: Served, directory: Path, *options: str) -> dict[str, int]:
-    """Let h2load make calls; how many ended how."""
+    """Make calls with h2load; return how many ended in each way."""
     (directory / "body").write_bytes(message(b"b" * 100))
     url = "http://localhost/test.Echo/unary"
     done = await run_tool("h2load", *options, "-d", str(directory / "body"), *GRPC, f"-Bunix:{server.path}", url)
@@ -198,7 +198,7 @@ async def load(server: Served, directory: Path, *options: str) -> dict[str, int]
 
 
 async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> None:
-    """More at once on each connection than the server takes: h2load keeps to what SETTINGS say."""
+    """On each connection there are more calls than the server allows at once; h2load respects the SETTINGS."""
     async with served(tmp_path / "s") as server:
         ended = await load(server, tmp_path, "-n800", "-c8", "-m150")
         assert ended == {
@@ -208,7 +208,7 @@ async def test_many_calls_on_many_connections_all_succeed(tmp_path: Path) -> Non
         assert {ending.reason for ending in server.reports.endings} == {EndReason.PEER_CLOSED}
 
 
-async def test_many_clients_that_speak_http1_are_turned_away(tmp_path: Path) -> None:
+async def test_many_clients_that_use_http1_are_refused(tmp_path: Path) -> None:
     """Fault 66, from the server's side."""
     async with served(tmp_path / "s") as server:
         ended = await load(server, tmp_path, "--h1", "-n40", "-c20")

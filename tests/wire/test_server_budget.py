@@ -1,4 +1,4 @@
-"""The frame budget alone, fed with bytes and with times."""
+"""The frame budget as a unit, with bytes and times as its input."""
 
 from __future__ import annotations
 

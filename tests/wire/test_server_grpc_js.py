@@ -17,7 +17,7 @@ SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Node]:
-    """One process for all tests, since node takes longer to start than most calls take to end."""
+    """Share one process between all tests, since node takes longer to start than most calls take to end."""
     with node("client.js") as started:
         yield started
 
@@ -43,7 +43,7 @@ async def test_many_calls_at_once_share_one_connection(client: Node, tmp_path: P
     """There are more calls than the limit of streams; the client queues what SETTINGS do not allow."""
     async with served(tmp_path / "s") as server:
         assert await client.result("many", server.path, 300) == list(range(300))
-        # All from one process, and no second connection has ended.
+        # All calls came from one process, and no second connection has ended.
         assert len(server.reports.endings) <= 1
 
 
@@ -88,7 +88,7 @@ async def test_an_unknown_method_is_unimplemented(client: Node, tmp_path: Path) 
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(client: Node, tmp_path: Path) -> None:
-    """Fault 50: the prefix alone decides."""
+    """Fault 50: the prefix is enough to refuse the message."""
     async with served(tmp_path / "s", ServerLimits(max_message=1000)) as server:
         refused = "a message of 200004 bytes is over the limit of 1000"
         assert await client.result("large", server.path, 200000) == [8, refused, 900]
@@ -100,11 +100,11 @@ async def test_a_server_that_stops_lets_calls_in_progress_end_and_refuses_new_on
     """GOAWAY arrives between the messages of a stream."""
     async with served(tmp_path / "s") as server:
         client.order(["stopping", server.path])
-        assert await client.said() == {"begun": True}
+        assert await client.answer() == {"begun": True}
         server.stopping.set()
         client.order("go on")
         unavailable = 14
-        assert await client.said() == {"result": [0, [1, 70000], unavailable]}
+        assert await client.answer() == {"result": [0, [1, 70000], unavailable]}
         await ended(server)
     assert server.reports.endings == [Ending(EndReason.STOPPED)]
 

@@ -155,7 +155,7 @@ async def test_an_unknown_method_is_unimplemented(tmp_path: Path) -> None:
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    """Fault 50: the prefix alone decides."""
+    """Fault 50: the prefix is enough to refuse the message."""
 
     def work(channel: grpc.Channel) -> tuple[tuple[grpc.StatusCode, str], int]:
         size = unary(channel, "size", Int32Value)

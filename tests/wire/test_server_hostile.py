@@ -1,4 +1,4 @@
-"""Hostile and broken clients, played byte for byte: each ends its own connection, with a typed ending."""
+"""Hostile and broken clients, simulated byte by byte. Each ends only its own connection, with a typed ending."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_flood_of_frames_ends_only_its_own_connection(
 async def test_a_message_in_thousands_of_tiny_pieces_ends_its_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Fault 56, with one byte in each frame: neither the size of the message nor its time is over a limit."""
+    """Fault 56 with one byte in each frame: neither the size nor the duration of the message exceeds a limit."""
     async with in_memory() as server:
         await server.client.hello()
         stream_id = server.client.open_call("unary", end=False)
@@ -77,7 +77,7 @@ async def test_a_message_in_thousands_of_tiny_pieces_ends_its_connection(
 
 
 async def test_many_tiny_messages_and_a_few_in_pieces_are_not_a_flood(autojump_clock: trio.testing.MockClock) -> None:
-    """Some clients send each in a frame of its own, others its prefix in one frame and the rest in another."""
+    """Some clients send each message in one frame, others send its prefix in a separate frame."""
     count = 3000
     async with in_memory() as server:
         await server.client.hello()
@@ -94,7 +94,7 @@ async def test_many_tiny_messages_and_a_few_in_pieces_are_not_a_flood(autojump_c
 
 
 async def test_calls_that_are_reset_at_once_end_the_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 60, a rapid reset: each call costs a handler, so resets have a budget although every frame is valid."""
+    """Fault 60 (rapid reset): each call starts a handler, so resets have a budget although every frame is valid."""
     async with in_memory() as server:
         await server.client.hello()
         # The server closes before all of them have arrived.
@@ -120,7 +120,7 @@ async def test_bytes_that_are_not_http2_end_as_a_protocol_error(
 async def test_a_frame_that_announces_megabytes_is_refused_at_its_header(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Fault 50: no byte of its content was sent, and the server waits for none."""
+    """Fault 50: the client sends no byte of the content, and the server does not wait for it."""
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01")
         assert await server.ending() == Ending(EndReason.PROTOCOL, "a frame announces 16777215 bytes, more than 16384")
@@ -136,7 +136,7 @@ async def test_a_header_list_over_the_limit_ends_the_connection(autojump_clock: 
 
 
 async def test_a_bomb_of_indexed_headers_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 61: one kilobyte would unpack to megabytes."""
+    """Fault 61: one kilobyte would expand to megabytes."""
     entry = b"\x40\x01a" + b"\x7f\x81\x1e" + b"b" * 4000
     async with in_memory() as server:
         await server.client.stream.send_all(HELLO + frame(1, entry + b"\xbe" * 1000, flags=4, stream=1))
@@ -168,7 +168,7 @@ async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: 
 
 
 async def test_one_byte_a_second_does_not_stretch_a_request(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 63: the message has 30 s in total; the connection goes on."""
+    """Fault 63: the message has 30 s in total; the connection stays open."""
     async with in_memory() as server:
         await server.client.hello()
         began = trio.current_time()
@@ -226,7 +226,7 @@ async def test_a_window_that_stays_closed_ends_the_call_at_the_send_timeout(
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
-    """Fault 62 below HTTP/2: its socket is full."""
+    """Fault 62 below HTTP/2: the client's socket is full."""
     async with served(tmp_path / "s", ServerLimits(write_timeout=0.2)) as server:
         stream = await trio.open_unix_socket(server.path)
         async with stream:
@@ -470,7 +470,7 @@ async def test_a_hostile_client_does_not_disturb_another(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_clock: trio.testing.MockClock) -> None:
-    """Whatever bytes arrive, the connection ends by itself with an Ending, and raises nothing."""
+    """Whatever bytes arrive, the connection ends by itself with an Ending, and no exception escapes."""
     chance = random.Random(seed)
     for _ in range(40):
         script = _script(chance)
@@ -486,7 +486,7 @@ async def test_mutated_conversations_end_in_typed_endings(seed: int, autojump_cl
 
 
 def _script(chance: random.Random) -> bytearray:
-    """A valid conversation of a few calls, as bytes."""
+    """Return a valid conversation of a few calls, as bytes."""
     client = ByteClient.__new__(ByteClient)
     client.h2 = h2.connection.H2Connection()
     client.h2.initiate_connection()

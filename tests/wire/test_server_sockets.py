@@ -1,4 +1,4 @@
-"""The server on a real socket: when the path goes, who is served, and who calls."""
+"""The server on a real socket: removal of the path, limits of connections, credentials of clients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_stopping_refuses_new_connections_and_removes_the_path_while_calls
             assert names(tmp_path) == []
             client.h2.reset_stream(stream_id)
             await client.flush()
-            # The nursery ends by itself, since the last call is gone.
+            # The nursery ends by itself, since the last call has ended.
     assert echo.cancelled.is_set()
     await trio.aclose_forcefully(client.stream)
 
@@ -82,7 +82,7 @@ async def test_connections_over_the_limit_are_closed_at_once(tmp_path: Path) -> 
 
 
 async def test_a_handler_sees_the_credentials_of_the_process_that_calls(tmp_path: Path) -> None:
-    """The server knows the credentials of its client."""
+    """A handler can check the uid and the process of the client."""
     async with served(tmp_path / "s") as server:
         client = ByteClient(await trio.open_unix_socket(server.path))
         await client.hello()

@@ -1,4 +1,4 @@
-"""A transport reads its socket before it waits for it, and loses no wake and no close between the two."""
+"""A transport reads its socket before it waits, and loses no wake-up and no close in between."""
 
 import socket
 import types
@@ -57,7 +57,7 @@ async def test_bytes_that_come_during_the_wait_are_read_each_time(pair: tuple[So
 
 
 async def test_a_wake_before_the_wait_ends_it(pair: tuple[SocketTransport, socket.socket]) -> None:
-    """A leader that is about to wait for bytes only must hear that there is something to send."""
+    """Otherwise a leader that is about to wait for bytes would miss that there is something to send."""
     transport, theirs = pair
     with trio.fail_after(5):
         assert await meanwhile(transport.receive(unsent=False), transport.wake) is None

@@ -1,5 +1,5 @@
 'use strict'
-// Calls of Echo by @grpc/grpc-js: takes `[SCENARIO, SOCKET, ...ARGUMENTS]` in a line, answers with what came of it.
+// Calls Echo with @grpc/grpc-js. Reads lines of `[SCENARIO, SOCKET, ...ARGUMENTS]` and answers each with its result.
 
 const http2 = require('node:http2')
 const net = require('node:net')
@@ -11,7 +11,7 @@ const soon = () => ({ deadline: Date.now() + 20000 })
 const open = (socket) => new Echo(`unix:${socket}`, grpc.credentials.createInsecure(), {
   'grpc.max_receive_message_length': LARGE,
   'grpc.max_send_message_length': LARGE,
-  // Else channels to one address share a connection, and a test would inherit that of another.
+  // Otherwise channels to one address share a connection, and a test would use that of another test.
   'grpc.use_local_subchannel_pool': 1,
   'grpc.enable_retries': 0,
 })
@@ -96,7 +96,7 @@ const scenarios = {
   async cancel(client) {
     const call = client.hang(bytes(0), new grpc.Metadata(), soon(), () => {})
     const ended = new Promise((resolve) => call.on('status', ({ code }) => resolve(code)))
-    // One after another on one connection, so that the first is there before it is cancelled.
+    // The server reads one connection in order, so the first call has arrived before it is cancelled.
     const before = await unary(client, 'unary', bytes(1))
     call.cancel()
     const code = await ended
@@ -108,7 +108,7 @@ const scenarios = {
     const next = await unary(client, 'size', bytes(900))
     return [refused.code, refused.details, next.reply.value]
   },
-  // A call that was begun before the server stops goes on to its end, and the next finds nobody.
+  // A call that began before the server stops runs to its end, and the next one finds no listener.
   async stopping(client) {
     const both = client.both(new grpc.Metadata(), soon())
     const ended = streamed(both, (value) => { if (value.length === 1) say({ begun: true }) })
@@ -122,7 +122,7 @@ const scenarios = {
   },
 }
 
-// Node's own HTTP/2 client, for requests that are no gRPC: what HTTP says to each, and to a call after them.
+// Sends requests that are not gRPC with Node's own HTTP/2 client; returns each HTTP status, and whether a PING works.
 const http = async (socket, requests) => {
   const session = http2.connect('http://localhost', { createConnection: () => net.connect(socket) })
   const ask = (headers) => new Promise((resolve, reject) => {

@@ -12,7 +12,7 @@ const { Echo } = grpc.loadPackageDefinition(loader.loadSync(path.join(__dirname,
 
 const say = (line) => fs.writeSync(1, JSON.stringify(line) + '\n')
 
-// Ends with its standard input, so that nothing outlives the tests.
+// The process ends with its standard input, so that it does not outlive the tests.
 const orders = (take) => {
   readline.createInterface({ input: process.stdin }).on('line', (line) => take(JSON.parse(line)))
   process.stdin.on('end', () => process.exit(0))

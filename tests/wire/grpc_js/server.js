@@ -1,5 +1,5 @@
 'use strict'
-// The Echo service on @grpc/grpc-js: `node server.js SOCKET`. It says when it listens and what becomes of held calls.
+// The Echo service on @grpc/grpc-js: `node server.js SOCKET`. It reports when it listens and when calls are cancelled.
 
 const { Echo, grpc, orders, say, text } = require('./echo.js')
 
@@ -52,7 +52,7 @@ server.addService(Echo.service, {
     call.on('cancelled', () => say({ cancelled: 'hang' }))
   },
   held(call) {
-    // Node tells of every end as of a cancellation.
+    // @grpc/grpc-js emits 'cancelled' at every end of a call.
     call.on('cancelled', () => { if (held.includes(call)) say({ cancelled: 'held' }) })
     held.push(call)
     call.write({ value: call.request.value })
