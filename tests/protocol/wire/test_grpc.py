@@ -114,7 +114,7 @@ def test_messages_that_are_not_read_stop_the_peer() -> None:
 
 
 def test_a_peer_can_send_for_ever_while_messages_are_read() -> None:
-    """Flow control of a stream that lives for hours: a peer that respects its windows is never blocked for ever."""
+    """Flow control of a stream that runs for hours: a peer that respects its windows is always given room again."""
     limits = Limits(stream_window=65_535, connection_window=65_535)
     connection, call = begun(unary=False, limits=limits)
     windows = {0: 65_535, 1: 65_535}
@@ -176,7 +176,7 @@ def test_each_period_fills_the_budgets_of_frames() -> None:
 
 
 def test_a_peer_that_never_reads_answers_to_its_pings_loses_its_connection() -> None:
-    """Fault 65: within every budget, the unsent bytes would grow for days."""
+    """Fault 65: otherwise the unsent answers would grow for days, within every budget."""
     connection = ClientConnection()
     connection.receive(HELLO)
     rounds = 0

@@ -1,4 +1,4 @@
-"""The bytes of a server, and the one outcome of its call: the rules of gRPC without a socket."""
+"""The rules of gRPC without a socket: the bytes of a server determine the outcome of its call."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def outcome_of(call: ClientCall) -> tuple[Status, str] | None:
 
 
 def only(*pairs: tuple[str, str]) -> bytes:
-    """A response that is one header block: trailers-only."""
+    """Return a trailers-only response: a single header block."""
     return headers(1, fields(*pairs), end=True)
 
 
 def ended(*pairs: tuple[str, str], body: bytes = message(b"x")) -> bytes:
-    """A response with one message, and these trailers."""
+    """Return a response with one message and these trailers."""
     return headers(1) + data(1, body) + trailers(1, fields(*pairs))
 
 
@@ -62,9 +62,9 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
     [
         pytest.param(answer(1), OK, id="a good answer"),
         pytest.param(ended(("grpc-status", "0")), OK, id="a good answer of three frames"),
-        pytest.param(ended(("grpc-status", "0"), ("grpc-message", "fine")), OK, id="words beside an OK"),
+        pytest.param(ended(("grpc-status", "0"), ("grpc-message", "fine")), OK, id="OK with a message"),
         pytest.param(ended(("grpc-status", "5"), ("grpc-message", "no%20")), (Status.NOT_FOUND, "no "), id="an error"),
-        pytest.param(ended(("grpc-status", "16")), (Status.UNAUTHENTICATED, ""), id="an error without words"),
+        pytest.param(ended(("grpc-status", "16")), (Status.UNAUTHENTICATED, ""), id="an error without a message"),
         pytest.param(
             ended(("grpc-status", "17")), (Status.UNKNOWN, "grpc-status is 17"), id="an undefined status"
         ),
@@ -78,25 +78,25 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
         pytest.param(
             only(OK_STATUS, GRPC, ("grpc-status", "0")),
             (Status.INTERNAL, "the response has no message"),
-            id="trailers only, and all well without a message",
+            id="trailers only, OK but no response message",
         ),
         pytest.param(
             only((":status", "404"), ("grpc-status", "0")),
             (Status.INTERNAL, "the response has no message"),
-            id="all well beside an error of HTTP",
+            id="OK with an HTTP error",
         ),
         pytest.param(
-            ended(("grpc-status", "")), (Status.UNKNOWN, "grpc-status is "), id="a status of nothing"
+            ended(("grpc-status", "")), (Status.UNKNOWN, "grpc-status is "), id="an empty status"
         ),
         pytest.param(only(OK_STATUS, GRPC), NO_STATUS, id="trailers only, without a status"),
-        pytest.param(only(OK_STATUS, ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="trailers only, of no type"),
+        pytest.param(only(OK_STATUS, ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="trailers only, no content type"),
         pytest.param(
-            only((":status", "404"), ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="an error beside one of HTTP"
+            only((":status", "404"), ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="an error with an HTTP error"
         ),
         pytest.param(
             only(OK_STATUS),
             (Status.UNKNOWN, "the peer answered with no content-type, not application/grpc"),
-            id="nothing of gRPC",
+            id="not gRPC",
         ),
         pytest.param(
             headers(1, fields(OK_STATUS, ("content-type", "text/html"))),
@@ -109,12 +109,12 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
             id="JSON",
         ),
         pytest.param(
-            headers(1) + trailers(1), (Status.INTERNAL, "the response has no message"), id="no message to a call of one"
+            headers(1) + trailers(1), (Status.INTERNAL, "the response has no message"), id="no message for a unary call"
         ),
         pytest.param(
             headers(1) + data(1, message(b"x") * 2),
             (Status.INTERNAL, "the peer sent more than one message to a call that takes one"),
-            id="two messages to a call of one",
+            id="two messages for a unary call",
         ),
         pytest.param(
             headers(1) + data(1, message(b"x") + message(b"y")[:3]) + trailers(1),
@@ -148,7 +148,7 @@ def test_a_unary_call_has_the_outcome_that_its_frames_imply(said: bytes, outcome
     connection, call = called(said)
     assert outcome_of(call) == outcome
     assert connection.failure is None
-    assert not connection.sender.streams, "a call that is over is no stream any more"
+    assert not connection.sender.streams, "a call that is over no longer has a stream"
 
 
 @pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8", "application/grpc"])
@@ -212,7 +212,7 @@ def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) 
 
 
 def test_every_limit_exhausts_a_resource() -> None:
-    """Each is a field of ``Limits`` that the reason names."""
+    """Each limit is a field of ``Limits``, and the reason names it."""
     limits = [problem for problem in WireProblem if problem.is_limit]
     assert len(limits) == 13
     for problem in limits:
@@ -241,14 +241,14 @@ def test_a_stream_without_a_message_can_end_ok() -> None:
 
 
 def test_a_stream_can_end_ok_in_its_headers() -> None:
-    """Trailers-only, with a message that an OK does not need."""
+    """The response is trailers-only; its grpc-message has no effect on an OK."""
     _, call = called(only(OK_STATUS, GRPC, ("grpc-status", "0"), ("grpc-message", "fine")), unary=False)
     assert call.outcome is SUCCESS
     assert call.trailers is not None
     assert call.trailers is call.head
 
 
-def test_a_piece_that_looks_like_a_whole_message_is_still_a_piece() -> None:
+def test_a_piece_that_looks_like_a_whole_message_is_treated_as_a_piece() -> None:
     inner = message(b"x")
     connection, call = called(headers(1), unary=False)
     whole = message(b"ab" + inner)
@@ -258,7 +258,7 @@ def test_a_piece_that_looks_like_a_whole_message_is_still_a_piece() -> None:
 
 
 def test_the_length_of_a_message_in_pieces_is_read_in_full() -> None:
-    """Fault 50: 16 MiB announced, four bytes at first."""
+    """Fault 50: the prefix announces 16 MiB, and its last byte arrives after the others."""
     connection, call = called(headers(1), unary=False)
     connection.receive(data(1, b"\0\1\0\0") + data(1, b"\0"))
     assert outcome_of(call) == (
@@ -328,11 +328,11 @@ def test_there_is_room_to_send_while_both_windows_are_open() -> None:
         side.send_window = window
     call.local_open = False
     connection.sender.send_window = 0
-    assert call.can_send(), "there is no sense in waiting for room"
+    assert call.can_send(), "a call that can no longer send must not wait for room"
 
 
-def test_messages_of_lengths_around_the_limit_are_handled_alike_whole_and_in_pieces() -> None:
-    """Fault 50: an unfinished message is held to the limit by its first five bytes."""
+def test_lengths_around_the_limit_are_handled_the_same_for_whole_messages_and_for_pieces() -> None:
+    """Fault 50: the first five bytes of an unfinished message are enough to check its length."""
     limits = Limits(message_bytes=10)
     for size in (0, 9, 10, 11):
         for cut in (0, 1, 5, 6):
@@ -350,7 +350,7 @@ def test_messages_of_lengths_around_the_limit_are_handled_alike_whole_and_in_pie
 
 
 def test_messages_beyond_the_window_are_credited_when_they_are_taken() -> None:
-    """Fault 65: messages beyond the window are credited when they are read, and once."""
+    """Fault 65: each of them is credited exactly once."""
     limits = Limits(stream_window=65_535, connection_window=1 << 20)
     connection, call = called(headers(1), unary=False, limits=limits)
     one = message(b"x" * 16_000)
@@ -423,7 +423,7 @@ def test_any_shape_of_a_response_has_one_well_formed_outcome(pieces: list[bytes]
 
 
 def test_the_cache_of_request_heads_is_bounded() -> None:
-    """Fault 65: a plugin whose methods have ever new names."""
+    """Fault 65: the methods that are called may have new names each time."""
     first = request_head("/a.B/C", "localhost")
     assert request_head("/a.B/C", "localhost") is first
     for number in range(600):

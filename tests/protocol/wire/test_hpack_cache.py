@@ -106,7 +106,7 @@ VALUES = st.sampled_from([b"200", b"application/grpc", b"0", b"100", b"099"]) | 
 @examples(100)
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=6))
 def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
-    """Nothing is raised, and a status is a valid one."""
+    """Nothing is raised, and any status is valid."""
     block = interpret(raw, 1)
     assert len(block.fields) == len(raw)
     assert block.http_status is None or 100 <= block.http_status <= 999
@@ -121,8 +121,8 @@ def test_any_header_list_can_be_interpreted(raw: list[Entry]) -> None:
 
 @examples(100)
 @given(st.lists(st.one_of(st.binary(max_size=12), st.lists(st.tuples(NAMES, VALUES), max_size=3)), max_size=8))
-def test_hostile_blocks_mean_the_same_as_with_a_decoder_of_their_own(blocks: list[bytes | list[Entry]]) -> None:
-    """RFC 7541: valid and random blocks in turn, on three connections with one cache; both fail, or neither."""
+def test_hostile_blocks_are_decoded_as_by_an_uncached_decoder(blocks: list[bytes | list[Entry]]) -> None:
+    """RFC 7541: valid and random blocks alternate on three connections with one cache; both fail, or neither."""
     cache = HeaderCache()
     for _ in range(3):
         decoder, reader, encoder = hpack.Decoder(), HeaderReader(65_536, cache), hpack.Encoder()
@@ -169,7 +169,7 @@ def test_a_block_that_is_too_long_is_not_remembered() -> None:
         assert (len(cache), len(block) <= MAX_BLOCK_BYTES) == (1, len(value) == size)
 
 
-def test_one_connection_adds_a_few_blocks_and_reads_on() -> None:
+def test_one_connection_adds_a_few_blocks_and_reads_the_rest_without_caching_them() -> None:
     """Fault 65."""
     cache = HeaderCache()
     reader = HeaderReader(65_536, cache)
@@ -191,8 +191,8 @@ def test_a_cached_block_counts_once_and_is_not_decoded_again() -> None:
     assert len(cache) == 1
 
 
-def test_two_ways_to_the_same_table_share_its_state() -> None:
-    """A state is found by its content, so a block that was cached on one way to it serves the other too."""
+def test_connections_with_the_same_table_share_its_state() -> None:
+    """A state is found by its content, however the table was filled, so its cached blocks are shared."""
     cache = HeaderCache()
     one, two = HeaderReader(65_536, cache), HeaderReader(65_536, cache)
     one.read(literal(b"x", b"y"))
@@ -201,7 +201,7 @@ def test_two_ways_to_the_same_table_share_its_state() -> None:
     same = HeaderReader(65_536, cache)
     before = same.state
     same.read(b"\x88")
-    assert same.state is before, "a block that changes no table leads nowhere else"
+    assert same.state is before, "a block that does not change the table keeps the state"
 
 
 def test_a_full_cache_forgets_everything_and_starts_again() -> None:
@@ -243,14 +243,14 @@ def test_responses_are_remembered_by_prefix_and_suffix() -> None:
 
 
 def test_a_state_remembers_prefixes_of_a_few_sizes() -> None:
-    """Each is a look-up for every response that is new."""
+    """Each size costs a look-up for every new response."""
     cache = HeaderCache()
     for size in range(10, 10 + MAX_PREFIX_SIZES + 3):
         cache.learn_response(cache.root, prefix(size, size=size), suffix(1))
     assert cache.root.prefix_sizes == tuple(range(10, 10 + MAX_PREFIX_SIZES))
     assert len(cache.root.prefixes) == MAX_PREFIX_SIZES
     cache.learn_response(cache.root, prefix(5, size=10), suffix(1))
-    assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "one more of a size that is known"
+    assert len(cache.root.prefixes) == MAX_PREFIX_SIZES + 1, "another prefix of a known size"
     cache.clear()
     assert (cache.root.prefixes, cache.root.prefix_sizes, len(cache)) == ({}, (), 0)
 
@@ -273,5 +273,5 @@ def test_responses_count_towards_the_size_of_the_cache() -> None:
     cache.learn_response(cache.root, prefix(1), suffix(1))
     assert len(cache) == MAX_BLOCKS + 1
     cache.learn_response(cache.root, prefix(2), suffix(1))
-    assert len(cache) == 2, "all was forgotten first"
+    assert len(cache) == 2, "everything was forgotten before"
     assert list(cache.root.prefixes) == [b"o2"]

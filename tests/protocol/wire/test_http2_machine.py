@@ -1,7 +1,7 @@
 """Our client and a server on h2, connected in memory: any calls, any answers, bytes in any pieces.
 
-h2 refuses every byte that breaks a rule of RFC 9113, which checks what our half sends. What it receives is compared
-with what was sent. Windows are small, so that both sides wait for each other often.
+h2 refuses every byte that breaks a rule of RFC 9113, and so checks what our half sends. What each side receives is
+compared with what the other sent. Windows are small, so that both sides often wait for each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from plugind.tests.protocol.hypothesis_settings import examples
 
 HEAD = request_head("/a.B/C", "localhost")
 LIMITS = Limits(stream_window=65_535, connection_window=65_535)
-#: Shared by all examples, as by the connections of a process: one must not affect the next.
+#: All examples share it, as the connections of a process do. No example may affect the next one.
 CACHE = HeaderCache()
 SIZES = st.sampled_from([0, 1, 100, 5_000, 20_000, 70_000])
 WHICH = st.integers(0, 5)
@@ -40,10 +40,10 @@ class Talk:
     unsent: bytes
     asked: bytes
     #: What the server received.
-    heard: bytearray = attrs.Factory(bytearray)
-    heard_end: bool = False
+    received: bytearray = attrs.Factory(bytearray)
+    received_end: bool = False
     #: What the server has yet to send, and the messages that it has begun.
-    unsaid: bytes = b""
+    unsent_reply: bytes = b""
     messages: list[bytes] = attrs.Factory(list)
     taken: list[bytes] = attrs.Factory(list)
     answered: bool = False
@@ -55,7 +55,7 @@ class Talk:
 
 
 class WireMachine(RuleBasedStateMachine):
-    """Both sides send, bytes travel in pieces, and messages are read at any time."""
+    """Both sides send, bytes are delivered in pieces, and messages are read at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ class WireMachine(RuleBasedStateMachine):
 
     @initialize(window=st.sampled_from([65_535, 0, 100, 1 << 20]), most=st.sampled_from([1, 3, 100]))
     def greet(self, window: int, most: int) -> None:
-        # h2 enforces what it begins with at once, and takes the first acknowledgement for that of a later change.
+        # h2 enforces its initial settings at once, and takes the first acknowledgement for that of a later change.
         self.server.initiate_connection()
-        self.travel(1000)
-        self.travel(1000)
+        self.deliver(1000)
+        self.deliver(1000)
         codes = h2.settings.SettingCodes
         self.server.update_settings({codes.INITIAL_WINDOW_SIZE: window, codes.MAX_CONCURRENT_STREAMS: most})
 
@@ -102,7 +102,7 @@ class WireMachine(RuleBasedStateMachine):
                 talk.taken.append(talk.call.take())
 
     @rule(which=WHICH)
-    def give_up(self, which: int) -> None:
+    def cancel(self, which: int) -> None:
         for talk in self.some(which):
             talk.cancelled = talk.cancelled or talk.call.outcome is None
             self.client.sender.reset(talk.call)
@@ -115,8 +115,8 @@ class WireMachine(RuleBasedStateMachine):
             self.begin(talk)
             if talk.closing is None and (not talk.messages or not talk.call.unary):
                 talk.messages.append(b"a" * size)
-                talk.unsaid += frame_message(b"a" * size)
-            self.say(talk, padding)
+                talk.unsent_reply += frame_message(b"a" * size)
+            self.send_reply(talk, padding)
 
     @rule(which=WHICH, status=st.sampled_from(["0", "0", "5"]))
     def finish(self, which: int, status: str) -> None:
@@ -124,7 +124,7 @@ class WireMachine(RuleBasedStateMachine):
             if talk.closing is None and (talk.messages or status != "0" or not talk.call.unary):
                 self.begin(talk)
                 talk.closing = status
-                self.say(talk, None)
+                self.send_reply(talk, None)
 
     @rule(which=WHICH)
     def reset(self, which: int) -> None:
@@ -141,12 +141,12 @@ class WireMachine(RuleBasedStateMachine):
         self.server.ping(b"12345678")
 
     @rule(piece=st.integers(1, 100_000))
-    def travel(self, piece: int) -> None:
-        """Bytes go both ways, and those to the client in pieces."""
+    def deliver(self, piece: int) -> None:
+        """Deliver bytes in both directions, at most ``piece`` at once."""
         if self.client.outgoing:
             data = bytes(self.client.outgoing[:piece])
             del self.client.outgoing[:piece]
-            self.hear(self.server.receive_data(data))
+            self.receive_events(self.server.receive_data(data))
         self.to_client += self.server.data_to_send()
         if self.to_client:
             self.client.receive(bytes(self.to_client[:piece]))
@@ -162,19 +162,19 @@ class WireMachine(RuleBasedStateMachine):
         assert self.client.failure is None
         assert self.client.sender.send_window >= 0
         for talk in self.talks:
-            assert talk.asked.startswith(bytes(talk.heard))
+            assert talk.asked.startswith(bytes(talk.received))
             got = [*talk.taken, *(talk.call.messages or ())]
             assert got == talk.messages[: len(got)]
 
     def teardown(self) -> None:
-        """All bytes arrive, and every call has the outcome that one side gave it."""
+        """Deliver all bytes, and check that every call has the outcome that one side gave it."""
         for _ in range(200):
-            self.travel(1 << 20)
+            self.deliver(1 << 20)
             for talk in self.talks:
                 while talk.call.messages:
                     talk.taken.append(talk.call.take())
                 if talk.closed is None and not talk.cancelled and talk.call.id in self.server.streams:
-                    self.say(talk, None)
+                    self.send_reply(talk, None)
             self.to_client += self.server.data_to_send()
             if not (self.client.outgoing or self.to_client):
                 break
@@ -188,9 +188,9 @@ class WireMachine(RuleBasedStateMachine):
         if talk.cancelled:
             return
         if talk.closed is None:
-            # A window of zero may delay an answer; the server has sent it all the same.
+            # The server has not ended this call. A window of zero may delay its messages.
             assert outcome is None, talk
-            assert talk.taken == talk.messages or talk.unsaid
+            assert talk.taken == talk.messages or talk.unsent_reply
             return
         assert outcome is not None, talk
         expected = {"0": Status.OK, "5": Status.NOT_FOUND, "reset": Status.UNAVAILABLE}[talk.closed]
@@ -204,7 +204,7 @@ class WireMachine(RuleBasedStateMachine):
         return [self.talks[which % len(self.talks)]] if self.talks else []
 
     def open_ones(self, which: int) -> list[Talk]:
-        """A call that has reached the server and has not ended."""
+        """Return a call that has reached the server and has not ended, or none."""
         usable = [talk for talk in self.talks if talk.closed is None and self.is_open(talk)]
         return [usable[which % len(usable)]] if usable else []
 
@@ -218,36 +218,36 @@ class WireMachine(RuleBasedStateMachine):
             head = [(":status", "200"), ("content-type", "application/grpc"), ("x", str(len(self.talks) % 3))]
             self.server.send_headers(talk.call.id, head)
 
-    def say(self, talk: Talk, padding: int | None) -> None:
+    def send_reply(self, talk: Talk, padding: int | None) -> None:
         """Send as much as the windows allow, and the trailers after the last byte."""
         if not self.is_open(talk):
             return
-        while talk.unsaid:
+        while talk.unsent_reply:
             room = self.server.local_flow_control_window(talk.call.id) - (0 if padding is None else padding + 1)
-            part = talk.unsaid[: min(room, 16_000)] if room > 0 else b""
+            part = talk.unsent_reply[: min(room, 16_000)] if room > 0 else b""
             if not part:
                 return
             self.server.send_data(talk.call.id, part, pad_length=padding)
-            talk.unsaid = talk.unsaid[len(part) :]
+            talk.unsent_reply = talk.unsent_reply[len(part) :]
         if talk.closing is not None and talk.closed is None:
             talk.closed = talk.closing
             self.server.send_headers(talk.call.id, [("grpc-status", talk.closing)], end_stream=True)
 
-    def hear(self, events: list[h2.events.Event]) -> None:
+    def receive_events(self, events: list[h2.events.Event]) -> None:
         by_id = {talk.call.id: talk for talk in self.talks}
         for event in events:
             match event:
                 case h2.events.DataReceived():
                     assert event.stream_id is not None
                     talk = by_id[event.stream_id]
-                    talk.heard += event.data or b""
+                    talk.received += event.data or b""
                     if event.flow_controlled_length:
                         self.server.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 case h2.events.StreamEnded():
                     assert event.stream_id is not None
                     talk = by_id[event.stream_id]
-                    assert bytes(talk.heard) == talk.asked
-                    talk.heard_end = True
+                    assert bytes(talk.received) == talk.asked
+                    talk.received_end = True
                 case _:
                     pass
 

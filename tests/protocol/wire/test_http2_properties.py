@@ -67,7 +67,7 @@ texts = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=
     large=st.integers(0, 40_000),
 )
 def test_h2_reads_what_we_write(path: str, metadata: list[tuple[str, str]], messages: list[bytes], large: int) -> None:
-    """Several requests on one connection, header blocks over one frame included; h2 checks every rule as it reads."""
+    """Several requests share one connection, some with header blocks larger than a frame; h2 checks every rule."""
     server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
     server.initiate_connection()
     connection = ClientConnection()
@@ -114,7 +114,7 @@ def test_h2_reads_what_we_write(path: str, metadata: list[tuple[str, str]], mess
 @settings(max_examples=40, deadline=None)
 @given(seeds)
 def test_the_fast_path_of_header_blocks_is_exact(seed: int) -> None:
-    """RFC 7541: many connections share one cache, and each block means the same as to a decoder of its own.
+    """RFC 7541: many connections share one cache, and each block is decoded as by an uncached decoder.
 
     Table sizes change, entries are evicted, and blocks repeat in different states of the table.
     """
@@ -146,7 +146,7 @@ def test_the_cache_of_header_blocks_is_bounded() -> None:
 
 
 def test_a_cached_block_is_checked_against_the_limit_of_each_connection() -> None:
-    """Fault 52: a strict connection refuses a block that a generous one has cached."""
+    """Fault 52: a connection with a low limit refuses a block that one with a higher limit has cached."""
     cache = HeaderCache()
     block = b"\0\x01x\x64" + b"v" * 100
     assert HeaderReader(1000, cache).read(block).size == 133
@@ -168,7 +168,7 @@ def test_the_fuzzer_runs_as_a_command_from_the_root_of_a_checkout() -> None:
 
 
 def test_the_buffer_never_holds_more_than_one_frame() -> None:
-    """Fault 65: a frame that never ends is kept up to its announced size, and no announcement is over the limit."""
+    """Fault 65: an unfinished frame is kept up to its announced size, and that size has a limit."""
     connection = ClientConnection(Limits())
     stream = Recorder(connection.sender)
     connection.sender.open(stream, request_head("/a", "localhost"), end=True)

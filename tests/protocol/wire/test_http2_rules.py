@@ -1,4 +1,4 @@
-"""The rules of RFC 9113 that a server may break, with the bytes that break each, and our answer."""
+"""The rules of RFC 9113 that a server may break, with the bytes that break each, and our reaction."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ P, F, W, C = WireProblem.PROTOCOL, WireProblem.FRAME_SIZE, WireProblem.FLOW_CONT
     ],
 )  # fmt: skip
 def test_a_broken_rule_ends_the_connection_and_is_named(said: bytes, problem: WireProblem | None, words: str) -> None:
-    """Faults 55 to 66: each in one frame or two, and the peer gets the code."""
+    """Faults 55 to 66: one or two frames break each rule, and the peer gets the code."""
     connection, call = begun()
     connection.receive(said)
     if problem is None:
@@ -205,7 +205,7 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
     [
         (Limits(pings=3), frame(PING, 0, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
         (Limits(pings=3), frame(PING, ACK, 0, bytes(8)), 3, "PING frames over the limit of 3 (limit pings)"),
-        # The preface was one.
+        # The preface contained one SETTINGS frame.
         (Limits(settings=3), settings(), 2, "SETTINGS frames over the limit of 3 (limit settings)"),
         (Limits(settings=3), SETTINGS_ACK, 2, "SETTINGS frames over the limit of 3 (limit settings)"),
         (Limits(empty_data=3), data(1, b""), 3, "empty DATA frames over the limit of 3 (limit empty_data)"),
@@ -281,7 +281,7 @@ def test_frames_for_a_call_that_is_over_cost_a_budget(limits: Limits, one: bytes
     assert words in connection.failure.message
 
 
-def test_a_call_that_we_reset_makes_late_frames_free_again() -> None:
+def test_resetting_a_call_refills_the_budget_of_late_frames() -> None:
     connection, call = begun(Limits(late_frames=3))
     other = ClientCall(connection.sender, unary=True)
     connection.sender.open(other, HEAD, end=True)
@@ -306,7 +306,7 @@ def test_interim_responses_are_ignored_up_to_their_budget() -> None:
     assert connection.budgets.spent[INFORMATIONAL] == 3
 
 
-def test_a_block_may_come_in_as_many_frames_as_the_limit_and_no_more() -> None:
+def test_a_block_may_have_as_many_frames_as_the_limit_allows_and_no_more() -> None:
     """Fault 53."""
     parts = [RESPONSE[:2], *(bytes((byte,)) for byte in RESPONSE[2:5]), RESPONSE[5:]]
     connection, call = begun(Limits(continuations=4))
@@ -333,7 +333,7 @@ def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_says_so() -> None:
 def test_the_pieces_of_a_block_count_towards_the_limit_of_the_list() -> None:
     """Fault 52: even if they are never decoded; at the limit they are accepted."""
     block = fields((":status", "200"), ("content-type", "application/grpc"), ("x", "v" * 100))
-    # As RFC 7541 section 4.1 counts it: 32 bytes beside each name and value.
+    # RFC 7541 section 4.1 adds 32 bytes to each name and value.
     connection, call = begun(Limits(header_list_bytes=235))
     connection.receive(continued(1, [block[:20], block[20:]]))
     assert (connection.failure, call.has_head()) == (None, True)
@@ -355,7 +355,7 @@ def test_priority_and_padding_of_headers_have_no_effect() -> None:
 
 
 def test_received_bytes_are_limited_in_total() -> None:
-    """Fault 64: to the byte."""
+    """Fault 64: the limit is exact to the byte."""
     said = HELLO + answer(1)
     for total, failed in ((len(said), False), (len(said) - 1, True)):
         connection, _ = begun(Limits(total_bytes=total), greeting=said[:20])
@@ -382,7 +382,7 @@ def test_received_bytes_are_limited_in_total() -> None:
         ),
     ],
 )
-def test_a_peer_that_does_not_begin_with_settings_speaks_something_else(start: bytes, words: str) -> None:
+def test_a_peer_that_does_not_begin_with_settings_does_not_use_http2(start: bytes, words: str) -> None:
     """Fault 66."""
     connection, call = begun(greeting=start)
     assert connection.failure is not None
@@ -418,7 +418,7 @@ def test_the_reason_of_an_early_end_shows_the_bytes_before_it(said: bytes, words
     assert call.outcome.status is Status.UNAVAILABLE
 
 
-def test_goaway_ends_the_calls_beyond_the_last_and_no_other() -> None:
+def test_goaway_ends_the_calls_beyond_its_last_stream_and_no_others() -> None:
     """RFC 9113 section 6.8; no new call begins."""
     connection, first = begun()
     second = ClientCall(connection.sender, unary=True)
@@ -450,7 +450,7 @@ def test_goaway_may_give_a_reason(said: bytes, words: str) -> None:
 
 
 def test_windows_may_have_the_largest_size() -> None:
-    """RFC 9113 section 6.9.1: to the byte, of the connection, of a stream, and of one that opens next."""
+    """RFC 9113 section 6.9.1: exact to the byte for the connection, for an open stream and for one that opens later."""
     connection, call = begun(ended=False)
     connection.receive(update(0, MAX_WINDOW - 65_535) + update(1, MAX_WINDOW - 65_535))
     assert (connection.failure, call.outcome) == (None, None)
@@ -483,8 +483,8 @@ def test_a_stream_that_gets_more_data_than_its_window_fails() -> None:
     assert connection.failure is None
 
 
-def test_the_connection_is_credited_whatever_its_streams_do() -> None:
-    """At half of its window, by everything that is missing, also for a call that is over."""
+def test_the_connection_is_credited_whatever_the_state_of_its_streams() -> None:
+    """Once half of the window is used, all of it is credited, also for data of a call that is over."""
     for window, credited in ((65_535, 32_768), (65_536, 36_864)):
         connection, call = begun(Limits(connection_window=window))
         connection.sender.reset(call)
@@ -501,7 +501,7 @@ def test_the_connection_is_credited_whatever_its_streams_do() -> None:
 
 
 def test_a_call_that_is_answered_before_the_request_ends_is_reset() -> None:
-    """RFC 9113 section 8.1, with trailers, or without."""
+    """RFC 9113 section 8.1, with and without trailers."""
     for said in (headers(1) + data(1, message(b"x")) + trailers(1), headers(1) + data(1, message(b"x"), end=True)):
         connection, call = begun(ended=False)
         connection.receive(said)
@@ -511,7 +511,7 @@ def test_a_call_that_is_answered_before_the_request_ends_is_reset() -> None:
         assert not connection.sender.streams
 
 
-def test_a_ping_is_answered_with_its_own_bytes_and_an_answer_with_nothing() -> None:
+def test_a_ping_is_answered_with_its_own_bytes_and_an_acknowledgement_is_not_answered() -> None:
     connection, _ = begun()
     connection.receive(frame(PING, 0, 0, b"12345678") + frame(PING, ACK, 0, b"abcdefgh"))
     assert bytes(connection.outgoing) == frame(PING, ACK, 0, b"12345678")
@@ -539,7 +539,7 @@ def test_settings_are_acknowledged_and_applied() -> None:
     assert not connection.sender.can_open
 
 
-def test_before_the_settings_of_the_peer_a_hundred_calls_begin() -> None:
+def test_a_hundred_calls_may_begin_before_the_settings_of_the_peer() -> None:
     connection = ClientConnection(Limits(), HeaderCache())
     while connection.sender.can_open:
         connection.sender.open(ClientCall(connection.sender, unary=True), HEAD, end=True)
@@ -548,7 +548,7 @@ def test_before_the_settings_of_the_peer_a_hundred_calls_begin() -> None:
     assert connection.sender.can_open
 
 
-def test_a_connection_that_used_up_its_numbers_opens_no_more() -> None:
+def test_a_connection_that_has_used_up_its_stream_ids_opens_no_more_streams() -> None:
     connection, _ = begun()
     connection.sender._next_id = MAX_STREAM_ID
     assert connection.sender.can_open
@@ -617,7 +617,7 @@ def test_empty_data_that_ends_a_stream_costs_nothing() -> None:
     assert connection.budgets.spent[EMPTY_DATA] == 0
     connection.receive(frame(0xFA, 0, 0))
     assert connection.budgets.spent[UNKNOWN_FRAMES] == 1
-    assert connection.budgets.counted == 2, "the greeting and this"
+    assert connection.budgets.counted == 2, "the SETTINGS of the preface and this frame"
 
 
 def test_a_first_block_sets_the_size_of_the_table_and_a_large_one_is_cut() -> None:
@@ -660,21 +660,21 @@ def test_a_request_in_one_step_is_the_same_bytes_as_in_two() -> None:
 
 
 @pytest.mark.parametrize(
-    "hinder",
+    "setting",
     [
         pytest.param((4, 4), id="the window of a stream"),
         pytest.param((5, 16_384), id="the size of a frame"),
         pytest.param((0, 0), id="the window of the connection"),
     ],
 )
-def test_a_request_that_does_not_fit_in_one_step_changes_nothing(hinder: tuple[int, int]) -> None:
+def test_a_request_that_does_not_fit_in_one_step_changes_nothing(setting: tuple[int, int]) -> None:
     connection, _ = begun()
     body = b"12345"
-    connection.receive(settings(hinder))
+    connection.receive(settings(setting))
     connection.outgoing.clear()
-    if not hinder[0]:
+    if not setting[0]:
         connection.sender.send_window = 4
-    if hinder[0] == 5:
+    if setting[0] == 5:
         body = bytes(16_385)
     call = ClientCall(connection.sender, unary=True)
     assert not connection.sender.request(call, HEAD, body)

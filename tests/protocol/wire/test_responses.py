@@ -153,7 +153,7 @@ TYPE = (":status", "200"), ("content-type", "application/grpc")
         ),
     ],
 )
-def test_a_response_is_recognized_though_a_part_of_it_is_longer_than_a_byte_counts(response: bytes) -> None:
+def test_a_response_is_recognized_if_a_part_of_it_is_longer_than_255_bytes(response: bytes) -> None:
     learnt(response)
 
 
@@ -215,7 +215,7 @@ def test_a_response_that_comes_in_two_parts_is_not_remembered() -> None:
         connection.receive((HELLO + OK)[cut:])
         assert connection.failure is None
         assert list(call.messages or ()) == [b"x"]
-        # If only the SETTINGS came alone, the rest is a whole response.
+        # If the first part is exactly the SETTINGS, the second one is a whole response.
         assert len(cache.root.prefixes) == (cut == len(HELLO))
 
 
@@ -320,7 +320,7 @@ def test_settings_in_recognized_responses_cost_their_budget() -> None:
 
 
 def test_the_cache_of_responses_is_bounded() -> None:
-    """Fault 65: ever new prefaces of plugins do not fill the cache and cost a few look-ups each."""
+    """Fault 65: prefaces that differ each time do not fill the cache, and cost a few look-ups each."""
     cache = HeaderCache()
     for number in range(1500):
         connection = ClientConnection(cache=cache)
@@ -347,4 +347,4 @@ def test_recognized_responses_are_credited_to_the_connection_as_their_frames_are
             slow.receive(part)
             assert state_of(fast, fast_calls) == state_of(slow, slow_calls)
         hits = fast.hits
-    assert hits == 2, "the first two; the third goes the long way, since it asks for credit"
+    assert hits == 2, "the first two; the third is parsed frame by frame, since it needs a WINDOW_UPDATE"
