@@ -1,4 +1,4 @@
-"""The number of examples of property tests: the count in the test times ``PLUGIND_EXAMPLES``, which is 1 by default.
+"""The number of examples of property tests: the test's own number times ``PLUGIND_EXAMPLES``, which is 1 by default.
 
 ``PLUGIND_EXAMPLES=50 pytest tests/protocol`` searches for rare failures; the suite itself must stay fast.
 """
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 
 def examples(count: int, *, steps: int | None = None) -> settings:
-    """Return settings for ``count`` examples; for a state machine, of ``steps`` steps each."""
+    """Return settings for ``count`` examples. ``steps`` is the number of steps of each example of a state machine."""
     many = count * int(os.environ.get("PLUGIND_EXAMPLES", "1"))
     if steps is None:
         return settings(max_examples=many, deadline=None)

@@ -1,7 +1,7 @@
-"""A whole node of pure parts, for tests: a World, a lifecycle for each socket, handlers with lanes, and no clock.
+"""A whole node for tests, made of pure parts: a World, a lifecycle for each socket, handlers with lanes, no clock.
 
-Everything concurrent is a set of steps that may happen next; the seed of a test picks one after the other. The rules of
-every node are checked while it runs (``plugind.tests.protocol.rules``).
+Concurrency is modelled as a set of steps that may happen next, of which the seed of a test picks one after another. The
+rules that hold for every node are checked while it runs (``plugind.tests.protocol.rules``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pick = Callable[[], None]
 
 @attrs.define(eq=False)
 class Handler:
-    """Keeps the registered plugins, and makes one call at a time for each name."""
+    """A handler that keeps the registered plugins and answers one call at a time for each name."""
 
     rules: Rules
     lanes: dict[str, deque[m.Ask]] = attrs.Factory(lambda: defaultdict(deque))
@@ -62,7 +62,7 @@ class Handler:
 
 @attrs.define(eq=False)
 class Actor:
-    """A registration actor without its waiting."""
+    """A registration actor that never waits: :meth:`outcome` ends its current call."""
 
     path: str
     node: Node
@@ -97,7 +97,7 @@ class Actor:
         before = self.state
         after, commands = lifecycle.step(before, event)
         if commands or isinstance(event, s.CommandOutcome | m.Admission):
-            # From here on the answer to any earlier call comes too late.
+            # From here on the answer to any earlier call is too late.
             if not isinstance(event, s.CommandOutcome):
                 self.withdraw()
             self.waiting, self.ticket = None, self.ticket + 1
@@ -161,7 +161,7 @@ class Actor:
         self.send(m.RegistrationEnded(self.path, crashed))
 
     def outcome(self, *, well: bool) -> None:
-        """End the current call or wait."""
+        """End the current call or wait, with success or with a failure."""
         match self.waiting:
             case s.Dial():
                 self.take(s.Dialed() if well else s.Failed("refused", s.Retry.STALE))
@@ -174,12 +174,12 @@ class Actor:
             case s.ClaimName():
                 self.take(s.Failed("no answer"))
             case _:
-                raise AssertionError(f"{self.waiting} is answered by others")
+                raise AssertionError(f"{self.waiting} is answered by a handler or the reconciler")
 
 
 @attrs.define(eq=False)
 class Node:
-    """A node whose possible next steps are :meth:`picks`."""
+    """A node. :meth:`picks` returns its possible next steps."""
 
     infos: dict[str, PluginInfo]
     policies: dict[str, InstancePolicy]
@@ -187,7 +187,7 @@ class Node:
     rng: random.Random = attrs.field(init=False)
     world: w.World = attrs.Factory(w.World)
     rules: Rules = attrs.Factory(Rules)
-    #: Messages on their way to the reconciler, in order for each sender.
+    #: Messages in flight to the reconciler, in order for each sender.
     mail: dict[str, deque[m.ReconcilerMessage]] = attrs.Factory(lambda: defaultdict(deque))
     actors: dict[str, Actor] = attrs.Factory(dict)
     handlers: dict[str, Handler] = attrs.Factory(dict)
@@ -276,9 +276,10 @@ class Node:
             actor.enter(*lifecycle.resume(effect.appeared, effect.to_deregister.info, effect.to_deregister.generation))
 
     def picks(self, *, faults: bool, goes_well: bool | None = None) -> list[Pick]:
-        """Return the possible next steps; without ``faults`` every call succeeds and no timer elapses.
+        """Return the possible next steps.
 
-        With ``faults``, calls succeed as ``goes_well`` says, or by chance if it is None.
+        Without ``faults`` every call succeeds and no timer elapses. With ``faults``, ``goes_well`` decides the outcome
+        of calls, or chance does if it is None.
         """
 
         def well() -> bool:
@@ -294,14 +295,14 @@ class Node:
                 picks.append(lambda actor=actor: actor.outcome(well=well()))  # type: ignore[misc]
             elif faults and isinstance(actor.waiting, s.StartTimer | s.ClaimName):
                 picks.append(lambda actor=actor: actor.outcome(well=False))  # type: ignore[misc]
-        for handler in self.everyone():
+        for handler in self.all_handlers():
             for name, lane in handler.lanes.items():
                 if lane:
                     picks.append(lambda handler=handler, name=name: handler.answer(name, well=well()))  # type: ignore[misc]
         return picks
 
     def run(self, steps: int) -> None:
-        """Make ``count`` steps, with faults."""
+        """Make up to ``steps`` steps, with faults."""
         for _ in range(steps):
             picks = self.picks(faults=True)
             if not picks:
@@ -309,7 +310,7 @@ class Node:
             self.rng.choice(picks)()
 
     def settle(self) -> None:
-        """Make every step without faults until none is left; at the end, timers elapse a few times."""
+        """Make steps without faults until none is left; let timers elapse a few times."""
         for _ in range(8):
             while picks := self.picks(faults=False):
                 self.rng.choice(picks)()
@@ -321,13 +322,13 @@ class Node:
 
     # --- results ---
 
-    def everyone(self) -> list[Handler]:
-        """Return the handlers, the removed ones included."""
+    def all_handlers(self) -> list[Handler]:
+        """Return all handlers, including the removed ones."""
         return [*self.handlers.values(), *self.retired]
 
     def calls(self) -> list[str]:
         """Return the calls of all handlers."""
-        return [call for handler in self.everyone() for call in handler.calls]
+        return [call for handler in self.all_handlers() for call in handler.calls]
 
     def registered(self) -> dict[str, int]:
         """Return the registered plugins of all handlers, by path."""

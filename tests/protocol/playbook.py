@@ -1,4 +1,4 @@
-"""Helpers for tests of the lifecycle: events are the input, a transcript of states and commands the output.
+"""Helpers for tests of the lifecycle: the input is events, the output is a transcript of states and commands.
 
 A step is one line, ``event → state | commands``, with only the important parts of each value, so that a difference is
 readable. Generations are written ``g1``, attempts ``#1``, a plugin by its name, and errors in the reference's wording
@@ -81,7 +81,7 @@ def _reason(state: s.Refusing | s.Leaving) -> str:
 
 
 def _without(reason: str, then: s.Then) -> s.Then:
-    """Leave out what the state says already."""
+    """Remove the reason from ``then`` if the state shows the same one."""
     return (
         attrs.evolve(then, reason="") if isinstance(then, s.ThenWait | s.ThenPark) and then.reason == reason else then
     )
@@ -107,7 +107,7 @@ def outcome(step: s.Step) -> str:
     if not commands:
         return line
     performed = ", ".join(map(words, commands))
-    # A long step takes two lines.
+    # A long step is split into two lines.
     gap = " " if len(line) + len(performed) < 85 else "\n    "
     return f"{line}{gap}| {performed}"
 
@@ -162,5 +162,5 @@ def _group(title: str, names: list[str]) -> list[str]:
 
 
 def script(text: str) -> str:
-    """Return a transcript as written in a test, without its margin."""
+    """Return a transcript as written in a test, without its indentation."""
     return textwrap.dedent(text).strip("\n").rstrip()

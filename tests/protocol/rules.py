@@ -1,7 +1,7 @@
-"""The rules that hold on every node, checked from the calls of plugins and handlers and from their order.
+"""Checks the rules that hold on every node, using the calls to plugins and handlers and the order of these calls.
 
-They check ``plugind.protocol.lifecycle`` and ``plugind.protocol.world`` independently: they use nothing of their states
-but the count of tries. The rules are those of docs/simulation.md, as far as they need no clock.
+The checks do not rely on the decisions of ``plugind.protocol.lifecycle`` and ``plugind.protocol.world``.
+docs/simulation.md describes the rules; those that need a clock are not checked here.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ def instance_of(ask: m.Ask) -> Instance:
 
 @attrs.define(eq=False)
 class Rules:
-    """Checks each call and each message as it is made."""
+    """Records calls and messages, and checks each one when it is made."""
 
     policies: dict[str, InstancePolicy] = attrs.Factory(dict)
-    #: The Register of each path that no Deregister has undone yet.
+    #: For each path, the Register that no Deregister has undone yet.
     registered: dict[str, m.Register] = attrs.Factory(dict)
     #: Instances whose Register succeeded.
     taken: set[Instance] = attrs.Factory(set)
-    #: Instances that passed validation and had no Register since.
+    #: Instances that passed validation and have had no Register since.
     valid: set[Instance] = attrs.Factory(set)
-    #: The Deregister of each path that is not answered yet.
+    #: For each path, the Deregister that is not answered yet.
     leaving: dict[str, m.Deregister] = attrs.Factory(dict)
     #: The info of the plugin at each path when it last claimed its name.
     claimed: dict[str, PluginInfo] = attrs.Factory(dict)
-    #: Registered paths whose actor got a message that makes it leave.
+    #: Registered paths whose actor got a message after which it must deregister.
     must_leave: set[str] = attrs.Factory(set)
     #: Paths whose actor crashed: calls may be repeated, and may come later than usual.
     crashed_paths: set[str] = attrs.Factory(set)
-    #: Whether a stop was requested. An actor that is admitted later got the stop first, and ignores its admission.
+    #: Whether a stop was requested. An actor that is admitted after that ignores its admission.
     stopping: bool = False
-    #: How often each path was tried since its last fresh start.
+    #: For each path, the number of tries since its last fresh start.
     tries: dict[str, int] = attrs.Factory(lambda: defaultdict(int))
-    #: How often the plugin was notified of its registration since it was registered.
+    #: For each path, the number of notifications of success since the Register.
     notify_tries: dict[str, int] = attrs.Factory(lambda: defaultdict(int))
 
     # --- calls of handlers ---
@@ -99,7 +99,7 @@ class Rules:
             return
         registered = self.registered.get(path)
         assert registered is not None, f"{path} is deregistered without a Register"
-        assert registered.plugin == ask.plugin, "the plugin of a Deregister is that of its Register"
+        assert registered.plugin == ask.plugin, "a Deregister must name the plugin that its Register named"
         assert path not in self.leaving, f"{path} is deregistered twice"
 
     def answered(self, ask: m.Ask, *, ok: bool) -> None:
@@ -146,17 +146,17 @@ class Rules:
                 pass
 
     def crashed(self, path: str) -> None:
-        # Its calls to the handler go on, and its successor deregisters what they may have registered.
+        # Calls of the crashed actor continue in the handler, and its successor deregisters whatever they may register.
         self.crashed_paths.add(path)
 
     def check_rest(self, registered: set[Instance]) -> None:
-        """Check, with no call under way, that exactly the plugins with a Register are registered at their handlers."""
+        """Check that the plugins with a Register are those that the handlers hold. No call may be in progress."""
         assert not self.leaving
         assert {instance_of(ask) for ask in self.registered.values()} == registered == self.taken
 
 
 def is_fresh(before: s.State, event: s.Event) -> bool:
-    """Whether an event that changes the state resets the count of tries (behaviour 23)."""
+    """Return whether an event that changes the state resets the count of tries (behaviour 23)."""
     parked = isinstance(before, s.Parked)
     if isinstance(before, s.Refusing | s.Leaving):
         parked = isinstance(before.then, s.ThenPark)

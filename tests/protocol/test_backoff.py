@@ -38,7 +38,7 @@ def test_another_failure_never_shortens_the_delay(failures: int, chance: float) 
 
 @pytest.mark.parametrize("failures", [1024, 10_000, 10**100])
 def test_the_delay_after_a_huge_count_of_failures_is_the_cap(failures: int) -> None:
-    """Years of tries of a stale socket do not overflow a float (fault 28)."""
+    """Retrying a stale socket for years does not overflow a float (fault 28)."""
     assert Backoff().delay(failures) == 122.0
 
 
@@ -77,7 +77,7 @@ def test_any_backoff_grows_from_its_start_up_to_its_cap(backoff: Backoff, failur
 
 
 def test_crashes_within_the_intensity_are_restarted_and_one_more_is_not() -> None:
-    """Fault 85: restarted within its intensity, else escalated."""
+    """Fault 85: an actor is restarted within the intensity; one more crash is escalated."""
     intensity = RestartIntensity(restarts=3, period=60.0)
 
     past: tuple[float, ...] | None = ()
@@ -91,7 +91,7 @@ def test_crashes_within_the_intensity_are_restarted_and_one_more_is_not() -> Non
 
 
 def test_the_default_intensity_is_ten_restarts_in_a_minute() -> None:
-    """Fault 85: the default of the supervisor."""
+    """Fault 85: this is the default of the supervisor."""
     assert RestartIntensity() == RestartIntensity(restarts=10, period=60.0)
 
 

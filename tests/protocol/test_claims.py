@@ -1,4 +1,4 @@
-"""The effects of the release of a claim on other plugins of its name."""
+"""What the release of a claim means for other plugins of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration of a node: any value is accepted, or is a configuration error of one line."""
+"""The configuration of a node: every value is either accepted or refused with an error message of one line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def problem(*paths: str) -> str | None:
         (("/",), None),
     ],
 )
-def test_roots_are_absolute_and_lie_beside_each_other(paths: tuple[str, ...], said: str | None) -> None:
+def test_roots_must_be_absolute_and_must_not_contain_each_other(paths: tuple[str, ...], said: str | None) -> None:
     assert problem(*paths) == said
 
 

@@ -49,17 +49,17 @@ NEW, TOUCHED, NOTHING = "new", "touched", "nothing"
         (found(7, 5), 0, True, NOTHING),
         (found(7, 5), LOOK, True, NOTHING),  # behaviour 9: an event about an entry that a scan has found
         (found(7, 5), 0, False, NOTHING),
-        (found(7, 5), LOOK | REMOVED, True, NEW),  # behaviour 13: inode and time used again
+        (found(7, 5), LOOK | REMOVED, True, NEW),  # behaviour 13: inode and time are reused
         (found(7, 5), LOOK | REMOVED | ATTRIBUTES, True, NEW),
         (found(7, 6), LOOK | REMOVED, True, NEW),
-        (found(8, 5), LOOK, True, NEW),  # fault 10: renamed over
+        (found(8, 5), LOOK, True, NEW),  # fault 10: another socket was renamed over it
         (found(8, 5), 0, False, NEW),
         (found(7, 5, device=2), 0, True, NEW),
         (found(7, 5), LOOK | ATTRIBUTES, True, TOUCHED),  # a chmod within one tick
         (found(7, 6), LOOK | ATTRIBUTES, True, TOUCHED),  # behaviour 3
         (found(7, 6), 0, True, TOUCHED),  # a hard link was made
-        (found(7, 6), 0, False, NEW),  # polling alone, or after an overflow
-        (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may be of a recreated socket
+        (found(7, 6), 0, False, NEW),  # without inotify, or after an overflow
+        (found(7, 6), LOOK | ATTRIBUTES, False, NEW),  # the chmod may belong to a recreated socket
     ],
 )
 def test_the_second_look_at_a_known_socket(after: Found, marks: int, trusted: bool, expected: str) -> None:
@@ -171,7 +171,7 @@ def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -
     assert tree.take().messages == [appeared(A, 1, found(7)), appeared(A, 2, found(7))]
 
 
-def test_only_a_known_entry_can_vanish() -> None:
+def test_the_removal_of_an_unknown_entry_is_ignored() -> None:
     """Behaviour 8."""
     tree = discovery()
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
@@ -194,7 +194,7 @@ def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
 
 
 def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
-    """After a restart of the watcher, a known identity is not new, unless a removal was seen."""
+    """After a restart of the watcher, a known identity is not a new socket, unless its removal was observed."""
     tree = discovery()
     tree.observe(A, found(7), time=0.0, first=True)
     tree.observe(B, found(8), REMOVED, time=0.0, first=True)
@@ -267,7 +267,7 @@ def test_the_remaining_hard_links_are_looked_at_when_the_first_name_is_removed()
 
 
 def test_the_discovery_keeps_nothing_of_removed_entries() -> None:
-    """A node that runs for a year sees millions of names."""
+    """In a year, millions of names may appear on a node."""
     tree = discovery()
     for path in (A, B, B, A):
         tree.observe(path, None if path in tree.paths() else found(7), time=0.0)
@@ -298,7 +298,7 @@ def test_a_removed_directory_removes_everything_below_it() -> None:
 
 @pytest.mark.parametrize(("inode", "marks"), [(2, LOOK | REMOVED), (5, 0)])
 def test_a_replaced_directory_is_entered_again(inode: int, marks: int) -> None:
-    """Faults 14 to 16, for any directory: its entries are new, whatever their identity."""
+    """Faults 14 to 16, for any directory: its entries are new, even if their identity is unchanged."""
     tree = discovery()
     tree.observe("/r/x", directory(2), time=0.0)
     tree.observe("/r/x/a.sock", found(7), time=0.0)
@@ -311,7 +311,7 @@ def test_a_replaced_directory_is_entered_again(inode: int, marks: int) -> None:
 
 
 def test_an_entry_in_an_unknown_directory_is_ignored() -> None:
-    """Seed 3195: a late event of a removed directory led to a socket in its successor, which was not entered yet."""
+    """Seed 3195: a late event of a removed directory led to a socket in the new one, which was not scanned yet."""
     tree = discovery()
     tree.observe("/r/x/a.sock", found(7), LOOK | REMOVED, time=0.0)
     tree.observe("/r/x/y", directory(3), LOOK, time=0.0)

@@ -1,4 +1,4 @@
-"""Compares the discovery with a model that reads the whole tree, and the watches with a list of pairs."""
+"""The discovery compared with a model that reads the whole tree, and the watches with a list of pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parent(path: str) -> str:
 
 @attrs.define(eq=False)
 class Tree:
-    """A file system that reuses inode numbers at once, and the marks that its events would leave."""
+    """A file system that reuses inode numbers at once, with the marks that its events would leave."""
 
     there: dict[str, Found] = attrs.Factory(lambda: {ROOT: ROOT_FOUND})
     marks: dict[str, int] = attrs.Factory(dict)
@@ -88,7 +88,7 @@ class Tree:
 
 @attrs.define(eq=False)
 class Sent:
-    """The state that follows from the messages alone; checks that each message makes sense."""
+    """The state that follows from the messages. It checks that each message is consistent with the earlier ones."""
 
     sockets: dict[str, SocketAppeared] = attrs.Factory(dict)
     refused: dict[str, EntryRefused] = attrs.Factory(dict)
@@ -99,12 +99,12 @@ class Sent:
         path = message.path
         match message:
             case SocketAppeared():
-                assert path not in self.refused, "a refused entry vanishes before another appears"
+                assert path not in self.refused, "a refused entry must vanish before a socket appears at its path"
                 assert message.generation > self.newest
                 self.newest, self.sockets[path] = message.generation, message
             case EntryRefused():
                 assert path not in self.refused
-                assert path not in self.sockets, "an entry vanishes before another is refused"
+                assert path not in self.sockets, "a socket must vanish before an entry at its path is refused"
                 assert message.generation > self.newest
                 self.newest, self.refused[path] = message.generation, message
             case SocketVanished():
@@ -117,7 +117,7 @@ class Sent:
 
 @attrs.define(eq=False)
 class Watcher:
-    """Looks at paths as the scanner does, without events and without waiting."""
+    """A watcher that observes paths as the scanner does, without events and without waiting."""
 
     tree: Tree = attrs.Factory(Tree)
     sent: Sent = attrs.Factory(Sent)
@@ -183,7 +183,7 @@ def check_scan(watcher: Watcher) -> None:
     watcher.scan()
     sockets = {path: found for path, found in tree.there.items() if found.kind is Kind.SOCKET}
     links = {path for path, found in tree.there.items() if found.kind is Kind.SYMLINK}
-    # Of the names of one inode one is accepted and the others are refused.
+    # For each inode, one name is accepted and the others are refused.
     assert {found.identity.inode for found in sockets.values()} == {
         tree.there[path].identity.inode for path in sent.sockets
     }
@@ -197,7 +197,9 @@ def check_scan(watcher: Watcher) -> None:
         if was is None:
             continue
         if marks.get(path, 0) & REMOVED:
-            assert appeared.generation > was.generation, "made again, with the inode and the time of the old one"
+            assert appeared.generation > was.generation, (
+                "the socket was made again, with the inode and the time of the old one"
+            )
         elif appeared.identity.inode == was.identity.inode and not marks:
             assert appeared.generation == was.generation, "nothing happened"
             assert path not in sent.touches[touched:]
@@ -228,7 +230,7 @@ NOTICES = st.tuples(NUMBERS, BITS, st.sampled_from(["", "a", "r", "x", ".a"]))
 
 @attrs.define
 class Pairs:
-    """All watches as a list of pairs, and what the events said about their paths."""
+    """A model of the watches: a list of pairs, and the marks that the events left on each path."""
 
     pairs: list[tuple[str, int]] = attrs.Factory(list)
     parent: int | None = None

@@ -1,4 +1,4 @@
-"""The path that an event is about, and the marks that it leaves."""
+"""The path to which an event refers, and the marks that it leaves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_constants_agree_with_the_kernel(name: str) -> None:
         ((9, mask.CREATE, "a.sock"), {}),
     ],
 )
-def test_an_event_marks_the_path_that_it_is_about(notice: mask.Notice, marks: dict[str, int]) -> None:
+def test_an_event_marks_the_path_to_which_it_refers(notice: mask.Notice, marks: dict[str, int]) -> None:
     """Behaviours 3, 6 and 11."""
     watches = watched()
     watches.note(notice)
@@ -65,7 +65,7 @@ def test_an_event_marks_the_path_that_it_is_about(notice: mask.Notice, marks: di
     assert watches.take() == {}
 
 
-def test_marks_add_up_until_they_are_taken() -> None:
+def test_marks_accumulate_until_they_are_taken() -> None:
     watches = watched()
     for bits in (mask.DELETE, mask.CREATE, mask.ATTRIB):
         watches.note((2, bits, "a.sock"))
@@ -108,7 +108,7 @@ def test_only_a_watched_directory_can_be_trusted() -> None:
 
 
 def test_one_descriptor_may_stand_for_several_paths() -> None:
-    """Fault 15: a directory that was moved has its old descriptor, under both paths, until the old one is left."""
+    """Fault 15: a moved directory keeps its watch descriptor, under both paths, until the old path is removed."""
     watches = watched()
     watches.add("/p/r/y", 3)
     watches.note((3, mask.CREATE, "a.sock"))
@@ -127,15 +127,15 @@ def test_the_watch_of_the_parent_is_not_removed_with_a_path_that_shares_it() -> 
     assert watches.drop("/p/r/up") is None
 
 
-def test_a_directory_that_was_left_and_is_watched_again_is_not_trusted_before_a_scan() -> None:
-    """Fault 24: no event reported what happened there in between."""
+def test_a_directory_that_is_watched_again_is_not_trusted_before_a_scan() -> None:
+    """Fault 24: no event reported the changes in between."""
     watches = watched()
     assert watches.drop("/p/r/x") == 3
     watches.add("/p/r/x", 4)
     assert not watches.trusts("/p/r/x")
 
 
-def test_marks_that_are_put_back_add_to_newer_ones() -> None:
+def test_marks_that_are_put_back_are_combined_with_newer_ones() -> None:
     watches = watched()
     watches.note((2, mask.DELETE, "a.sock"))
     taken = watches.take()
@@ -185,8 +185,8 @@ def test_an_overflow_and_a_change_of_the_root_need_a_rescan(notice: mask.Notice,
     assert watches.need_rescan == needed
 
 
-def test_postponed_marks_return_with_the_next_rescan_and_add_up() -> None:
-    """Seed 982: a name that cannot be looked at must neither be forgotten nor looked at in a loop."""
+def test_postponed_marks_are_combined_and_return_with_the_next_rescan() -> None:
+    """Seed 982: a name whose stat fails must neither be forgotten nor be tried again in a loop."""
     watches = watched()
     watches.note((2, mask.DELETE, "a.sock"))
     watches.postpone("/p/r/a.sock", watches.take_path("/p/r/a.sock"))

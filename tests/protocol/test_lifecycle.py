@@ -50,7 +50,7 @@ def test_a_plugin_without_faults_is_dialed_validated_registered_and_notified() -
 
 
 def test_a_registered_plugin_whose_socket_is_removed_is_deregistered() -> None:
-    """Behaviour 36; fault 38: even if its process still runs."""
+    """Behaviour 36 and fault 38: even if its process still runs."""
     assert then(after(*TO_REGISTERED), vanished(), HandlerAccepted()) == script(
         """
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
@@ -59,7 +59,7 @@ def test_a_registered_plugin_whose_socket_is_removed_is_deregistered() -> None:
     )
 
 
-def test_after_a_deregistration_that_fails_none_is_pending() -> None:
+def test_a_failed_deregistration_is_not_repeated() -> None:
     """Fault 84."""
     assert then(after(*TO_REGISTERED, vanished()), Failed("boom")) == "Failed('boom') → Gone(g1) | Release(g1)"
 
@@ -119,7 +119,7 @@ def test_a_plugin_that_does_not_implement_get_info_is_parked_until_a_retry_is_re
 
 
 def test_a_get_info_that_fails_is_retried_by_backoff() -> None:
-    """Behaviour 28, fault 34: nothing is registered, and nothing is notified."""
+    """Behaviour 28, fault 34: nothing is registered, and no notification is sent."""
     assert then(after(*TO_INFO), Failed("died"), Elapsed()) == script(
         """
         Failed('died') → Waiting(g1 #1 'died') | HangUp, StartTimer(1)
@@ -156,7 +156,7 @@ def test_an_orphan_is_notified_parked_and_dialed_at_once_when_its_handler_is_add
     )
 
 
-def test_a_handler_that_is_added_while_the_orphan_is_notified_is_not_missed() -> None:
+def test_an_orphan_is_dialed_if_its_handler_is_added_while_it_is_notified() -> None:
     """Behaviour 29."""
     assert then(after(*TO_CLAIM, NO_HANDLER), m.HandlerAvailable("T"), Notified()) == script(
         """
@@ -179,7 +179,7 @@ def test_a_plugin_that_fails_validation_releases_its_claim_is_notified_and_retri
 
 
 def test_a_plugin_whose_name_is_taken_is_notified_and_retried_when_the_name_is_free() -> None:
-    """Behaviour 37, the policy that rejects."""
+    """Behaviour 37, with the policy REJECT."""
     assert then(after(*TO_CLAIM), CLAIM_REFUSED, Notified(), m.NameFreed()) == script(
         """
         ClaimRefused('taken') → Refusing(g1 #1 a '…validation failed with err: taken' then=ThenWait(#1))
@@ -281,7 +281,7 @@ def test_a_registration_whose_notifications_all_fail_is_rolled_back() -> None:
 
 
 @pytest.mark.parametrize("event", [m.TryNow(), TOUCHED], ids=["asked", "touched"])
-def test_a_plugin_that_waits_to_be_notified_is_notified_sooner_when_retriggered(event: s.Event) -> None:
+def test_a_retrigger_shortens_the_wait_before_a_notification_is_retried(event: s.Event) -> None:
     """Behaviours 3 and 33."""
     waiting = after(*TO_NOTIFY, Failed("EOF"), Dialed(), Failed("EOF"))
 
@@ -292,14 +292,14 @@ def test_a_plugin_that_waits_to_be_notified_is_notified_sooner_when_retriggered(
     assert commands == (s.Dial(patient=False),)
 
 
-# --- a newer socket, or none ------------------------------------------------------------------------------------------
+# --- a newer or a removed socket --------------------------------------------------------------------------------------
 
 TO_REFUSE_AFTER_REGISTER = (*TO_REGISTER, Failed("boom"))
 TO_DIAL_FOR_NOTIFY = (*TO_NOTIFY, Failed("EOF"))
 TO_WAIT_FOR_NOTIFY = (*TO_DIAL_FOR_NOTIFY, Failed("EOF"))
 TO_WAIT = (Failed("no"), Elapsed(), Failed("no"))
 
-#: Events that lead to every state without a pending deregistration, and the commands that clean up first.
+#: Events that lead to every state without a pending deregistration, and the commands that then clean up first.
 OWING_NOTHING: dict[str, tuple[tuple[s.Event, ...], tuple[s.Command, ...]]] = {
     "dialing": ((), (s.HangUp(),)),
     "asking info": (TO_INFO, (s.HangUp(),)),
@@ -357,7 +357,7 @@ def test_a_newer_socket_is_dialed_once_the_older_plugin_is_deregistered(name: st
 
 @pytest.mark.parametrize("name", OWING)
 def test_a_removed_socket_is_deregistered_from_every_state_with_a_pending_deregistration(name: str) -> None:
-    """Behaviours 34 and 36: exactly once for each Register that was attempted."""
+    """Behaviours 34 and 36: Deregister is asked exactly once for each attempted Register."""
     assert then(after(*OWING[name]), vanished(), HandlerAccepted()) == script(
         """
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
@@ -366,7 +366,7 @@ def test_a_removed_socket_is_deregistered_from_every_state_with_a_pending_deregi
     )
 
 
-def test_the_last_message_that_arrives_during_leaving_decides_what_follows() -> None:
+def test_the_last_message_during_leaving_decides_what_follows() -> None:
     assert then(
         after(*TO_REGISTERED), vanished(), appeared(2), vanished(2), appeared(3), HandlerAccepted(), *TO_INFO
     ) == script(
@@ -412,8 +412,8 @@ def test_a_plugin_of_a_withdrawn_handler_is_deregistered_and_becomes_an_orphan(n
     )
 
 
-def test_a_withdrawn_handler_does_not_cut_off_the_notification_of_a_failed_register() -> None:
-    """It will be deregistered anyway."""
+def test_a_withdrawn_handler_does_not_interrupt_the_notification_of_a_failed_register() -> None:
+    """The plugin will be deregistered anyway."""
     assert then(after(*TO_REFUSE_AFTER_REGISTER), m.HandlerWithdrawn("T"), Notified()) == script(
         """
     HandlerWithdrawn('T') → Refusing(g1 #1 a '…registration failed with err: boom' then=ThenWait(#1) to_deregister=a)
@@ -433,13 +433,13 @@ def test_a_plugin_on_its_way_to_a_withdrawn_handler_starts_over(way: tuple[s.Eve
 # --- plugind stops ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_leaves_what_is_registered_as_it_is() -> None:
+def test_a_stop_leaves_registered_plugins_registered() -> None:
     """Behaviour 42."""
     assert then(after(*TO_REGISTERED), m.StopAsked()) == "StopAsked → Gone(g1 stopped)"
 
 
-def test_a_stop_deregisters_what_is_registered_when_asked_to() -> None:
-    """Behaviour 42, the option."""
+def test_a_stop_that_deregisters_deregisters_registered_plugins() -> None:
+    """Behaviour 42, with the option."""
     assert then(after(*TO_REGISTERED), m.StopAsked(deregister=True), HandlerAccepted()) == script(
         """
         StopAsked(deregister) → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
@@ -493,8 +493,8 @@ def test_a_stop_ends_the_actor_if_no_deregistration_is_pending(name: str, stop: 
 
 @pytest.mark.parametrize("name", [name for name in OWING if name != "registered"])
 @pytest.mark.parametrize("stop", [m.StopAsked(deregister=True), m.StopForced()], ids=["deregister", "forced"])
-def test_a_stop_that_cannot_wait_rolls_back_what_is_in_flight(name: str, stop: s.Event) -> None:
-    """Fault 87; a stop that deregisters also deregisters a plugin that is not notified yet."""
+def test_a_stop_that_does_not_wait_rolls_back_registrations_in_flight(name: str, stop: s.Event) -> None:
+    """Fault 87: a stop that deregisters also deregisters a plugin that has not been notified yet."""
     leaving, commands = lifecycle.step(after(*OWING[name]), stop)
 
     assert leaving == s.Leaving(1, INFO, "plugind stops", s.ThenEnd(stopped=True))
@@ -504,7 +504,7 @@ def test_a_stop_that_cannot_wait_rolls_back_what_is_in_flight(name: str, stop: s
 @pytest.mark.parametrize("event", [appeared(2), m.HandlerWithdrawn("T")], ids=["newer socket", "handler withdrawn"])
 @pytest.mark.parametrize("way", [TO_REGISTER, TO_NOTIFY], ids=["registering", "notifying"])
 def test_nothing_new_begins_after_a_stop_request(way: tuple[s.Event, ...], event: s.Event) -> None:
-    """Behaviour 42: no behaviour of plugins prevents the end of a daemon that stops."""
+    """Behaviour 42: whatever plugins do, a daemon that stops comes to an end."""
     leaving = after(*way, m.StopAsked(), event)
 
     assert isinstance(leaving, s.Leaving)
@@ -516,7 +516,7 @@ def test_nothing_new_begins_after_a_stop_request(way: tuple[s.Event, ...], event
 
 
 def test_a_requested_retry_resets_the_backoff() -> None:
-    """``plugind retry``; other triggers of a waiting socket do not reset the count."""
+    """``plugind retry`` resets the count of failures; other triggers of a waiting socket do not."""
     waiting = after(Failed("no"), Elapsed(), Failed("no"))
 
     assert then(waiting, m.TryNow()) == "TryNow → Dialing(g1 #1) | Dial(patient)"

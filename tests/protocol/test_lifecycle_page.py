@@ -18,7 +18,7 @@ OUTCOMES = (*typing.get_args(s.CommandOutcome), *typing.get_args(m.Admission))
 
 
 def test_the_page_has_the_current_table() -> None:
-    """``python -m tests.tools.lifecycle_table --write`` brings the page up to date."""
+    """``python -m tests.tools.lifecycle_table --write`` updates the page."""
     page = lifecycle_table.PAGE.read_text()
     assert page == lifecycle_table.filled(page)
 
@@ -51,7 +51,7 @@ def test_a_message_without_a_row_changes_nothing_and_an_outcome_without_one_is_i
 
 
 def test_nothing_follows_gone() -> None:
-    """Messages are illegal too; the page says so only of this state."""
+    """Even messages are illegal in this state, and the page says so."""
     for event in EVENTS:
         with pytest.raises(IllegalStepError, match="nothing follows Gone"):
             lifecycle.step(s.Gone(1), event)

@@ -61,20 +61,20 @@ GOOD: dict[type[s.Command], s.Event] = {
 }
 
 
-def test_the_model_knows_every_waiting_command() -> None:
+def test_the_model_has_outcomes_for_every_waiting_command() -> None:
     assert set(OUTCOMES) == set(GOOD) == set(WAITING_COMMANDS)
 
 
 @attrs.define
 class Life:
-    """The life of one actor, as its commands show it; the invariants are checked at each step."""
+    """The life of one actor, reconstructed from its commands. The invariants are checked at each step."""
 
     state: s.State
     #: The command whose outcome is pending.
     waiting: s.Command | None = None
     generation: int = 1
     connected: bool = False
-    #: Whether Register was called, and Deregister not since.
+    #: Whether Register was called and no Deregister has followed.
     registered: bool = False
     claimed: bool = False
     asked_to_stop: bool = False
@@ -115,16 +115,16 @@ class Life:
             self.waiting = None
         assert sum(isinstance(command, WAITING_COMMANDS) for command in commands) <= 1
         for command in commands:
-            assert self.waiting is None, f"{command} follows a command that is waited for"
+            assert self.waiting is None, f"{command} follows a command whose outcome is pending"
             self.perform(command)
         self.check_rest()
 
     def perform(self, command: s.Command) -> None:
         match command:
             case s.Dial():
-                assert not self.connected, "hang up before you dial"
-                assert not self.asked_to_stop, "nothing begins anew once a stop was asked"
-                self.connected = True  # The dial may have failed; the connection is closed before the next dial anyway.
+                assert not self.connected, "the old connection must be closed before a dial"
+                assert not self.asked_to_stop, "nothing new may begin after a stop was requested"
+                self.connected = True  # Even if the dial fails, HangUp precedes the next dial.
             case s.HangUp():
                 self.connected = False
             case s.AskInfo() | s.Notify():
@@ -142,19 +142,19 @@ class Life:
                 assert not self.registered
             case s.AskRegister():
                 assert self.claimed
-                assert not self.registered, "never two Registers without a Deregister between"
+                assert not self.registered, "a Deregister must come between two Registers"
                 self.registered = True
                 self.registers += 1
             case s.Announce():
                 assert self.registered
             case s.AskDeregister():
-                assert self.registered, "exactly one Deregister for each Register"
+                assert self.registered, "there must be exactly one Deregister for each Register"
                 assert self.claimed
                 self.registered = False
                 self.deregisters += 1
             case s.Release():
                 assert self.claimed, "a claim is released once"
-                assert not self.registered, "what is registered is not given back"
+                assert not self.registered, "a registered plugin must keep its claim"
                 self.claimed = False
             case s.StartTimer():
                 assert command.failures >= 1
@@ -203,7 +203,7 @@ def live(data: st.DataObject) -> Life:
             break
         outcome = life.waiting is not None and data.draw(st.integers(0, 3)) > 0
         if outcome and life.waiting is not None:
-            # Success is frequent, so that late states are reached often.
+            # Success is more frequent than failure, so that late states are reached often.
             life.take(data.draw(st.just(GOOD[type(life.waiting)]) | OUTCOMES[type(life.waiting)]))
         elif data.draw(st.integers(0, 3)) == 0:
             life.generation += 1
@@ -220,7 +220,7 @@ def test_the_invariants_hold_at_every_step_of_any_sequence_of_events(data: st.Da
 
 
 @given(st.data())
-def test_after_its_socket_is_removed_a_registration_ends_in_finitely_many_steps(data: st.DataObject) -> None:
+def test_a_registration_ends_in_finitely_many_steps_after_its_socket_is_removed(data: st.DataObject) -> None:
     """Behaviour 36, faults 36, 38 and 84."""
     life = live(data)
     if isinstance(life.state, s.Gone):
@@ -237,7 +237,7 @@ def test_after_its_socket_is_removed_a_registration_ends_in_finitely_many_steps(
 
 @given(st.data(), st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
 def test_a_stop_ends_every_registration(data: st.DataObject, stop: s.Event) -> None:
-    """Behaviour 42, fault 87: only what StopAsked leaves registered is not deregistered."""
+    """Behaviour 42, fault 87: only plugins that a plain StopAsked finds registered may stay registered."""
     life = live(data)
     if isinstance(life.state, s.Gone):
         return
@@ -275,7 +275,7 @@ def test_a_plugin_without_faults_is_eventually_registered_from_any_state(data: s
 
 @given(st.data())
 def test_a_message_that_interrupts_a_call_leads_away_from_it(data: st.DataObject) -> None:
-    """A message that interrupts a call leads to another state; otherwise the same call would be made twice."""
+    """Otherwise the same call would be made twice."""
     life = live(data)
     message = data.draw(MESSAGES)
     assert isinstance(message, m.RegistrationMessage)

@@ -1,4 +1,4 @@
-"""The outcome of every pair of a state and an event, or that the pair is illegal."""
+"""The outcome of every pair of a state and an event; illegal pairs are listed too."""
 
 from __future__ import annotations
 
@@ -509,7 +509,7 @@ TABLE: dict[str, str] = {
 
 
 def test_the_table_has_every_state_and_every_event() -> None:
-    """A new state or event fails here until its outcomes are decided."""
+    """This fails for a new state or event until its outcomes are listed."""
     assert {type(state) for state in STATES.values()} == STATE_TYPES
     assert {type(event) for event in EVENTS} == EVENT_TYPES
     assert list(TABLE) == list(STATES)
@@ -524,8 +524,8 @@ IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
 
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if isinstance(state, IN_LINE)])
-def test_a_message_interrupts_a_call_exactly_if_it_leads_to_another_state(name: str) -> None:
-    """Otherwise the actor would make the same call twice, or finish a call that is no longer needed."""
+def test_a_message_interrupts_a_call_if_and_only_if_it_leads_to_another_state(name: str) -> None:
+    """Otherwise an actor would make the same call twice, or finish a call that is no longer needed."""
     state = STATES[name]
     for message in EVENTS[:12]:
         assert isinstance(message, m.RegistrationMessage)

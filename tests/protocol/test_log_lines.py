@@ -56,7 +56,7 @@ def test_time_is_utc_to_the_millisecond() -> None:
 
 
 def test_levels_have_the_numbers_of_the_standard_library() -> None:
-    """So a program that embeds a node can pass them on to ``logging``."""
+    """A program that embeds a node can pass them to ``logging``."""
     assert {level.name: int(level) for level in Level} == {
         name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR")
     }

@@ -27,7 +27,7 @@ def test_an_operation_is_counted_once_under_its_type_and_outcome() -> None:
     second = attrs.evolve(
         changed(StateName.VALIDATING), info=info, finished=Finished(Operation.GET_INFO, Outcome.OK, 0.3)
     )
-    # The third does not repeat the type and the name; the view has them.
+    # The third change does not repeat the type and the name, which the view keeps.
     third = attrs.evolve(changed(StateName.WAITING), finished=Finished(Operation.VALIDATE, Outcome.TIMED_OUT, 120.0))
     for change in (first, second, third):
         before, after = view.apply(change)
@@ -65,7 +65,7 @@ def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
     assert (buckets["0.0005"], buckets["0.5"], buckets["1.0"], buckets["120.0"], buckets["+Inf"]) == (2, 2, 4, 4, 5)
 
 
-def test_a_restarted_watcher_counts_from_zero_and_the_daemon_goes_on() -> None:
+def test_a_restarted_watcher_counts_from_zero_and_the_totals_of_the_daemon_continue() -> None:
     metrics = Metrics()
     reports = [(1, 0, 0), (4, 1, 2), (1, 0, 0), (2, 1, 0)]
     for scans, failures, overflows in reports:
@@ -77,7 +77,7 @@ def test_a_restarted_watcher_counts_from_zero_and_the_daemon_goes_on() -> None:
 
 
 def test_restarts_are_counted_by_the_kind_of_actor() -> None:
-    """Faults 85 and 92: a path does not get a series."""
+    """Faults 85 and 92: there is no series for each path."""
     metrics = Metrics()
     for name in ("registration /r/a.sock", "registration /r/b.sock", "watcher:/r", "reconciler"):
         metrics.count_restart(name)
@@ -126,7 +126,7 @@ def test_the_bounds_of_the_buckets_are_stable() -> None:
     ) == BUCKETS
 
 
-def test_only_before_its_info_can_a_socket_be_of_an_unknown_type() -> None:
+def test_the_type_of_a_socket_is_unknown_only_before_its_info_arrives() -> None:
     unknown = {operation for operation, label, _ in Metrics().operations if label == "unknown"}
     assert unknown == {Operation.DIAL, Operation.GET_INFO}
 

@@ -1,7 +1,7 @@
-"""A node of pure parts as a state machine: the rules hold for any order of events, and actual becomes desired.
+"""A node of pure parts as a state machine. The rules hold for any order of events, and actual becomes desired.
 
 ``World`` and a lifecycle for each socket are connected in memory. ``plugind.tests.protocol.rules`` checks each call
-of a plugin or a handler. This machine keeps its own model of the sockets, and compares at the end.
+of a plugin or a handler. This machine keeps its own model of the sockets, and compares it with the node at the end.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from plugind.protocol.status import StateName
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.node import Actor, Node
 
-#: Two types, two names and two versions for five paths: names collide, and a recreated socket may have another one.
+#: There are two types, two names and two versions for five paths, so names collide, and a recreated socket may have
+#: another name.
 PATHS = st.sampled_from(["/r/1", "/r/2", "/r/3", "/r/4", "/r/5"])
 TYPES = st.sampled_from(["T", "T", "T", "U"])
 NAMES = st.sampled_from(["x", "x", "x", "y"])
 VERSIONS = st.sampled_from(["1.0.0", "1.1.0"])
 #: Rare events share one rule, so that they are not as frequent as common ones.
-SELDOM = st.sampled_from(["touch", "retry", "retry", "report", "restart", "refuse", "unrefuse", "handler", "crash"])
+RARE_EVENTS = st.sampled_from(
+    ["touch", "retry", "retry", "report", "restart", "refuse", "unrefuse", "handler", "crash"]
+)
 CHOICES = st.lists(st.integers(0, 255), min_size=1, max_size=40)
 
 
 @attrs.define(eq=False)
 class Asker:
-    """The caller of a retry."""
+    """The caller who requested a retry."""
 
     answers: list[m.RetryAnswered] = attrs.Factory(list)
 
@@ -39,10 +42,10 @@ class Asker:
 
 
 class NodeMachine(RuleBasedStateMachine):
-    """The rules are events from outside; ``follow`` makes the steps that follow inside the node."""
+    """Its rules are events from outside; ``follow`` makes the resulting steps inside the node."""
 
     node: Node
-    #: The latest generation of each path from the watcher; the world may have an older one.
+    #: The latest generation that the watcher sent for each path; the world may have an older one.
     seen: dict[str, int]
     #: Paths with an entry that is not a socket.
     refused: dict[str, int]
@@ -67,7 +70,7 @@ class NodeMachine(RuleBasedStateMachine):
         for path in sorted(first):
             # All have one name, since most faults are between plugins of one name.
             self.a_socket_appears(path, "T", "x", "1.0.0")
-        self.happen(choices)
+        self.make_steps(choices)
 
     # --- events from outside ---
 
@@ -82,23 +85,23 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(path=PATHS)
     def a_socket_vanishes(self, path: str) -> None:
         if self.node.there.pop(path, None) is not None:
-            self.say(m.SocketVanished(path, self.seen.pop(path)))
+            self.send(m.SocketVanished(path, self.seen.pop(path)))
 
-    @rule(what=SELDOM, path=PATHS, plugin_type=TYPES, name=NAMES, lost=st.sets(PATHS, max_size=2))
-    def something_seldom_happens(self, what: str, path: str, plugin_type: str, name: str, lost: set[str]) -> None:
+    @rule(what=RARE_EVENTS, path=PATHS, plugin_type=TYPES, name=NAMES, lost=st.sets(PATHS, max_size=2))
+    def a_rare_event_happens(self, what: str, path: str, plugin_type: str, name: str, lost: set[str]) -> None:
         match what:
             case "touch":
                 self.a_socket_is_touched(path)
             case "retry":
-                self.somebody_asks_for_a_retry(path if lost else name)
+                self.a_retry_is_requested(path if lost else name)
             case "report":
                 self.node.mail["status"].append(m.ReportAsked())
             case "restart":
                 self.the_watcher_is_restarted(lost)
             case "refuse":
-                self.something_else_lies_there(path)
+                self.another_entry_appears(path)
             case "unrefuse":
-                self.something_else_goes(path)
+                self.another_entry_vanishes(path)
             case "handler":
                 self.a_handler_is_added_or_removed(plugin_type)
             case "crash" if not self.stopped:
@@ -107,21 +110,21 @@ class NodeMachine(RuleBasedStateMachine):
                 pass
 
     def a_socket_is_touched(self, path: str) -> None:
-        self.say(m.SocketTouched(path, self.seen.get(path, 0)))
+        self.send(m.SocketTouched(path, self.seen.get(path, 0)))
 
-    def something_else_lies_there(self, path: str) -> None:
+    def another_entry_appears(self, path: str) -> None:
         self.node.there.pop(path, None)
         self.seen.pop(path, None)
         self.node.generation += 1
         self.refused[path] = self.node.generation
-        self.say(m.EntryRefused(path, self.node.generation, "/reg", "a symbolic link", 0.0))
+        self.send(m.EntryRefused(path, self.node.generation, "/reg", "a symbolic link", 0.0))
 
-    def something_else_goes(self, path: str) -> None:
+    def another_entry_vanishes(self, path: str) -> None:
         if path in self.refused:
-            self.say(m.SocketVanished(path, self.refused.pop(path)))
+            self.send(m.SocketVanished(path, self.refused.pop(path)))
 
     def the_watcher_is_restarted(self, lost: set[str]) -> None:
-        """Fault 85: no message reports what vanished meanwhile; the others get newer generations."""
+        """Fault 85: no message reports what vanished in the meantime, and the other sockets get newer generations."""
         for path in sorted(lost):
             for entries in (self.node.there, self.seen, self.refused):
                 entries.pop(path, None)
@@ -129,10 +132,10 @@ class NodeMachine(RuleBasedStateMachine):
             identity = Identity(1, self.node.there[path], self.node.there[path])
             self.node.generation += 1
             self.seen[path] = self.node.generation
-            self.say(m.SocketAppeared(path, self.node.generation, identity, "/reg", 0.0, first_scan=True))
+            self.send(m.SocketAppeared(path, self.node.generation, identity, "/reg", 0.0, first_scan=True))
         paths = frozenset(self.node.there) | frozenset(self.refused)
-        self.say(m.ScanCompleted("/reg", first=True, paths=paths))
-        self.say(m.ScanCompleted("/elsewhere", first=True, paths=frozenset()))
+        self.send(m.ScanCompleted("/reg", first=True, paths=paths))
+        self.send(m.ScanCompleted("/elsewhere", first=True, paths=frozenset()))
 
     def a_handler_is_added_or_removed(self, plugin_type: str) -> None:
         if plugin_type in self.node.handlers:
@@ -140,8 +143,8 @@ class NodeMachine(RuleBasedStateMachine):
         else:
             self.node.add_handler(plugin_type)
 
-    def somebody_asks_for_a_retry(self, whom: str) -> None:
-        self.node.mail["people"].append(m.RetryAsked(whom, Asker()))
+    def a_retry_is_requested(self, target: str) -> None:
+        self.node.mail["callers"].append(m.RetryAsked(target, Asker()))
 
     def an_actor_crashes(self, path: str) -> None:
         actor = self.node.actors.get(path)
@@ -151,14 +154,14 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(choices=CHOICES)
     def follow(self, choices: list[int]) -> None:
         """Make some of the possible steps; one call in eight fails."""
-        self.happen(choices)
+        self.make_steps(choices)
 
     @rule(choices=CHOICES)
     def follow_on(self, choices: list[int]) -> None:
-        """The same, so that it is as frequent as events from outside."""
-        self.happen(choices)
+        """Do the same as ``follow``, so that steps are as frequent as events from outside."""
+        self.make_steps(choices)
 
-    def happen(self, choices: list[int]) -> None:
+    def make_steps(self, choices: list[int]) -> None:
         for choice in choices:
             picks = self.node.picks(faults=True, goes_well=choice < 224)
             if not picks:
@@ -178,7 +181,7 @@ class NodeMachine(RuleBasedStateMachine):
         if hasattr(self, "node"):
             under_way = [
                 lane[0].plugin.socket
-                for handler in self.node.everyone()
+                for handler in self.node.all_handlers()
                 for lane in handler.lanes.values()
                 if lane and not isinstance(lane[0], m.Validate)
             ]
@@ -197,7 +200,9 @@ class NodeMachine(RuleBasedStateMachine):
         if not hasattr(self, "node"):
             return
         self.node.settle()
-        self.node.rules.check_rest({instance for handler in self.node.everyone() for instance in handler.registered})
+        self.node.rules.check_rest(
+            {instance for handler in self.node.all_handlers() for instance in handler.registered}
+        )
         if self.stopped:
             self.check_stopped()
         else:
@@ -213,7 +218,7 @@ class NodeMachine(RuleBasedStateMachine):
     def stopped(self) -> bool:
         return bool(self.stops)
 
-    def say(self, message: m.ReconcilerMessage) -> None:
+    def send(self, message: m.ReconcilerMessage) -> None:
         self.node.mail["watcher"].append(message)
 
     def check_stopped(self) -> None:
@@ -257,7 +262,7 @@ class NodeMachine(RuleBasedStateMachine):
         assert active == self.expected_active(policy, list(actual))
 
     def expected_active(self, policy: InstancePolicy, actual: list[str]) -> set[str]:
-        """Behaviour 37; ``actual`` has no order, so the newest is found in the order of the calls of the handler."""
+        """Behaviour 37: ``actual`` has no order, so the order of the handler's calls determines the newest."""
         if policy in (InstancePolicy.ALL, InstancePolicy.REJECT) or not actual:
             return set(actual)
         order = self.node.announced

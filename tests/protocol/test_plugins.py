@@ -59,7 +59,7 @@ def test_valid_info_is_accepted_unchanged() -> None:
 
 
 def test_an_empty_endpoint_is_the_registration_socket() -> None:
-    """An empty endpoint defaults to the socket path, before anything is validated."""
+    """The default is applied before anything is validated."""
     assert check(endpoint="").endpoint == SOCKET
 
 
@@ -97,7 +97,7 @@ def test_an_endpoint_is_the_absolute_path_of_a_unix_socket(said: str, taken: str
     ],
 )
 def test_an_endpoint_of_another_kind_is_rejected(endpoint: str, reason: str) -> None:
-    """Fault 42, the part of fault 43 that a text shows, and fault 44."""
+    """Fault 42, the part of fault 43 that can be checked without the file system, and fault 44."""
     assert rejection(lambda: check(endpoint=endpoint)) == reason
 
 
@@ -123,14 +123,14 @@ def test_an_empty_overlong_or_unprintable_word_is_rejected(what: str, text: str,
 
 
 def test_words_up_to_the_limit_are_accepted() -> None:
-    """Fault 73, below its limit."""
+    """Fault 73: words that do not exceed the limit are accepted."""
     info = check(253 * "t", 253 * "n", "/" + 4095 * "e", 128 * (253 * "v",))
 
     assert (len(info.type), len(info.name), len(info.endpoint), len(info.versions)) == (253, 253, 4096, 128)
 
 
 def test_more_versions_than_the_limit_are_rejected_before_any_is_parsed() -> None:
-    """Fault 51: five million empty versions."""
+    """Fault 51: one message can hold five million empty versions."""
     with pytest.raises(ValidationError, match=r"^more than 128 supported versions$"):
         check(versions=5_000_000 * ("",))
 

@@ -12,7 +12,7 @@ GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_grpc.py")
 
 
 def test_the_generated_files_are_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is stale, none is missing and none is left over; an activated environment is not needed."""
+    """No file is stale, missing or left over; the command needs no activated environment."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
     made = regenerate.generate(tmp_path)

@@ -19,7 +19,7 @@ from plugind.protocol.text import cut, encodable, escaped
         ("abc\u202edef", "abc\\u202edef"),
         ("a\udcffb", "a\\xffb"),
         ("zero\x00width\u200b", "zero\\x00width\\u200b"),
-        # Surrogates beside the 128 that stand for the bytes of a file name.
+        # Surrogates next to the 128 that represent bytes of a file name.
         ("\udc7f\udc80\udcff\udd00", "\\udc7f\\x80\\xff\\udd00"),
         ("\uffff\U000e0001", "\\uffff\\U000e0001"),
     ],

@@ -1,4 +1,4 @@
-"""Text, log lines, metadata, deadlines, bytes of frames: independent readers decode what was written."""
+"""Independent readers decode what was written: text, log lines, metadata, deadlines and the bytes of frames."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ KEYS = st.sampled_from(["socket", "reason", "attempt", "took"])
 VALUES: st.SearchStrategy[Field] = st.one_of(
     ANYTHING, NASTY, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
 )
-#: Without bytes that are not UTF-8: they share their escapes with control characters.
+#: Bytes that are not UTF-8 are excluded, since they share their escapes with control characters.
 PLAIN = st.text(max_size=20) | NASTY
 
 
 def unescaped(shown: str) -> str:
-    """Decode escapes independently, by their rules alone."""
+    """Decode escapes by their rules, independently of the code that is tested."""
     named = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"'}
 
     def one(match: re.Match[str]) -> str:
@@ -62,7 +62,7 @@ def fields_of(line: str) -> dict[str, str]:
     rest = line
     while rest:
         match = re.match(r'([a-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^ "=\\]*))(?: |$)', rest)
-        assert match, f"{rest!r} of {line!r} is no field"
+        assert match, f"{rest!r} in {line!r} is not a field"
         read[match[1]] = match[3] if match[2] is None else unescaped(match[2])
         rest = rest[match.end() :]
     return read
@@ -119,7 +119,7 @@ def test_a_timestamp_is_truncated_to_the_millisecond(time: float) -> None:
 @examples(80)
 @given(PLAIN)
 def test_escapes_can_be_decoded(text: str) -> None:
-    """If backslashes of the text itself are escaped as well."""
+    """This requires that backslashes of the text are escaped as well."""
     assert unescaped(escaped(text.replace("\\", "\\\\"))) == text
 
 
@@ -304,7 +304,7 @@ def test_settings_are_read_until_one_breaks_a_rule(pairs: list[tuple[int, int]])
 @examples(40)
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
 def test_a_budget_is_spent_only_by_its_own_kind(spent: list[int], limit: int) -> None:
-    """Faults 54 to 60; 9 stands for a new period."""
+    """Faults 54 to 60. The number 9 means a new period."""
     names = (
         "pings", "settings", "empty_data", "informational", "window_updates", "priorities", "unknown_frames", "resets",
         "late_frames",

@@ -52,7 +52,7 @@ def test_a_new_reason_for_the_same_state_does_not_reset_its_age() -> None:
     assert (status.since, status.reason) == (1.0, "second")
 
 
-def test_a_new_generation_has_no_info_until_it_is_asked() -> None:
+def test_a_new_generation_has_no_info_until_get_info_returns() -> None:
     """Test_DSW_AddOrUpdatePlugin_Positive_ExistingPlugin: one entry, new identity."""
     view = View()
     view.apply(attrs.evolve(change(StateName.REGISTERED, 1.0), info=INFO, registered_in=0.5, pid=3))
@@ -121,7 +121,7 @@ def test_only_registered_instances_have_a_role() -> None:
     assert only(view).active is None
     view.apply(change(StateName.REGISTERED))
     assert only(view).active is False
-    assert view.set_active("/r/a.sock", 1, active=False) is None, "it is no news"
+    assert view.set_active("/r/a.sock", 1, active=False) is None, "the role has not changed"
     assert view.set_active("/r/a.sock", 9, active=True) is None, "another generation is another instance"
     assert view.set_active("/r/none.sock", 1, active=True) is None
 

@@ -173,7 +173,7 @@ def replayed(story: list[StateChanged | Role]) -> tuple[View, Model, Metrics, li
 @examples(100)
 @given(STORIES)
 def test_the_view_agrees_with_a_model_that_keeps_every_change(story: list[StateChanged | Role]) -> None:
-    """Behaviours 37 and 38: of each socket the last generation, its latest values, and a bounded history."""
+    """Behaviours 37 and 38: each socket has its last generation, the latest values and a bounded history."""
     view, model, _, _ = replayed(story)
     assert {path: row.status_with_history for path, row in view.rows.items()} == {
         path: expected(life) for path, life in model.lives.items()
@@ -216,7 +216,7 @@ def goes_by(plugin: PluginStatus, target: str) -> bool:
 @examples(40)
 @given(STORIES, SECONDS)
 def test_any_view_becomes_json_without_a_negative_time(story: list[StateChanged | Role], now: float) -> None:
-    """Faults 21 and 91; the JSON has the values that were written."""
+    """Faults 21 and 91: the JSON has the values that were written."""
     view, _, _, _ = replayed(story)
     for row in view.rows.values():
         plugin = row.status_with_history
@@ -252,7 +252,7 @@ def test_the_counters_add_up(story: list[StateChanged | Role]) -> None:
     done = [c for c in counted if c.registered_in is not None and c.state is StateName.REGISTERED]
     assert sum(metrics.registration.counts) == len(done)
     assert {label for _, label, _ in metrics.operations} <= {*BUILT_IN_TYPES, UNKNOWN, OTHER}
-    # And the present states.
+    # The gauges show the present states.
     rows = list(view.rows.values())
     plugins = metrics.plugins(rows)
     assert sum(plugins.values()) == len(model.lives)
@@ -293,7 +293,7 @@ def test_a_histogram_counts_values_up_to_and_including_each_bound(values: list[f
 @examples(40)
 @given(st.lists(st.lists(st.text(max_size=3), max_size=20), max_size=4), st.text(max_size=3) | st.none())
 def test_the_number_of_labels_is_bounded_for_any_types(learnt: list[list[str]], asked: str | None) -> None:
-    """Fault 92; a type that has a label once keeps it."""
+    """Fault 92: once a type has a label, it keeps it."""
     metrics = Metrics()
     seen: dict[str, str] = {}
     for types in learnt:
@@ -323,7 +323,7 @@ def test_counters_of_watchers_add_up_across_restarts(
     metrics = Metrics()
     expected = [0, 0, 0]
     for root, steps in lives:
-        # The first report of a new watcher has no scan, which tells it from the watcher before.
+        # The first report of a new watcher has no scan, which distinguishes it from the previous watcher.
         report = RootReported(root, Watching.EVENTS, 0.0)
         metrics.count_root(report)
         for scans, failures, overflows, twice in steps:

@@ -1,4 +1,4 @@
-"""Desired and actual, and the effects of their difference, message by message."""
+"""The desired and the actual world, and the effects of their difference, message by message."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_socket_that_comes_back_when_its_actor_ends_gets_another_actor() -> No
 
 
 def test_a_second_plugin_of_a_name_waits_until_the_first_is_registered() -> None:
-    """Behaviour 21: ordered per (type, name); of two at once, the second is validated against the first."""
+    """Behaviour 21: operations are ordered per (type, name), so the second plugin is validated after the first one."""
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1))
 
     assert take(world, claimed(B, 2)) == []
@@ -212,7 +212,7 @@ def test_a_name_is_unregistered_before_another_socket_takes_it() -> None:
     assert take(world, m.Released(A, 1)) == [admitted(B)]
 
 
-def test_a_plugin_whose_validation_failed_makes_room_for_the_next() -> None:
+def test_a_failed_validation_makes_room_for_the_next_plugin_of_that_name() -> None:
     world = given(appeared(1, A), appeared(2, B), claimed(A, 1), claimed(B, 2))
 
     assert take(world, m.Released(A, 1)) == [admitted(B)]
@@ -303,7 +303,7 @@ def test_a_refused_plugin_that_changes_its_name_no_longer_waits_for_the_old_name
 
 
 def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
-    """Level-triggered: its socket is still there, so another actor registers it again."""
+    """The world is level-triggered: the socket is still there, so another actor registers it again."""
     world = given(*registered(A, 1), policy=InstancePolicy.REJECT)
 
     assert take(world, m.RegistrationEnded(A, crashed=False)) == [StartRegistration(appeared(1))]
@@ -312,7 +312,7 @@ def test_a_name_is_free_when_its_actor_ends_without_a_release() -> None:
 
 
 def test_a_standby_instance_that_registers_again_counts_as_active() -> None:
-    """Behaviour 37: the view showed it as standby in the same generation, and is corrected."""
+    """Behaviour 37: the view shows it as standby in the same generation, and must be corrected."""
     world = given(*registered(A, 1), *registered(B, 2))
 
     assert take(world, m.Released(A, 1)) == [role(A, 1, active=True)]
@@ -451,7 +451,7 @@ def test_a_socket_that_replaces_a_refused_entry_is_registered() -> None:
 def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     done: tuple[m.ReconcilerMessage, ...],
 ) -> None:
-    """Fault 85; behaviour 36: no other plugin gets the name before."""
+    """Fault 85 and behaviour 36: no other plugin gets the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
@@ -462,7 +462,7 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     assert take(world, m.Released(A, 1)) == [admitted(B)]
 
 
-def test_the_successor_of_an_actor_that_crashed_while_it_left_leaves_too() -> None:
+def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> None:
     world = given(*registered(), m.SocketVanished(A, 1))
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [

@@ -1,4 +1,4 @@
-"""Lifecycles, handlers and World together: in any order of messages, actual becomes desired."""
+"""Lifecycles, handlers and World together: for any order of messages, actual becomes desired."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
 def disturb(node: Node, *, crashes: bool = False) -> None:
-    """Do something from outside: sockets and handlers come and go, a caller requests a retry."""
+    """Cause an event from outside: a socket or a handler appears or disappears, or a caller requests a retry."""
     path = node.rng.choice(sorted(NAMES))
     kind = NAMES[path][0]
     choice = node.rng.random()
@@ -39,7 +39,7 @@ def disturb(node: Node, *, crashes: bool = False) -> None:
     elif choice < 0.25:
         node.mail["watcher"].append(m.SocketTouched(path, node.there.get(path, 0)))
     elif choice < 0.3:
-        node.mail["people"].append(m.RetryAsked("x", Nobody()))
+        node.mail["callers"].append(m.RetryAsked("x", Caller()))
     elif choice < 0.4 and crashes:
         actor = node.actors.get(path)
         if actor is not None and not actor.dead:
@@ -50,12 +50,14 @@ def disturb(node: Node, *, crashes: bool = False) -> None:
         node.appear(path)
 
 
-class Nobody:
+class Caller:
+    """A caller that reads no answers."""
+
     def send_nowait(self, message: m.RetryAnswered, /) -> None:
         assert message.sockets is not None
 
 
-def troubled(seed: int, *, crashes: bool = False) -> Node:
+def disturbed(seed: int, *, crashes: bool = False) -> Node:
     node = Node(INFOS, POLICIES, seed)
     for kind in POLICIES:
         node.add_handler(kind)
@@ -84,7 +86,7 @@ def check_converged(node: Node) -> None:
 
 
 def check_empty(world: World) -> None:
-    """Check that nothing is kept of sockets that are gone."""
+    """Check that the world keeps nothing about sockets that are gone."""
     remembered = {name: value for name, value in vars(world).items() if name not in ("_effects", "_handlers")}
     assert {name: value for name, value in remembered.items() if value} == {}
 
@@ -96,7 +98,7 @@ def test_every_interleaving_ends_with_actual_equal_to_desired(seed: int) -> None
 
     Behaviours 19 to 21 and 34 to 37.
     """
-    node = troubled(seed)
+    node = disturbed(seed)
 
     node.settle()
 
@@ -107,7 +109,7 @@ def test_every_interleaving_ends_with_actual_equal_to_desired(seed: int) -> None
 @given(SEEDS)
 def test_actors_recover_from_crashes_in_every_interleaving(seed: int) -> None:
     """Fault 85."""
-    node = troubled(seed, crashes=True)
+    node = disturbed(seed, crashes=True)
 
     node.settle()
 
@@ -117,8 +119,8 @@ def test_actors_recover_from_crashes_in_every_interleaving(seed: int) -> None:
 @settings(max_examples=100)
 @given(SEEDS, st.booleans())
 def test_nothing_is_kept_of_sockets_that_are_gone(seed: int, crashes: bool) -> None:
-    """Names, claims and desired sockets do not leak; a removed handler ends after its last plugin."""
-    node = troubled(seed, crashes=crashes)
+    """Names, claims and desired sockets do not leak. A removed handler retires after its last plugin."""
+    node = disturbed(seed, crashes=crashes)
     for path in list(node.there):
         node.vanish(path)
     for kind in list(node.handlers):
@@ -134,8 +136,8 @@ def test_nothing_is_kept_of_sockets_that_are_gone(seed: int, crashes: bool) -> N
 @settings(max_examples=100)
 @given(SEEDS, st.sampled_from([m.StopAsked(), m.StopAsked(deregister=True), m.StopForced()]))
 def test_a_stop_finishes_in_every_interleaving(seed: int, stop: m.StopAsked | m.StopForced) -> None:
-    """Behaviour 42, fault 87: nothing new begins, and no plugin remains half registered."""
-    node = troubled(seed)
+    """Behaviour 42, fault 87: nothing new begins, and no plugin stays half registered."""
+    node = disturbed(seed)
     node.mail["supervisor"].append(stop)
     for path in sorted(NAMES):
         disturb_only_sockets(node, path)
@@ -156,8 +158,8 @@ def disturb_only_sockets(node: Node, path: str) -> None:
 
 @given(SEEDS)
 def test_at_most_one_plugin_of_a_name_is_between_validation_and_registration(seed: int) -> None:
-    """Behaviours 20, 21 and 37: of two at once, the second is validated against the first."""
-    node = troubled(seed)
+    """Behaviours 20, 21 and 37: of two plugins at once, the second is validated after the first is registered."""
+    node = disturbed(seed)
     node.settle()
 
     for handler in (*node.handlers.values(), *node.retired):

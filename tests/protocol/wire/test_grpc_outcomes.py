@@ -89,7 +89,7 @@ NO_STATUS = (Status.UNKNOWN, "the trailers have no grpc-status")
             ended(("grpc-status", "")), (Status.UNKNOWN, "grpc-status is "), id="an empty status"
         ),
         pytest.param(only(OK_STATUS, GRPC), NO_STATUS, id="trailers only, without a status"),
-        pytest.param(only(OK_STATUS, ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="trailers only, no content type"),
+        pytest.param(only(OK_STATUS, ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="trailers only, untyped"),
         pytest.param(
             only((":status", "404"), ("grpc-status", "5")), (Status.NOT_FOUND, ""), id="an error with an HTTP error"
         ),
