@@ -1,4 +1,4 @@
-"""What a registration asks: an answer belongs to the ask under way or to none, and only a Validate is withdrawn."""
+"""The asks of a registration: an answer counts for the current ask only, and only a Validate can be withdrawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLUGIN = Plugin("T", "a", "/reg/a.sock", ("1.0.0",), "/reg/a.sock", 1)
 
 @attrs.frozen
 class Recording:
-    """A handler's address that keeps what is sent to it."""
+    """The address of a handler; it records the messages that are sent to it."""
 
     sent: list[m.HandlerMessage] = attrs.Factory(list)
 
@@ -35,7 +35,7 @@ def asks(handler: Recording) -> Asks:
     return asks
 
 
-def test_an_answer_to_an_ask_that_is_over_is_late_before_and_after_the_next_ask(asks: Asks) -> None:
+def test_an_answer_to_an_earlier_ask_is_late_before_and_after_the_next_ask(asks: Asks) -> None:
     first = asks.new_ticket()
     assert asks.is_answered_by(first)
     asks.close()
@@ -60,7 +60,7 @@ def test_an_ask_supersedes_the_one_before_it(asks: Asks) -> None:
     assert asks.is_answered_by(second)
 
 
-def test_a_validate_under_way_is_withdrawn_by_the_very_ask(asks: Asks, handler: Recording) -> None:
+def test_a_withdraw_names_the_validate_that_was_sent(asks: Asks, handler: Recording) -> None:
     """Fault 82."""
     asks.ask_handler(m.Validate, PLUGIN)
     asks.withdraw()

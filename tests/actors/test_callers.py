@@ -1,4 +1,4 @@
-"""The calls of the embedding program, without a node: the test answers them, or ends the node."""
+"""The calls of an embedding program, without a node: each test answers them or simulates the end of the node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def ask(callers: Callers, what: str, ended_at: list[tuple[str, float]]) ->
     ended_at.append((str(caught.value), trio.current_time()))
 
 
-async def test_every_waiting_call_ends_with_the_node_and_says_what_it_did_not_get(autojump_clock: MockClock) -> None:
+async def test_every_waiting_call_ends_with_the_node_and_names_the_missing_answer(autojump_clock: MockClock) -> None:
     callers = Callers()
     ended_at: list[tuple[str, float]] = []
     async with trio.open_nursery() as nursery:
@@ -45,7 +45,7 @@ async def test_a_call_after_the_end_of_the_node_raises_before_it_waits() -> None
 
 
 async def test_an_answer_that_comes_before_the_end_in_the_same_step_is_kept() -> None:
-    """The caller has its answer when the node ends, though it has not run since."""
+    """When the node ends, the caller already has its answer, although its task has not run since."""
     callers = Callers()
     send, receive = trio.open_memory_channel[str](0)
     answers: list[str] = []
@@ -79,7 +79,7 @@ async def test_a_call_that_its_caller_cancels_raises_no_error_of_the_node(autoju
     assert trio.current_time() == 2.0
 
 
-async def test_an_error_in_the_block_comes_out_unchanged() -> None:
+async def test_an_error_in_the_block_is_raised_unchanged() -> None:
     callers = Callers()
     error = ValueError("no such handler")
     with pytest.raises(ValueError, match="no such handler") as caught, callers.asking("was never answered"):
@@ -88,7 +88,7 @@ async def test_an_error_in_the_block_comes_out_unchanged() -> None:
 
 
 @pytest.mark.parametrize("end", [Callers.end, Callers.end_streams], ids=["end", "end_streams"])
-async def test_a_stream_of_changes_ends_after_the_changes_that_are_in_it(end: Callable[[Callers], None]) -> None:
+async def test_a_stream_of_changes_ends_after_its_buffered_changes(end: Callable[[Callers], None]) -> None:
     callers = Callers()
     send, receive = trio.open_memory_channel[m.ViewMessage](1)
     callers.streams.add(send)
@@ -110,7 +110,7 @@ async def test_the_end_of_the_streams_leaves_other_calls_waiting(autojump_clock:
         callers.end()
 
 
-async def test_a_reader_may_stop_in_the_middle_and_read_on_later() -> None:
+async def test_a_reader_may_pause_and_continue_later() -> None:
     send, receive = trio.open_memory_channel[m.ViewMessage](2)
     changes = Changes(receive)
     later = m.Snapshot(1.0, (), (), ())
@@ -122,7 +122,7 @@ async def test_a_reader_may_stop_in_the_middle_and_read_on_later() -> None:
     assert await changes.__anext__() == later
 
 
-async def test_a_reader_that_was_dropped_gets_what_it_has_and_then_an_error() -> None:
+async def test_a_reader_that_was_dropped_gets_its_buffered_changes_and_then_an_error() -> None:
     """Fault 86."""
     send, receive = trio.open_memory_channel[m.ViewMessage](2)
     send.send_nowait(SNAPSHOT)

@@ -1,4 +1,4 @@
-"""A bounded number of conversations runs at a time, and one that hangs blocks no other."""
+"""A bounded number of conversations runs at a time, and one that hangs does not block the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_slot_that_is_released_twice_counts_once() -> None:
     assert scope.cancelled_caught
 
 
-async def test_slots_are_acquired_in_order_also_when_a_later_caller_finds_one_free() -> None:
+async def test_slots_are_acquired_in_order_even_if_one_is_free_when_a_later_caller_arrives() -> None:
     slots = DialSlots(limit=1, expire_after=math.inf)
     first = await slots.acquire()
     acquired: list[str] = []
@@ -50,7 +50,7 @@ async def test_slots_are_acquired_in_order_also_when_a_later_caller_finds_one_fr
 
 
 async def test_slots_of_plugins_that_hang_expire_so_that_others_begin(autojump_clock: MockClock) -> None:
-    """Fault 47: a plugin that hangs blocks no healthy one."""
+    """Fault 47: a plugin that hangs does not block a healthy one."""
     slots = DialSlots(limit=2, expire_after=0.05)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
@@ -63,7 +63,7 @@ async def test_slots_of_plugins_that_hang_expire_so_that_others_begin(autojump_c
 
 
 async def test_sixty_four_begin_at_once_and_more_a_tenth_of_a_second_later(autojump_clock: MockClock) -> None:
-    """The defaults."""
+    """These are the defaults."""
     slots = DialSlots()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
@@ -77,7 +77,7 @@ async def test_sixty_four_begin_at_once_and_more_a_tenth_of_a_second_later(autoj
 
 
 async def test_released_slots_are_not_kept() -> None:
-    """Even while no conversation waits, which is the usual case."""
+    """This holds even if no conversation waits, which is the usual case."""
     slots = DialSlots(limit=1, expire_after=math.inf)
     for _ in range(3):
         (await slots.acquire()).release()
@@ -99,7 +99,7 @@ async def test_each_slot_expires_by_its_own_time(autojump_clock: MockClock) -> N
     assert times == [0.06, 0.1, 0.16]
 
 
-async def test_an_overdue_slot_that_is_released_at_last_frees_no_other(autojump_clock: MockClock) -> None:
+async def test_releasing_an_overdue_slot_does_not_free_another(autojump_clock: MockClock) -> None:
     """Fault 47: another conversation began when it expired."""
     slots = DialSlots(limit=1, expire_after=0.1)
     async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def test_an_overdue_slot_that_is_released_at_last_frees_no_other(autojump_
 
 
 async def test_slots_do_not_expire_while_the_daemon_itself_is_late(mock_clock: MockClock) -> None:
-    """In that case the plugins are not slow."""
+    """The plugins are not slow then."""
     slots = DialSlots(limit=1, expire_after=0.1)
     await slots.acquire()
     acquired: list[str] = []
@@ -122,7 +122,7 @@ async def test_slots_do_not_expire_while_the_daemon_itself_is_late(mock_clock: M
         nursery.start_soon(slots.run)
         nursery.start_soon(_acquire, slots, acquired, "second")
         await wait_all_tasks_blocked()
-        mock_clock.jump(5)  # as after one round of the event loop that took as long
+        mock_clock.jump(5)  # as if one round of the event loop had taken so long
         await wait_all_tasks_blocked()
         assert acquired == []
         mock_clock.jump(0.11)

@@ -1,4 +1,4 @@
-"""How late this process may be before its slots no longer expire, and what bounds the overdue ones."""
+"""How late the process may be before its slots stop expiring, and the bound on overdue slots."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from plugind.actors.dial_slots import DialSlots
 
 
 @pytest.mark.parametrize(("late", "expires"), [(0.04, True), (0.05, True), (0.06, False)])
-async def test_half_the_expiry_too_late_is_still_in_time(late: float, expires: bool, mock_clock: MockClock) -> None:
-    """In that case the plugins are slow, and not this process."""
-    # Whole numbers of eighths, so that half the expiry is exact to the bit.
+async def test_slots_expire_if_the_process_is_late_by_up_to_half_the_expiry(
+    late: float, expires: bool, mock_clock: MockClock
+) -> None:
+    """Up to that delay the plugins are considered slow, and not the process."""
+    # The times are multiples of 1/8, so that half the expiry is an exact float.
     slots = DialSlots(limit=1, expire_after=10.0)
     await slots.acquire()
     acquired: list[float] = []
@@ -38,7 +40,7 @@ async def test_half_the_expiry_too_late_is_still_in_time(late: float, expires: b
 
 
 async def test_the_bound_of_overdue_slots_holds_however_many_were_released(autojump_clock: MockClock) -> None:
-    """Fault 46: a slot that is released makes room for one."""
+    """Fault 46: each released slot makes room for one."""
     slots = DialSlots(limit=1, expire_after=0.05, most_open=2)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)

@@ -1,4 +1,4 @@
-"""The handler actor: code that we did not write, contained."""
+"""The handler actor calls code that we did not write, and contains its errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Recording:
 
 @attrs.frozen
 class Asker:
-    """The address of a registration actor: records the answers and their times."""
+    """The address of a registration actor; it records the answers and their times."""
 
     address: actor.HandlerInbox
     answers: list[tuple[float, m.HandlerAnswered]] = attrs.Factory(list)
@@ -73,7 +73,7 @@ class Asker:
         return asked
 
     def crash(self) -> None:
-        """Crash the actor by a message that no actor sends."""
+        """Crash the actor with a message that no actor sends."""
         self.address.send_nowait(cast("m.HandlerMessage", PoisonMessage()))
 
 
@@ -123,7 +123,7 @@ async def test_a_call_is_made_and_answered(autojump_clock: trio.testing.MockCloc
 async def test_a_second_call_of_a_name_is_made_when_the_first_is_over(autojump_clock: trio.testing.MockClock) -> None:
     """Test_NewGoRoutineMap_Negative_SecondOpBeforeFirstCompletes, …_Positive_SecondOpAfterFirstCompletes and
     …_ThirdOpAfterFirstCompletes; TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin and
-    …_UnregisterPlugin_SerialUnregisterPlugin: the reference refuses it; here it waits for its turn (behaviour 21)."""
+    …_UnregisterPlugin_SerialUnregisterPlugin: the reference refuses the second call; here it waits (behaviour 21)."""
     handler = Recording(registered=sleeping(2), deregistered=sleeping(3))
     async with running(handler) as asker:
         asker.ask(m.Register, 1)
@@ -211,7 +211,7 @@ async def test_an_error_of_a_handler_fails_only_the_plugin_of_the_call(
     assert answers == [m.HandlerAnswered(1, outcome, text), ok(2), ok(3)]
 
 
-async def test_a_handler_that_hangs_is_cut_off_at_the_deadline_and_others_go_on(
+async def test_a_handler_that_hangs_is_cancelled_at_the_deadline_and_others_continue(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Fault 82: the next call of the same name begins when the deadline of the hung one is over."""
@@ -229,7 +229,7 @@ async def test_a_handler_that_hangs_is_cut_off_at_the_deadline_and_others_go_on(
 
 
 async def test_a_slow_handler_within_its_deadline_is_not_cancelled(autojump_clock: trio.testing.MockClock) -> None:
-    """Behaviour 26: the deadline is for one call, without the wait before it."""
+    """Behaviour 26: the deadline covers one call, and not the wait before it."""
     async with running(Recording(registered=sleeping(119))) as asker:
         for ticket in (1, 2, 3):
             asker.ask(m.Register, ticket)
@@ -238,7 +238,7 @@ async def test_a_slow_handler_within_its_deadline_is_not_cancelled(autojump_cloc
 
 
 async def test_a_handler_with_tasks_of_its_own_is_contained(autojump_clock: trio.testing.MockClock) -> None:
-    """Fault 81: a nursery raises a group."""
+    """Fault 81: a nursery raises an exception group."""
 
     async def in_a_nursery(plugin: Plugin) -> None:
         async with trio.open_nursery() as nursery:
@@ -256,14 +256,14 @@ async def test_a_handler_with_tasks_of_its_own_is_contained(autojump_clock: trio
 
 
 async def _fail_when_cancelled(plugin: Plugin) -> None:
-    async def careless() -> None:
+    async def fail_in_cleanup() -> None:
         try:
             await trio.sleep_forever()
         finally:
             raise ValueError("while cleaning up")
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(careless)
+        nursery.start_soon(fail_in_cleanup)
         nursery.start_soon(trio.sleep_forever)
 
 
@@ -279,7 +279,7 @@ async def _exit_in_a_task(plugin: Plugin) -> None:
         (_exit_in_a_task, Outcome.FAILED),
         (raising(BaseExceptionGroup("exits", [SystemExit(1), ValueError("a")])), Outcome.FAILED),
     ],
-    ids=["an error when it is cut off", "an exit in a task", "an exit among errors"],
+    ids=["an error when it is cancelled", "an exit in a task", "an exit among errors"],
 )
 async def test_an_unusual_exception_is_contained_too(
     autojump_clock: trio.testing.MockClock, call: Call, outcome: Outcome
@@ -299,7 +299,7 @@ async def test_an_error_whose_text_cannot_be_read_is_contained_too(
 
     class WordlessError(Exception):
         def __str__(self) -> str:
-            raise ValueError("not even that")
+            raise ValueError("this text cannot be read either")
 
     async with running(Recording(registered=raising(WordlessError()))) as asker:
         asker.ask(m.Register, 1)
@@ -365,7 +365,7 @@ async def test_a_handler_whose_method_is_not_async_fails_only_its_plugin(
 async def test_the_actor_itself_can_be_cancelled_in_the_middle_of_a_call(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Containment never swallows Cancelled."""
+    """Containing errors must never swallow Cancelled."""
     with trio.move_on_after(3) as scope:
         async with running(Recording(registered=sleeping(60))) as asker:
             asker.ask(m.Register, 1)
@@ -394,7 +394,7 @@ async def test_calls_of_one_name_are_made_in_order_by_any_worker(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A Deregister that overtook its Register would leave the plugin registered for ever."""
-    for _ in range(20):  # The order of the workers is random.
+    for _ in range(20):  # The order in which workers run is random.
         handler = Recording()
         async with running(handler) as asker:
             asker.ask(m.Validate, 1, "another")
@@ -412,7 +412,7 @@ async def test_calls_of_one_name_are_made_in_order_by_any_worker(
 async def test_a_validate_that_is_withdrawn_ends_at_once_and_is_not_answered(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Seed 448: otherwise a call that hangs blocks its name until the deadline, though its answer is not needed."""
+    """Seed 448: otherwise a call that hangs blocks its name until the deadline, although its answer is not needed."""
     handler = Recording(validated=sleeping(1e9))
     async with running(handler) as asker:
         validate = asker.ask(m.Validate, 1)
@@ -442,7 +442,7 @@ async def test_a_validate_that_is_withdrawn_before_it_begins_is_never_called(
 
 
 async def test_a_validate_that_is_withdrawn_too_late_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    """Neither while its name is idle, nor during another call."""
+    """It changes nothing while its name is idle, nor during another call."""
     handler = Recording(registered=sleeping(2))
     async with running(handler) as asker:
         validate = asker.ask(m.Validate, 1)
@@ -464,7 +464,7 @@ class PoisonMessage:
 
 
 async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
-    """Run the actor, and start it again when it crashes, as the supervisor does."""
+    """Run the actor, and restart it when it crashes, as the supervisor does."""
     lanes: actor.Lanes = {}
     while True:
         try:
@@ -478,7 +478,7 @@ async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
 
 @asynccontextmanager
 async def crashing(handler: actor.Handler) -> AsyncIterator[Asker]:
-    """Run the actor, and restart it when it crashes."""
+    """Run the actor as ``keeping`` does, and end it as ``running`` does."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keeping, handler, inbox)
@@ -495,7 +495,7 @@ CRASHED = "the handler actor crashed during the call, and was started again"
 async def test_a_crash_fails_the_current_call_and_the_successor_makes_the_waiting_calls(
     autojump_clock: trio.testing.MockClock, ask: type[m.Validate] | type[m.Register]
 ) -> None:
-    """Fault 85, seed 448: the caller waits for an answer, and gets one."""
+    """Fault 85, seed 448: the caller waits for an answer and must get one."""
     handler = Recording(validated=sleeping(3), registered=sleeping(3), deregistered=sleeping(2))
     async with crashing(handler) as asker:
         asker.ask(ask, 1)
@@ -532,7 +532,7 @@ async def test_a_deregister_that_a_crash_interrupted_is_called_again(
 async def test_a_call_that_had_not_begun_before_a_second_crash_does_not_fail(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Fault 85: a Register that was never called is called."""
+    """Fault 85: a Register that was not called yet is called by the successor."""
     handler = Recording(validated=sleeping(3))
     async with crashing(handler) as asker:
         asker.ask(m.Validate, 1)

@@ -63,7 +63,7 @@ def test_instances_are_kept_by_name_and_socket_the_newest_last() -> None:
 
 
 def test_an_instance_that_is_added_again_is_the_newest_and_listed_once() -> None:
-    """TestPluginReRegistration, as a handler sees it; TestRegistrationHandler: replace."""
+    """TestPluginReRegistration for a handler; TestRegistrationHandler: replace."""
     instances = Instances()
     again = dra(generation=3)
     for plugin in (dra(generation=1), dra(socket="/reg/b.sock", generation=2), again):
@@ -158,7 +158,7 @@ async def test_the_version_and_the_directory_of_a_csi_driver_must_fit(
         (("1.0.0",), ("1.0.0-rc.1", "1.0.1-rc.1"), True),
     ],
 )
-async def test_a_second_csi_driver_of_a_name_must_bring_a_strictly_higher_version(
+async def test_a_second_csi_driver_of_a_name_must_have_a_strictly_higher_version(
     present: tuple[str, ...], coming: tuple[str, ...], accepted: bool
 ) -> None:
     """TestValidatePluginExistingDriver; fault 78."""
@@ -194,7 +194,7 @@ async def test_a_csi_driver_of_a_deprecated_root_gives_way_to_one_of_1_x() -> No
 
 @pytest.mark.parametrize("socket", ["/reg/a.sock", "/reg/restarted.sock"])
 async def test_a_restarted_registrar_of_the_same_csi_driver_is_not_locked_out(socket: str) -> None:
-    """Registrars hard-code "1.0.0": the same endpoint is the same driver."""
+    """Registrars hard-code "1.0.0", so the same endpoint counts as the same driver."""
     handler = CSIHandler()
     await handler.register(csi("1.0.0"))
 

@@ -1,4 +1,4 @@
-"""The handler actors that run: added, removed, retired. The test keeps them as children in a list."""
+"""Handler actors are added, removed and retired. Each test keeps them as children in a list."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def made() -> tuple[HandlerActors, list[tuple[str, Callable[[], Awaitable[None]]
 
 
 async def ends(run: Callable[[], Awaitable[None]]) -> bool:
-    """Return whether the actor ends by itself within a moment of the clock."""
+    """Return whether the actor ends by itself within a moment."""
     with trio.move_on_after(1.0) as scope:
         await run()
     return not scope.cancelled_caught
@@ -60,7 +60,7 @@ def _one() -> tuple[HandlerActors, list[tuple[str, Callable[[], Awaitable[None]]
 
 
 async def test_a_handler_that_was_replaced_while_it_was_removed_retires_by_itself() -> None:
-    """The removal of the first returns when the first has retired; the second is untouched."""
+    """The removal of the first handler returns when that handler has retired; the second one is not affected."""
     actors, _ = _one()
     (first,) = actors.added
     first_retired = actors.remove("T")
@@ -73,7 +73,7 @@ async def test_a_handler_that_was_replaced_while_it_was_removed_retires_by_itsel
 
 
 async def test_a_new_reconciler_takes_over_current_handlers_and_not_removed_ones() -> None:
-    """Fault 85: the returned functions retire the removed ones, each once."""
+    """Fault 85: the returned functions retire the removed handlers, each of them once."""
     actors, _ = _one()
     kept = actors.add("U", FakeHandler())
     retired = actors.remove("T")

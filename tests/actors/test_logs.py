@@ -135,7 +135,7 @@ async def test_a_closed_pipe_does_not_end_the_log(pipe: tuple[int, int]) -> None
 
 
 async def test_a_full_disk_does_not_end_the_log_and_lost_lines_are_counted_when_there_is_room() -> None:
-    """Fault 95: ENOSPC, here by a device that is always full."""
+    """Fault 95: ENOSPC, here from a device that is always full."""
     full = os.open("/dev/full", os.O_WRONLY)
     with tempfile.TemporaryFile() as file:
         try:
@@ -194,7 +194,7 @@ async def test_lines_can_be_written_to_a_terminal() -> None:
 async def test_stopping_does_not_wait_for_a_reader_that_never_reads(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Fault 95. Nothing else is pending on the pipe, so the clock may jump."""
+    """Fault 95: the writer blocks on the pipe only, so the clock may jump."""
     _, writer = pipe
     os.set_blocking(writer, False)
     try:

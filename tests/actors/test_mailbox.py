@@ -20,12 +20,12 @@ def vanishes(message: m.RegistrationMessage) -> bool:
 
 
 async def answer() -> str:
-    """A call that ends at once."""
+    """Return at once."""
     return "answer"
 
 
 async def last(seconds: float) -> None:
-    """A call of this duration."""
+    """Take ``seconds``."""
     await trio.sleep(seconds)
 
 
@@ -163,8 +163,8 @@ async def test_a_message_that_interrupts_ends_the_call_before_its_deadline(
         assert [await wait.for_message(), await wait.for_message()] == [FREED, VANISHED]
 
 
-async def test_an_interrupt_as_the_call_returns_uses_the_scope_up(autojump_clock: MockClock) -> None:
-    """The outcome of the call is not lost, and the next wait begins under a fresh scope."""
+async def test_an_interrupt_while_the_call_returns_uses_up_the_scope(autojump_clock: MockClock) -> None:
+    """The outcome of the call is kept, and the next wait uses a fresh scope."""
     inbox = RegistrationInbox()
     wait = Wait(inbox)
 
@@ -193,7 +193,7 @@ async def test_a_message_after_the_call_does_not_interrupt(autojump_clock: MockC
     assert not scope.cancel_called
 
 
-async def test_the_scope_is_used_up_from_its_deadline_on() -> None:
+async def test_a_scope_is_used_up_once_its_deadline_has_passed() -> None:
     wait = Wait(RegistrationInbox())
     with wait.renew():
         wait.deadline = trio.current_time() + 5
@@ -218,8 +218,8 @@ async def test_one_scope_serves_many_waits_each_with_its_own_deadline(autojump_c
     assert wait.timed_out()
 
 
-async def test_a_deadline_left_by_a_call_does_not_end_what_is_waited_for(autojump_clock: MockClock) -> None:
-    """It ends the scope too early, and the wait goes on in the next one."""
+async def test_the_old_deadline_of_a_call_does_not_end_a_wait(autojump_clock: MockClock) -> None:
+    """It ends the scope too early, and the wait continues in a new one."""
     wait = Wait(RegistrationInbox())
     began = trio.current_time()
     with wait.renew() as scope:
@@ -240,7 +240,7 @@ async def test_a_deadline_left_by_a_call_does_not_end_what_is_waited_for(autojum
 async def test_a_wait_without_a_deadline_gets_no_spurious_wake_up(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """The deadline that a call has left on the scope does not wake it either."""
+    """Even the old deadline of a call on the same scope does not wake it."""
     inbox = RegistrationInbox()
     wait = Wait(inbox)
     nursery.start_soon(send_after, 100.0, inbox, FREED)

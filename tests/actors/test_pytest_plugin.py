@@ -1,4 +1,4 @@
-"""The fixtures of plugind for other projects, used as in such a project."""
+"""The fixtures that plugind offers, used as in another project."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_pytest(project: Path, *arguments: str) -> str:
     """Run a test session in a process of its own."""
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *arguments, str(project)]
     if not entry_points(group="pytest11", name="plugind"):
-        # An environment that is older than the entry point.
+        # The environment may have been installed before the entry point existed.
         command += ["-p", "plugind.actors.pytest_plugin"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=project)
     return done.stdout + done.stderr
@@ -71,7 +71,7 @@ def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -
     (tmp_path / "test_ours.py").write_text(PROJECT)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
     for number, block in enumerate(snippets("testing.md")):
-        # A module of its own: each block works when it is copied alone.
+        # Each block is a separate module, since each must work when it is copied.
         (tmp_path / f"test_block_{number}.py").write_text(block)
     output = run_pytest(tmp_path)
     assert "6 passed" in output, output
@@ -79,7 +79,7 @@ def test_a_project_that_uses_the_fixture_tests_in_virtual_time(tmp_path: Path) -
     assert "assert None == 'registered'" in output, output
 
 
-def test_the_plugin_imports_nothing_of_plugind_for_tests_that_do_not_use_it(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_from_plugind_for_tests_that_do_not_use_it(tmp_path: Path) -> None:
     """The plugin is loaded in every test session of an environment with plugind."""
     (tmp_path / "test_other.py").write_text(
         "import sys\n\ndef test_it():\n    assert 'plugind.supervisor' not in sys.modules\n"

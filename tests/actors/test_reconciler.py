@@ -1,4 +1,4 @@
-"""The reconciler on a whole node: several sockets of one name, handlers that come and go, and requests of users."""
+"""The reconciler on a whole node: several sockets of one name, changes of handlers, and requests of users."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ async def test_the_second_socket_of_a_name_stays_when_the_first_is_removed(autoj
 
 
 async def test_a_rolling_update_has_no_gap_when_the_older_socket_is_removed(autojump_clock: MockClock) -> None:
-    """Behaviour 37: rolling updates of real plugins overlap. The name stays registered, and is deregistered once."""
+    """Behaviour 37: rolling updates overlap. The name stays registered, and only the old socket is deregistered."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         old = node.plug("red-1-reg.sock", red())
@@ -204,7 +204,7 @@ async def test_the_highest_version_is_active_in_any_order_of_arrival(autojump_cl
 
 
 async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: MockClock) -> None:
-    """Behaviour 37, REJECT: the second is notified, backs off, and is tried at once on NameFreed."""
+    """Behaviour 37, REJECT: the second plugin is notified, backs off, and is tried at once on NameFreed."""
     handler = FakeHandler(instances=InstancePolicy.REJECT)
     error = (
         "RegisterPlugin error -- plugin validation failed with err: "
@@ -226,7 +226,7 @@ async def test_a_name_that_is_taken_is_refused_until_it_is_free(autojump_clock: 
 
 
 async def test_two_plugins_of_a_name_are_validated_one_after_the_other(autojump_clock: MockClock) -> None:
-    """Behaviours 20 and 21: ordered per (type, name); the second is validated once the first is registered."""
+    """Behaviours 20 and 21: operations are ordered per (type, name), so the second waits for the first."""
     handler = FakeHandler(instances=InstancePolicy.REJECT).always("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -243,7 +243,7 @@ async def test_two_plugins_of_a_name_are_validated_one_after_the_other(autojump_
 
 
 async def test_no_plugin_takes_a_name_while_another_of_that_name_is_deregistered(autojump_clock: MockClock) -> None:
-    """Behaviour 19: unregister before register, for one name as for one path."""
+    """Behaviour 19: for one name, as for one path, unregister comes before register."""
     handler = FakeHandler().always("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         old = node.plug("old.sock", red())
@@ -259,8 +259,8 @@ async def test_no_plugin_takes_a_name_while_another_of_that_name_is_deregistered
         ]
 
 
-async def test_csi_drivers_of_one_name_must_bring_a_higher_version(autojump_clock: MockClock) -> None:
-    """CSI handler TestValidatePluginExistingDriver, fault 78; tried at once when the other is removed."""
+async def test_a_csi_driver_of_a_name_that_is_taken_must_have_a_higher_version(autojump_clock: MockClock) -> None:
+    """CSI handler TestValidatePluginExistingDriver, fault 78: it is tried at once when the other driver is removed."""
     async with SimulatedNode() as node:
         first = node.plug("first.sock", FakePlugin("CSIPlugin", "x.csi", ["1.2.0"]))
         await node.settled()
@@ -336,13 +336,13 @@ async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: Mock
 async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(autojump_clock: MockClock) -> None:
     """Faults 81 and 82 at once: a task of the handler raises while it is cancelled."""
 
-    class Clumsy(FakeHandler):
+    class FailsInCleanup(FakeHandler):
         async def register(self, plugin: Plugin) -> None:
             async def err() -> None:
                 try:
                     await trio.sleep_forever()
                 finally:
-                    raise OSError("cannot let go")
+                    raise OSError("cannot clean up")
 
             if self.asked().count("register") == 0:
                 self.calls.append(HandlerCall(trio.current_time(), "register", plugin.name))
@@ -351,7 +351,7 @@ async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(a
                     nursery.start_soon(trio.sleep_forever)
             await super().register(plugin)
 
-    handler = Clumsy()
+    handler = FailsInCleanup()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
@@ -363,7 +363,7 @@ async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(a
 
 
 async def test_removing_a_handler_deregisters_its_plugins_and_parks_them(autojump_clock: MockClock) -> None:
-    """Behaviour 29: notified that there is no handler, and registered again with the next one."""
+    """Behaviour 29: the plugins are notified that there is no handler, and are registered again with the next one."""
     first, second = FakeHandler().always("deregister", Takes(1.0)), FakeHandler()
     async with SimulatedNode(handlers={"Colour": first}) as node:
         node.plug("a.sock", red())

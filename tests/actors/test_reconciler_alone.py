@@ -1,4 +1,4 @@
-"""The task of the reconciler alone: its first report, what it forgets, and when it ends."""
+"""The task of the reconciler by itself: its first report, what it forgets, and when it ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugind.protocol.plugins import InstancePolicy
 
 @attrs.define(eq=False)
 class Sink:
-    """An address that keeps its messages."""
+    """An address that records its messages."""
 
     got: list[object] = attrs.Factory(list)
 
@@ -25,7 +25,7 @@ class Sink:
 
 
 def retire(_: world.HandlerRetired) -> None:
-    """No handler is removed here."""
+    """Do nothing: no handler is removed in these tests."""
 
 
 def appeared(path: str) -> m.SocketAppeared:

@@ -70,7 +70,7 @@ async def test_the_handler_gets_the_info_of_the_plugin_with_its_socket_for_an_em
         }
 
 
-async def test_a_registration_says_how_long_it_took_since_its_socket_appeared(autojump_clock: MockClock) -> None:
+async def test_a_registration_reports_the_time_since_its_socket_appeared(autojump_clock: MockClock) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler().always("register", Takes(3.0))}) as node:
         await trio.sleep(7.0)
         node.plug("a.sock", colour())
@@ -114,7 +114,9 @@ async def test_many_conversations_run_side_by_side_and_do_not_mix(autojump_clock
         assert node.timeline("7.sock")[-2:] == [(3.0, "leaving"), (5.0, "gone")]
 
 
-async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registered(autojump_clock: MockClock) -> None:
+async def test_a_second_socket_of_a_name_continues_as_soon_as_the_first_is_registered(
+    autojump_clock: MockClock,
+) -> None:
     """Behaviour 37: it waits only until the first is registered."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         for socket in ("a.sock", "b.sock"):
@@ -124,7 +126,7 @@ async def test_a_second_socket_of_a_name_goes_on_as_soon_as_the_first_is_registe
 
 
 async def test_a_conversation_that_ends_frees_its_dial_slot_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 22: more than there are dial slots."""
+    """Behaviour 22: there are more plugins than dial slots."""
     handlers = {"Colour": FakeHandler()}
     async with SimulatedNode(handlers=handlers) as node:
         for number in range(80):
@@ -150,7 +152,7 @@ async def test_no_more_conversations_begin_at_once_than_there_are_dial_slots(aut
 async def test_a_plugin_between_bind_and_listen_is_awaited_without_counting_a_failure(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 12: ECONNREFUSED before listen() costs no first backoff."""
+    """Behaviour 12: ECONNREFUSED before listen() causes no backoff."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(), listening=False)
         await trio.sleep(0.2)
@@ -167,7 +169,7 @@ async def test_a_plugin_between_bind_and_listen_is_awaited_without_counting_a_fa
 async def test_a_socket_without_a_listener_is_stale_after_the_grace_and_retried_with_growing_delays(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 15, fault 28: stale is its own state, with backoff; the socket is never unlinked by us."""
+    """Behaviour 15, fault 28: stale is a state with its own backoff; plugind never unlinks the socket."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(), listening=False)
         await node.settled(patience=0.0)
@@ -190,7 +192,7 @@ async def test_a_socket_without_a_listener_is_stale_after_the_grace_and_retried_
 
 
 async def test_a_stale_socket_that_is_touched_is_dialed_at_once(autojump_clock: MockClock) -> None:
-    """Behaviours 3 and 15: any event causes another try."""
+    """Behaviours 3 and 15: any event causes another dial."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi(), listening=False)
         await trio.sleep_until(9.0)
@@ -200,7 +202,7 @@ async def test_a_stale_socket_that_is_touched_is_dialed_at_once(autojump_clock: 
         assert node.timeline("a.sock")[-6:] == registered_at(9.0)
 
 
-async def test_a_crashed_plugin_that_comes_back_on_a_new_socket_is_registered_anew(autojump_clock: MockClock) -> None:
+async def test_a_crashed_plugin_that_returns_on_a_new_socket_is_registered_again(autojump_clock: MockClock) -> None:
     """plugin_watcher_test TestPluginReRegistration: one path re-created ten times, each newer than before."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -327,7 +329,7 @@ async def test_a_plugin_with_unacceptable_info_is_notified_of_the_reason(
 async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handler_is_added(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 29, fault 74: the message of the reference; parked until a handler is added, then tried at once."""
+    """Behaviour 29, fault 74: it gets the message of the reference, and is tried at once when a handler is added."""
     error = "RegisterPlugin error -- no handler registered for plugin type: Colour at socket /plugins/a.sock"
     handler = FakeHandler()
     async with SimulatedNode() as node:
@@ -350,7 +352,7 @@ async def test_a_plugin_of_an_unknown_type_is_notified_and_parked_until_a_handle
 async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_the_reference(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 30, fault 75; generator TestNotifyPlugin: the failure is surfaced to the plugin."""
+    """Behaviour 30, fault 75; generator TestNotifyPlugin: the plugin gets the failure."""
     reason = "none of the CSI versions '2.0.0' is a version number below 2"
     error = f"RegisterPlugin error -- plugin validation failed with err: {reason}"
     async with SimulatedNode() as node:
@@ -366,7 +368,7 @@ async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_th
 
 
 async def test_a_failed_register_is_notified_rolled_back_and_retried(autojump_clock: MockClock) -> None:
-    """Behaviours 31, 34 and 36, fault 81: deregistered exactly once for an attempted register, then tried again."""
+    """Behaviours 31, 34 and 36, fault 81: Deregister is called exactly once for the failed Register."""
     handler = FakeHandler().script("register", Fails("no room"))
     error = "RegisterPlugin error -- plugin registration failed with err: ValueError: no room"
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -469,7 +471,7 @@ async def test_a_plugin_that_dies_between_register_and_notify_is_rolled_back(aut
 async def test_a_connection_lost_during_a_slow_register_is_dialed_again_to_notify(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 36: dialed again at once; no other call is made twice."""
+    """Fault 36: the plugin is dialed again at once, and no other call is made twice."""
     handler = FakeHandler().script("register", Takes(2.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())
@@ -502,7 +504,7 @@ async def test_each_unanswered_notification_ends_after_five_seconds(autojump_clo
 
 
 async def test_jitter_lengthens_delays_by_the_seed_and_never_shortens_them(autojump_clock: MockClock) -> None:
-    """Behaviour 23: same numbers as defaults, with jitter, from one seeded source."""
+    """Behaviour 23: the delays are the default ones plus jitter from one seeded source."""
 
     async def delays(seed: int) -> list[float]:
         config = attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.1), seed=seed)

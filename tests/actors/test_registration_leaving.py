@@ -32,7 +32,7 @@ MOMENT = 0.6
 
 @attrs.define
 class Scene:
-    """A plugin that is in ``state`` at :data:`MOMENT`, and how it got there."""
+    """A plugin that is in ``state`` at :data:`MOMENT`, and the history that led to it."""
 
     state: str
     plugin: FakePlugin
@@ -41,10 +41,12 @@ class Scene:
     asks: list[Ask]
     listening: bool = True
     accepting: Accepting = Accepting.SERVES
-    #: When its socket is shown as gone after it vanished at :data:`MOMENT`.
+    #: When the socket is shown as gone if it vanishes at :data:`MOMENT`.
     gone: float = MOMENT
-    #: The rest of the timeline if it is replaced.
-    anew: list[Line] = attrs.field(default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True))
+    #: The rest of the timeline if the socket is replaced.
+    after_replacement: list[Line] = attrs.field(
+        default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True)
+    )
 
     @property
     def register_asked(self) -> bool:
@@ -157,13 +159,13 @@ async def test_a_socket_that_is_replaced_is_abandoned_and_the_new_one_registered
         before = len(node.timeline("a.sock"))
         scene.handler.calm()
         plugin.plugin, plugin.accepting = red(), Accepting.SERVES
-        # The old process keeps running, unreachable, so that it does not end the attempt itself.
+        # The old process keeps running without a path, so its end cannot be what ends the attempt.
         node.directory.replace(plugin.path)
         other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._peer)
         other.listen()
         await node.settled()
         after = at(MOMENT, "leaving") if scene.register_asked else []
-        assert node.timeline("a.sock")[before:] == [*after, *scene.anew]
+        assert node.timeline("a.sock")[before:] == [*after, *scene.after_replacement]
         asks: list[Ask] = ["deregister"] if scene.register_asked else []
         assert scene.handler.asked() == [*scene.asks, *asks, "validate", "register"]
         assert [call.method for call in other.calls] == ["GetInfo", "NotifyRegistrationStatus"]
@@ -202,10 +204,10 @@ async def test_a_socket_that_vanishes_during_a_rollback_is_deregistered_once(aut
         assert handler.asked() == ["validate", "register", "deregister"]
 
 
-async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_for_that(
+async def test_a_socket_that_returns_while_the_old_one_is_deregistered_waits_for_the_deregistration(
     autojump_clock: MockClock,
 ) -> None:
-    """Behaviour 20: one path, one operation at a time.
+    """Behaviour 20: there is one operation at a time per path.
 
     Executor TestOperationExecutor_RegisterPlugin_SerialRegisterPlugin and
     TestOperationExecutor_UnregisterPlugin_SerialUnregisterPlugin; goroutinemap
@@ -224,7 +226,7 @@ async def test_a_socket_that_comes_back_while_the_old_one_is_deregistered_waits_
         assert handler.most_at_once == 1
 
 
-async def test_a_socket_that_comes_and_goes_while_the_old_one_is_deregistered_ends_gone(
+async def test_a_socket_that_returns_and_vanishes_while_the_old_one_is_deregistered_is_gone(
     autojump_clock: MockClock,
 ) -> None:
     """Goroutinemap Test_NewGoRoutineMap_Positive_ThirdOpAfterFirstCompletes: the last message counts."""
@@ -289,10 +291,10 @@ async def test_an_actor_that_crashes_withdraws_its_validate_and_closes_its_conne
         assert (plugin.accepted, plugin.connections) == (2, 0)
 
 
-async def test_a_replaced_plugin_is_shown_and_deregistered_as_itself_until_it_has_left(
+async def test_a_replaced_plugin_is_shown_and_deregistered_with_its_own_facts(
     autojump_clock: MockClock,
 ) -> None:
-    """What is known of the new socket does not count before the old plugin is deregistered."""
+    """Facts about the new socket are not used before the old plugin is deregistered."""
     handler = Recording()
     async with SimulatedNode(handlers={"Colour": handler.script("deregister", Takes(3.0))}) as node:
         path = node.plug("a.sock", red()).path
@@ -327,7 +329,7 @@ class Recording(FakeHandler):
 
 
 @pytest.mark.parametrize("fault", [{"get_info_fails": 9}, {"reject_notify": True}])
-async def test_a_plugin_that_goes_while_it_waits_has_no_next_try(
+async def test_a_plugin_that_vanishes_while_it_waits_has_no_next_try(
     fault: dict[str, int], autojump_clock: MockClock
 ) -> None:
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:

@@ -34,7 +34,7 @@ async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
 
 @attrs.frozen
 class Asked:
-    """The address of a handler; only the test answers."""
+    """The address of a handler; the test decides when to answer."""
 
     asks: list[m.HandlerMessage] = attrs.Factory(list)
 
@@ -48,7 +48,7 @@ class Rig:
     shown: trio.MemoryReceiveChannel[m.StatusMessage]
 
     def said(self) -> list[tuple[StateName, str | None, Finished | None]]:
-        """What the actor has shown since the last call: state, reason, and the operation that ended."""
+        """Return what the actor has reported since the last call: state, reason, and the operation that ended."""
         said = []
         while self.shown.statistics().current_buffer_used:
             change = self.shown.receive_nowait()
@@ -104,7 +104,7 @@ async def test_an_operation_that_was_abandoned_is_reported_as_superseded(autojum
 
 
 async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
-    """Fault 84, seed 448: many calls may come before it under the same name, each with its deadline."""
+    """Fault 84, seed 448: many calls of the same name may precede it, each with a deadline of its own."""
     handler = Asked()
     async with running(handler) as rig:
         await trio.sleep(10 * 120)
@@ -120,7 +120,7 @@ async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
 async def test_the_successor_of_a_crashed_actor_shows_the_plugin_that_it_deregisters(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85: what is shown while the plugin leaves is what it said, although a newer socket has appeared."""
+    """Fault 85: the old plugin's own info is shown while it leaves, although a newer socket has appeared."""
     handler = Asked()
     async with running(handler) as rig:
         await trio.sleep(1)
@@ -157,7 +157,7 @@ async def test_a_plugin_that_a_stop_deregisters_is_shown_as_gone(autojump_clock:
 async def test_an_actor_that_is_asked_for_a_report_sends_its_last_one_without_the_operation_that_ended(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85: a status actor that starts again asks, and must not count an operation twice."""
+    """Fault 85: a restarted status actor asks for reports, and must not count an operation twice."""
     async with running() as rig:
         await trio.sleep(2.2)
         assert rig.said()[-1] == (StateName.WAITING, REFUSED, Finished(Operation.DIAL, Outcome.TIMED_OUT, 2.0))

@@ -1,4 +1,4 @@
-"""Faults of sockets and connections and their effect on a registration, on a whole node over the real wire."""
+"""Faults of sockets and connections, and their effect on a registration, on a whole node with the real wire."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_full_backlog_is_waited_for_within_the_deadline_of_the_dial(
         assert 12.0 <= node.now <= 12.05
 
 
-async def test_a_socket_that_may_not_be_dialed_is_shown_and_backed_off(
+async def test_a_socket_without_permission_to_connect_is_shown_and_retried_with_backoff(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 29."""
@@ -53,10 +53,10 @@ async def test_a_socket_that_may_not_be_dialed_is_shown_and_backed_off(
         assert node.timeline("a.sock")[2:] == registered_at(0.5)
 
 
-async def test_a_plugin_that_accepts_and_stays_silent_meets_the_deadline_of_get_info(
+async def test_a_plugin_that_accepts_and_stays_silent_fails_at_the_deadline_of_get_info(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Fault 32: the connection is not served, and no byte arrives."""
+    """Fault 32: the plugin does not serve the connection, and no byte arrives."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.accepting = Accepting.SILENT
@@ -98,7 +98,7 @@ async def test_a_plugin_that_dies_during_get_info_has_nothing_registered(
         assert node.timeline("a.sock")[3:] == registered_at(0.75)
 
 
-async def test_a_connection_that_is_reset_during_get_info_is_dialed_anew(
+async def test_a_plugin_whose_connection_is_reset_during_get_info_is_dialed_again(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 60: only that attempt fails."""
@@ -113,7 +113,7 @@ async def test_a_connection_that_is_reset_during_get_info_is_dialed_anew(
 
 
 async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Fault 37: it can still read, and never answers."""
+    """Fault 37: the plugin can still read, but can no longer answer."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(delay=0.5))
         await trio.sleep(0.25)
@@ -124,8 +124,8 @@ async def test_a_plugin_that_half_closes_is_unavailable(autojump_clock: MockCloc
         assert node.state("a.sock") == "registered"
 
 
-async def test_one_byte_a_second_does_not_stretch_a_deadline(autojump_clock: MockClock, handler: FakeHandler) -> None:
-    """Fault 63: the deadline is a total one, not an idle one."""
+async def test_one_byte_a_second_does_not_extend_a_deadline(autojump_clock: MockClock, handler: FakeHandler) -> None:
+    """Fault 63: the deadline covers the whole call, not the time between two bytes."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.seconds_per_byte = 0.5
@@ -136,7 +136,7 @@ async def test_one_byte_a_second_does_not_stretch_a_deadline(autojump_clock: Moc
 async def test_an_answer_that_arrives_byte_by_byte_within_the_deadline_is_accepted(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Every frame arrives cut at every byte."""
+    """Each byte arrives by itself."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
         plugin.seconds_per_byte = 0.001
@@ -160,7 +160,9 @@ async def test_a_dial_that_fails_for_lack_of_descriptors_is_retried(
         ]
 
 
-async def test_a_hundred_hanging_plugins_delay_no_healthy_one(autojump_clock: MockClock, handler: FakeHandler) -> None:
+async def test_a_hundred_hanging_plugins_do_not_delay_a_healthy_one(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
     """Behaviour 22, fault 47: plugins that hang delay healthy ones only for a moment."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         for number in range(100):
@@ -174,7 +176,7 @@ async def test_a_hundred_hanging_plugins_delay_no_healthy_one(autojump_clock: Mo
 async def test_the_name_may_change_from_one_get_info_to_the_next(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
-    """Fault 76: the socket is the same, the plugin is another."""
+    """Fault 76: the socket is the same, but the plugin is another one."""
     handler.script("register", Takes(0.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(reject_notify=True))

@@ -1,4 +1,4 @@
-"""The tasks of the registration actors alone: the test plays the actors, and nothing else runs."""
+"""The tasks of the registration actors by themselves: the test simulates the actors, and nothing else runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plugind.protocol.effects import StartRegistration
 from plugind.protocol.identity import Identity
 
 A, B = "/r/a", "/r/b"
-LET_GO = m.StopAsked(deregister=True)
+DEREGISTER = m.StopAsked(deregister=True)
 
 
 def start_of(path: str, generation: int = 1) -> StartRegistration:
@@ -27,7 +27,7 @@ def start_of(path: str, generation: int = 1) -> StartRegistration:
 
 @attrs.define
 class Bench:
-    """Registrations whose actors begin, wait until the test ends them, and end."""
+    """Registrations whose actors wait until the test ends them."""
 
     registrations: Registrations = attrs.field(init=False)
     #: Paths and generations, in the order in which their actors began.
@@ -54,7 +54,7 @@ class Bench:
         await wait_all_tasks_blocked()
 
     async def end(self, path: str, generation: int = 1, bug: Exception | None = None) -> None:
-        """Let an actor end, or crash with ``bug``."""
+        """End an actor, or crash it with ``bug``."""
         if bug is not None:
             self._bugs[path, generation] = bug
         self._ends[path, generation].set()
@@ -125,23 +125,23 @@ async def test_an_error_of_the_crash_counter_ends_all_actors(autojump_clock: Moc
 async def test_let_go_asks_each_current_actor_to_deregister_and_still_reports_its_end(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85: what it reports on its way out is read before the next reconciler starts."""
+    """Fault 85: the reports of ending actors are read before the next reconciler starts."""
     async with bench() as made:
         await made.start(A)
         inbox = made.registrations.current(A)
         assert inbox is not None
         made.registrations.let_go()
-        assert inbox.receive_nowait() == LET_GO
+        assert inbox.receive_nowait() == DEREGISTER
         await made.end(A)
         assert made.reported() == [m.RegistrationEnded(A, crashed=False)]
         assert not made.registrations.any_current
 
 
 @pytest.mark.parametrize("bug", [None, ZeroDivisionError()], ids=["ends", "crashes"])
-async def test_a_detached_actor_keeps_its_path_and_reports_to_nobody(
+async def test_a_detached_actor_keeps_its_path_and_its_end_is_not_reported(
     autojump_clock: MockClock, bug: Exception | None
 ) -> None:
-    """Fault 85, behaviour 20: its successor begins when it has ended, and no other path waits."""
+    """Fault 85, behaviour 20: its successor begins when it has ended, and other paths do not wait."""
     async with bench() as made:
         await made.start(A)
         await made.crash_node()
@@ -163,7 +163,7 @@ async def test_a_detached_actor_keeps_its_path_and_reports_to_nobody(
 async def test_an_actor_that_waits_for_a_detached_one_never_begins_after_the_next_crash(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85, seed 3664: it has nothing to deregister, and its own successor has the path."""
+    """Fault 85, seed 3664: it has nothing to deregister, and its successor owns the path."""
     async with bench() as made:
         await made.start(A)
         await made.crash_node()

@@ -1,4 +1,4 @@
-"""The scanner by itself: what a rescan reports, which names it looks at, and where events lead it."""
+"""The scanner by itself: what a rescan reports, which names it examines, and how it follows events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINE = ScanReport(
 
 @attrs.define
 class Sent:
-    """What a scanner sent, as the lines that the tests of the watcher use."""
+    """Records the messages of a scanner as lines, in the form that the tests of the watcher use."""
 
     lines: list[str] = attrs.Factory(list)
 
@@ -56,7 +56,7 @@ class Sent:
 
 @attrs.define
 class Scanned(Generic[D]):
-    """A scanner, the directory below it, and what it sent."""
+    """A scanner with its directory and the messages that it sent."""
 
     directory: D
     scanner: Scanner
@@ -83,7 +83,7 @@ def in_memory(*sockets: str, max_entries: int = 1000, telling: Telling = Telling
 
 @asynccontextmanager
 async def following(stage: Scanned[D], deadline: float = 1e9) -> AsyncIterator[trio.Event]:
-    """Follow events until ``deadline`` beside the block; the event is set when the scanner returns."""
+    """Follow events until ``deadline`` while the block runs; the event is set when the scanner returns."""
     returned = trio.Event()
 
     async def follow() -> None:
@@ -119,10 +119,10 @@ async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock,
     assert report == (attrs.evolve(FINE, paths=frozenset()) if make_root else missing)
 
 
-async def test_a_root_that_was_known_and_is_gone_is_not_made_again_by_the_rescan_that_sees_it_go(
+async def test_a_removed_root_is_not_made_again_by_the_rescan_that_notices_the_removal(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 14: only the rescan after that makes it."""
+    """Fault 14: the next rescan makes it."""
     stage = in_memory(A)
     await stage.rescan(make_root=True)
     stage.directory.remove_tree(ROOT)
@@ -163,7 +163,7 @@ async def test_entries_over_the_limit_are_counted_anew_by_each_rescan(autojump_c
     for _ in range(2):
         assert await stage.rescan() == attrs.evolve(FINE, sockets=2, over_limit=1)
     stage.directory.unlink(A)
-    assert (await stage.rescan()).over_limit == 1, "its place is free only after the listing"
+    assert (await stage.rescan()).over_limit == 1, "a place becomes free only after the listing"
     assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({B, f"{ROOT}/c.sock"}))
 
 
@@ -231,7 +231,7 @@ async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
     assert stage.sent.take() == ["a.sock vanished #1", "a.sock appeared #2"]
 
 
-# --- which names it looks at ------------------------------------------------------------------------------------------
+# --- which names it examines ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -297,10 +297,10 @@ async def test_marks_on_a_name_that_cannot_be_looked_at_wait_for_the_next_rescan
     assert stage.sent.take() == ["a.sock appeared #2"]
 
 
-# --- where events lead it ---------------------------------------------------------------------------------------------
+# --- how it follows events --------------------------------------------------------------------------------------------
 
 
-async def test_events_lead_to_single_names_and_no_directory_is_read(autojump_clock: MockClock) -> None:
+async def test_an_event_makes_the_scanner_examine_one_name_and_read_no_directory(autojump_clock: MockClock) -> None:
     """Behaviours 3, 4 and 9."""
     stage = in_memory(A)
     await stage.rescan()
@@ -318,7 +318,7 @@ async def test_events_lead_to_single_names_and_no_directory_is_read(autojump_clo
 
 
 async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: MockClock) -> None:
-    """Fault 12: what is bound between the two is found once."""
+    """Fault 12: a socket that is bound between the two steps is found once."""
 
     class Racing(MemoryDirectory):
         def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
@@ -384,8 +384,8 @@ async def test_without_file_handles_the_events_of_a_removal_are_believed(autojum
 
 
 @pytest.mark.parametrize("what", ["overflow", "root removed", "root attributes"])
-async def test_following_events_ends_where_only_a_rescan_helps(autojump_clock: MockClock, what: str) -> None:
-    """Faults 14 and 19: after an overflow, and when something happened to the root itself."""
+async def test_following_events_ends_when_a_rescan_is_needed(autojump_clock: MockClock, what: str) -> None:
+    """Faults 14 and 19: after an overflow, and after a change of the root itself."""
     stage = in_memory(A)
     await stage.rescan()
     async with following(stage) as returned:
@@ -428,7 +428,7 @@ async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: Mo
 
 
 def bound(path: Path) -> str:
-    """A socket file without a listener, which a scanner does not need."""
+    """Create a socket file without a listener, which a scanner does not need."""
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(path))
     return str(path)
@@ -457,7 +457,7 @@ async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
         assert sorted(lines[2:]) == ["a.sock touched", "c.sock refused", "d.sock refused"]
 
 
-async def test_real_events_lead_to_what_is_new_and_to_what_is_gone(tmp_path: Path) -> None:
+async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> None:
     """Behaviours 3 and 4, faults 9 and 12."""
     stage = scanned(RealDirectory(), str(tmp_path / "root"))
     with closing(stage.scanner), trio.fail_after(5):

@@ -1,4 +1,4 @@
-"""Children and crashes: restarts within an intensity, start in order, stop in reverse."""
+"""Children and crashes: restarts within the intensity, start in order, stop in reverse order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Stage:
     log: list[str] = attrs.Factory(list)
 
     def crashes(self) -> Crashes:
-        return Crashes(self.intensity, self.tell)
+        return Crashes(self.intensity, self.report)
 
-    def tell(self, name: str, error: Exception) -> None:
+    def report(self, name: str, error: Exception) -> None:
         self.reported.append((trio.current_time(), name, str(error)))
 
 
@@ -76,7 +76,7 @@ async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock
 
 
 async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_done(autojump_clock: MockClock) -> None:
-    """As in OTP."""
+    """The terms are those of OTP."""
     stage = Stage()
     runs: list[str] = []
 
@@ -102,7 +102,7 @@ async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_do
 async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_the_cause(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85: restarted within the intensity, else escalated."""
+    """Fault 85: a child is restarted within the intensity; one more crash is escalated."""
     stage = Stage()
 
     async def run() -> None:
@@ -137,10 +137,10 @@ async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autoj
 
 @pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
+async def test_an_error_that_a_restart_cannot_fix_ends_the_supervisor_at_once(
     autojump_clock: MockClock, error: Exception, wrapped: bool
 ) -> None:
-    """Fault 85: escalated unchanged, out of the nursery of a child too, and not counted as a crash."""
+    """Fault 85: it is escalated unchanged, even from a nursery of the child, and is not counted as a crash."""
     stage = Stage()
 
     async def run() -> None:
@@ -156,10 +156,10 @@ async def test_an_error_that_no_restart_repairs_ends_the_supervisor_at_once(
 async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 85, seed 14: the crash is reported, and other children run to their own end."""
+    """Fault 85, seed 14: the crash is reported, and the other children end normally."""
     stage = Stage()
 
-    async def careless() -> None:
+    async def fail_in_cleanup() -> None:
         try:
             await trio.sleep_forever()
         finally:
@@ -167,7 +167,7 @@ async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(careless)
+            nursery.start_soon(fail_in_cleanup)
             await trio.sleep_forever()
 
     async def other() -> None:
@@ -186,7 +186,7 @@ async def test_a_child_that_crashes_while_it_is_stopped_ends_alone(
 
 
 async def test_a_name_is_free_again_once_its_child_has_ended(autojump_clock: MockClock) -> None:
-    """Fault 85: a path that comes and goes gets a child each time."""
+    """Fault 85: a path whose socket appears again and again gets a new child each time."""
     stage = Stage()
 
     async def run() -> None:

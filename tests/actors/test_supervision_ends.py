@@ -16,7 +16,7 @@ INTENSITY = RestartIntensity(restarts=3, period=10.0)
 
 
 def crashing_as_it_is_cancelled(error: Exception) -> Callable[[], Awaitable[None]]:
-    """A child with a nursery that ends with a group of Cancelled and an error."""
+    """Return a child whose nursery ends with a group of Cancelled and an error."""
 
     async def clean_up() -> None:
         try:
@@ -48,7 +48,7 @@ async def test_a_crash_during_a_cancellation_is_reported_and_the_child_is_not_re
 
 
 @pytest.mark.parametrize("error", [ConfigError("name another"), GaveUpError("too many")])
-async def test_an_error_that_no_restart_repairs_is_raised_during_a_cancellation_too(
+async def test_an_error_that_a_restart_cannot_fix_is_also_raised_during_a_cancellation(
     error: Exception, autojump_clock: MockClock
 ) -> None:
     async def supervise() -> None:
@@ -81,7 +81,7 @@ async def test_a_keyboard_interrupt_beside_a_crash_is_raised() -> None:
 
 
 async def test_other_tasks_run_between_the_crashes_of_a_child_that_never_waits() -> None:
-    """Behaviour 22: a child that fails at once each time does not hold up the daemon."""
+    """Behaviour 22: a child that fails at once each time does not block the daemon."""
     turns = 0
     seen: list[int] = []
 

@@ -43,7 +43,7 @@ def red(**faults: object) -> FakePlugin:
 
 
 async def test_a_stop_leaves_plugins_registered_and_notifies_none(autojump_clock: MockClock) -> None:
-    """Behaviour 42: plugind stops, the plugins do not; goroutinemap Test_NewGoRoutineMap_Positive_WaitEmpty."""
+    """Behaviour 42: plugins outlive a stop of plugind; goroutinemap Test_NewGoRoutineMap_Positive_WaitEmpty."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -87,7 +87,7 @@ async def test_a_registration_in_flight_finishes_within_the_grace(autojump_clock
 
 
 async def test_a_registration_that_hangs_is_rolled_back_at_half_the_grace(autojump_clock: MockClock) -> None:
-    """Fault 87: finished or rolled back within the grace."""
+    """Fault 87: a registration is finished or rolled back within the grace."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(hang="notify"))
@@ -95,12 +95,12 @@ async def test_a_registration_that_hangs_is_rolled_back_at_half_the_grace(autoju
         plugin.restart()
         await trio.sleep(1.0)
         await node.stop()
-        # The notify of the second generation began at 4 s, and would have until 9 s.
+        # The notify of the second generation began at 4 s, and its deadline would be 9 s.
         assert node.now == 9.0
         assert handler.asked() == ["validate", "register", "deregister"] * 2
 
 
-async def test_a_register_that_hangs_holds_a_stop_no_longer_than_the_grace(autojump_clock: MockClock) -> None:
+async def test_a_register_that_hangs_delays_a_stop_no_longer_than_the_grace(autojump_clock: MockClock) -> None:
     """Fault 87: a rollback that does not end in time is cancelled."""
     handler = FakeHandler().always("register", Hangs())
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -170,7 +170,7 @@ async def test_a_registration_that_crashes_is_started_again(
         node.plug("a.sock", red())
         await node.settled()
         assert crashed == [0.0]
-        # The successor begins with the last state but one; a state that is shown twice is one change.
+        # The successor repeats the state "dialing"; a state that is shown twice in a row is one change.
         assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), *registered_at(0.0)]
         assert handler.asked() == ["validate", "register"]
 
@@ -178,7 +178,7 @@ async def test_a_registration_that_crashes_is_started_again(
 async def test_a_registration_that_crashes_after_register_is_deregistered_by_its_successor(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85, behaviour 36: the pending deregistration is made exactly once."""
+    """Fault 85, behaviour 36: Deregister is called exactly once."""
     crash_once(monkeypatch, conversation, "RegistrationStatus")
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
@@ -191,7 +191,7 @@ async def test_a_registration_that_crashes_after_register_is_deregistered_by_its
 async def test_a_registration_that_crashes_while_its_socket_is_gone_still_deregisters(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: a successor makes the pending deregistration even if nothing is desired any more."""
+    """Fault 85: a successor deregisters even if the socket is no longer desired."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red())
@@ -238,7 +238,7 @@ async def test_a_reconciler_that_crashes_deregisters_all_and_starts_from_the_fil
         node.plug("c.sock", FakePlugin("Colour", "green"))
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(0.0)]
-        # It crashed on the claim of the third plugin, which began again like the others.
+        # It crashed on the claim of the third plugin, whose registration started again like the others.
         assert node.timeline("c.sock") == [*at(0.0, *STEPS[:3], "gone"), *registered_at(0.0)]
         assert node.state("b.sock") == "waiting"
         assert handler.asked("red") == ["validate", "register", "deregister", "validate", "register"]
@@ -277,7 +277,7 @@ async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_ke
         plugin.unlink()
         node.plug("a.sock", FakePlugin("Colour", "blue"))
         await node.settled()
-        # The grace is over at 10 s, the call that hangs at 120 s.
+        # The grace ends at 10 s, the call that hangs at 120 s.
         assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(10.0)]
         assert node.timeline("a.sock") == [
             *registered_at(0.0),
@@ -289,7 +289,7 @@ async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_ke
         assert handler.asked("blue") == ["validate", "register"]
 
 
-async def test_a_registration_that_waits_for_its_path_in_a_second_crash_delays_no_other_and_leaves_nothing(
+async def test_a_registration_that_waits_for_its_path_during_a_second_crash_delays_no_other_and_leaves_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: it has not begun, and has nothing to deregister; seed 3664."""
@@ -330,7 +330,7 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
 async def test_a_handler_actor_that_crashes_is_started_again(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85: calls that had not begun are made, and later ones too."""
+    """Fault 85: the calls that had not begun and later calls are made."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         await node.settled()
@@ -412,7 +412,7 @@ def embedded(node: SimulatedNode, **named: object) -> Supervisor:
 
 
 async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
-    """An error of the block is not wrapped in a group of the nursery."""
+    """The nursery's exception group is unwrapped."""
     error = OwnError("mine")
     with pytest.raises(OwnError) as caught:
         await run(embedded(SimulatedNode()), error)
@@ -507,7 +507,7 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
     words: str,
     cancelled: bool,
 ) -> None:
-    """For both ways to end, and also if an actor is too busy to answer."""
+    """This holds for both ways to end, and also if an actor is too busy to answer."""
     simulated = SimulatedNode()
     simulated.plug("a.sock", red())
     node = embedded(simulated)
@@ -527,7 +527,7 @@ async def test_calls_that_wait_when_the_node_ends_raise_node_ended(
                 async with node:
                     await trio.sleep(1.0)
                     monkeypatch.setattr(reconciler._Reconciler, "take", block)
-                    # The reconciler waits in its old method already; the next message enters the new one.
+                    # The reconciler already waits in its old method; the next message enters the new one.
                     simulated.directory.chmod("/plugins/a.sock")
                     await trio.sleep(1.0)
                     nursery.start_soon(asking)
@@ -547,7 +547,7 @@ async def test_a_node_that_ended_has_no_snapshot(autojump_clock: MockClock) -> N
 
 
 async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump_clock: MockClock) -> None:
-    """Behaviour 38: events are real."""
+    """Behaviour 38: every change is an event."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
         await node.settled()
@@ -571,7 +571,7 @@ async def test_changes_begin_with_a_snapshot_and_go_on_with_each_change(autojump
 async def test_a_reader_that_lags_is_dropped_with_an_error_and_delays_no_other(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 86: back-pressure or an error, never a silent loss."""
+    """Fault 86: there is back-pressure or an error, never a silent loss."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         monkeypatch.setattr(supervisor_module, "SUBSCRIBER_SIZE", 8)
         async with node.supervisor.changes() as slow, node.supervisor.changes() as other:

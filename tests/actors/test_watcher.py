@@ -1,4 +1,4 @@
-"""Discovery, behaviours 1 to 16, on a directory in memory and a clock that jumps."""
+"""Discovery (behaviours 1 to 16) on a directory in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_sockets_are_found_in_nested_directories_that_are_filled_before_th
 
 
 async def test_a_directory_that_is_moved_moves_its_sockets(autojump_clock: MockClock) -> None:
-    """Behaviour 4, for directories. Later events of the moved directory are about its new path."""
+    """Behaviour 4 for directories: later events of the moved directory refer to its new path."""
     async with staged() as stage:
         stage.directory.mkdir(f"{ROOT}/x/y")
         stage.directory.bind(f"{ROOT}/x/y/a.sock")
@@ -222,7 +222,7 @@ async def test_symbolic_links_are_refused_with_a_reason(autojump_clock: MockCloc
 
 
 async def test_links_inside_the_root_are_accepted_with_the_option(autojump_clock: MockClock) -> None:
-    """Behaviour 7: the option."""
+    """Behaviour 7, with the option."""
     config = WatcherConfig(ROOT, jitter=0.0, follow_symlinks_inside_root=True)
     async with staged(config=config) as stage:
         stage.directory.mkdir(f"{ROOT}/.hidden")

@@ -1,4 +1,4 @@
-"""What goes wrong below a watcher, on a directory in memory and a clock that jumps."""
+"""Faults of the file system and of inotify, on a directory in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_socket(directory: MemoryDirectory) -> None:
 
 
 def states(stage: Stage) -> list[tuple[float, str, str | None]]:
-    """The times, states and reasons in the reports, without repetitions."""
+    """Return the times, states and reasons in the reports, without repetitions."""
     seen: list[tuple[float, str, str | None]] = []
     for report in stage.reports:
         if not seen or seen[-1][1:] != (report.watching, report.reason):
@@ -68,7 +68,7 @@ async def test_a_removed_root_is_recreated_and_watched_again(autojump_clock: Moc
 
 
 async def test_a_root_that_another_program_recreates_is_found_at_once(autojump_clock: MockClock) -> None:
-    """Behaviour 11: the watch on the parent."""
+    """Behaviour 11: the watch on the parent reports it."""
     async with staged(prepare=with_socket) as stage:
         stage.directory.remove_tree(ROOT)
         await trio.sleep(0.1)
@@ -147,7 +147,7 @@ async def test_a_root_that_cannot_be_read_keeps_its_sockets(autojump_clock: Mock
 
 
 async def test_a_root_that_is_a_file_is_unavailable_and_never_touched(autojump_clock: MockClock) -> None:
-    """Fault 2, at run time."""
+    """Fault 2 at run time."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir("/run")
@@ -226,7 +226,7 @@ async def test_an_event_about_a_name_that_cannot_be_looked_at_is_not_forgotten(a
 async def test_a_socket_in_a_directory_that_cannot_be_looked_at_yet_does_not_stay_for_ever(
     autojump_clock: MockClock,
 ) -> None:
-    """Faults 4 and 14, seed 3195: late events of the old directory led to a socket in an unknown directory."""
+    """Faults 4 and 14, seed 3195: late events of the old directory referred to a socket in an unknown directory."""
     sub = f"{ROOT}/sub"
     async with staged() as stage:
         stage.directory.mkdir(sub)
@@ -322,7 +322,7 @@ async def test_an_overflow_causes_a_rescan_at_once(autojump_clock: MockClock) ->
 
 
 async def test_after_an_overflow_another_change_time_is_a_new_generation(autojump_clock: MockClock) -> None:
-    """Behaviour 13: the event of the removal was lost, the inode is the same, and only the change time tells."""
+    """Behaviour 13: the removal event was lost and the inode is the same, so only the change time differs."""
     async with staged(prepare=with_socket) as stage:
         await stage.sent()
         await trio.sleep(1)
@@ -343,10 +343,10 @@ async def test_a_flood_of_overflows_does_not_starve_the_node(autojump_clock: Moc
 
 
 @pytest.mark.parametrize("exhausted", ["watches_left", "instances_left"])
-async def test_without_inotify_the_rescans_work_alone_until_it_is_available_again(
+async def test_without_inotify_only_rescans_find_changes_until_it_is_available_again(
     autojump_clock: MockClock, exhausted: str
 ) -> None:
-    """Behaviour 2, faults 17, 18 and 24: the reports say so."""
+    """Behaviour 2, faults 17, 18 and 24: the reports give the reason."""
 
     def prepare(directory: MemoryDirectory) -> None:
         directory.mkdir(ROOT)
@@ -454,11 +454,11 @@ async def test_odd_names_are_passed_on_unchanged(autojump_clock: MockClock, name
         assert (await stage.sent())[1:] == [f"{name} appeared #1"]
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
+# --- idle time and bugs -----------------------------------------------------------------------------------------------
 
 
 async def test_an_idle_watcher_only_rescans(autojump_clock: MockClock) -> None:
-    """Idle cost: one scan of each directory a period, and known sockets are not looked at."""
+    """Idle cost: each directory is scanned once per period, and known sockets are not examined."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(10.5)
         before = attrs.astuple(stage.reports[-1])[5], stage.directory.scans, stage.directory.looks

@@ -12,12 +12,12 @@ from trio.testing import MockClock
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
-# A few names, so that each is used several times, for directories and for sockets.
+# There are only a few names, so that each is used several times, for directories and for sockets.
 NAMES = st.sampled_from(["a", "b", "c", "d/a", "d/e", "d"])
 # Plugins act more often than faults happen; otherwise most examples would consist of faults.
 OFTEN = ["bind", "unlink", "replace", "rename", "link", "mkdir", "settle"] * 4 + ["bind"] * 4
 SELDOM = ["chmod", "remove", "write", "symlink", "tick", "delay", "release"] * 2
-# Each of these causes a rescan, which would hide what events alone miss.
+# Each of these causes a rescan, which would hide what the events missed.
 RUIN = ["overflow", "lose_watch", "remove_root", "move_root"]
 OPERATION = st.tuples(st.sampled_from(OFTEN + SELDOM), NAMES, NAMES)
 STORY = st.lists(OPERATION, min_size=12, max_size=40)
@@ -27,7 +27,7 @@ Operation = tuple[str, str, str]
 
 
 def do(directory: MemoryDirectory, operation: Operation) -> None:
-    """Do one operation. If it makes no sense, it fails as on a real node."""
+    """Perform one operation. An impossible one fails as on a real node."""
     verb, first, second = operation
     one, two = f"{ROOT}/{first}", f"{ROOT}/{second}"
     there = sorted(directory.sockets(ROOT))
@@ -88,10 +88,10 @@ async def play(stage: Stage, operations: list[Operation]) -> None:
 
 
 def agrees(stage: Stage) -> None:
-    """Check that each socket that is there is known under exactly one of its paths, and no other."""
+    """Check that each existing socket is known under exactly one of its paths, and that no other socket is known."""
     there = stage.directory.sockets(ROOT)
     inodes = {path: there.get(path) for path in stage.sockets}
-    assert None not in inodes.values(), f"known and not there: {inodes}"
+    assert None not in inodes.values(), f"known, but missing: {inodes}"
     assert sorted(set(there.values())) == sorted(inode for inode in inodes.values() if inode)
     assert stage.generations == sorted(set(stage.generations))
 

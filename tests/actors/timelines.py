@@ -1,4 +1,4 @@
-"""Pieces of timelines that many tests share."""
+"""Parts of timelines that many tests share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ STEPS = ("dialing", "asking-info", "validating", "registering", "notifying", "re
 
 
 def at(time: float, *states: str) -> list[Line]:
-    """These states, all entered at one time."""
+    """Return these states, all entered at ``time``."""
     return [(time, state) for state in states]
 
 
 def registered_at(time: float) -> list[Line]:
-    """A whole registration, which takes no time by itself."""
+    """Return a whole registration, which takes no time by itself."""
     return at(time, *STEPS)
 
 
 def refused_at(time: float) -> list[Line]:
-    """A registration that fails validation, up to the notification."""
+    """Return a registration that fails validation, up to the notification."""
     return at(time, "dialing", "asking-info", "validating", "notifying")
 
 

@@ -1,4 +1,4 @@
-"""Runs a watcher on a directory in memory and keeps its messages as a transcript with times."""
+"""Runs a watcher on a directory in memory and records its messages as a transcript with times."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def words(message: ReconcilerMessage | StatusMessage) -> str:
 
 @attrs.define
 class Stage:
-    """The directory to change, and the messages of the watcher as lines."""
+    """A directory to change, and the messages of its watcher as lines."""
 
     directory: MemoryDirectory
     lines: list[Line] = attrs.Factory(list)
@@ -63,11 +63,11 @@ class Stage:
     #: The latest generation of each path, and every generation so far.
     latest: dict[str, int] = attrs.Factory(dict)
     generations: list[int] = attrs.Factory(list)
-    #: The paths with a socket, by the latest message about each.
+    #: The paths with a socket, according to the latest message about each.
     sockets: set[str] = attrs.Factory(set)
 
     async def sent(self) -> list[str]:
-        """Wait until all tasks wait; return the new lines, without rescans that found nothing new."""
+        """Wait until all tasks are blocked; return the new lines, without rescans that found nothing new."""
         await trio.testing.wait_all_tasks_blocked()
         lines, self.lines = self.lines, []
         return [line for _, line in lines if line != "scan completed"]

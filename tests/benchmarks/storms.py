@@ -1,4 +1,4 @@
-"""Storms as values, for the tests of tables and plots."""
+"""Results of storms for the tests of tables and plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of measurements, as matplotlib draws them."""
+"""Plots of measurements, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_same_figures_give_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_storms_are_drawn_on_request_alone(tmp_path: Path) -> None:
+def test_storms_are_drawn_only_on_request(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_file_arguments(parser)
     write_files(parser.parse_args([]), [], plot(three_storms()))

@@ -1,4 +1,4 @@
-"""The storm benchmarks measure what they report: tiny storms of every kind, in which no plugin is lost."""
+"""The storm benchmarks measure what they report: each kind of storm runs on a small scale and loses no plugin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _faults(run: StormRun) -> dict[str, object]:
     return {name: getattr(run, name) for name in QUIET}
 
 
-def test_healthy_plugins_are_notified_once_and_deregistered_and_hanging_ones_are_no_errors() -> None:
+def test_healthy_plugins_are_notified_once_and_deregistered_and_hanging_ones_are_not_errors() -> None:
     run = run_storm(attrs.evolve(TINY, hang_fraction=0.25, remove=True), idle=False)
     assert (run.notified, run.healthy, _faults(run)) == (9, 9, QUIET)
     measured = (run.last_notified_s, run.p50_ms, run.max_ms, run.cpu_ms, run.peak_mib, run.removal_s, run.stop_s)
@@ -36,7 +36,7 @@ def test_healthy_plugins_are_notified_once_and_deregistered_and_hanging_ones_are
     assert run.idle_percent is None
 
 
-def test_a_stopped_daemon_finds_after_waking_what_it_missed() -> None:
+def test_a_suspended_daemon_finds_the_sockets_that_it_missed() -> None:
     run = run_storm(attrs.evolve(TINY, overflow=True), idle=False)
     assert (run.notified, run.overflows, _faults(run)) == (12, 0, QUIET)
 
@@ -96,7 +96,7 @@ def test_the_commands_print_a_table_and_write_rows(tmp_path: Path, command: list
 
 
 def test_each_step_of_a_registration_names_code_that_exists() -> None:
-    """A prefix of a module that was renamed would silently count for nothing."""
+    """Otherwise the prefix of a renamed module would silently match nothing."""
     for prefix in itertools.chain.from_iterable(steps.STEPS.values()):
         module, _, name = prefix.partition(":")
         if module == "the scheduler":

@@ -1,4 +1,4 @@
-"""The wire benchmark measures what it reports: the server answers correctly, the counts agree, all rows are written."""
+"""The wire benchmark measures what it reports: answers are correct, the counts agree, and all rows are written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _call(encoder: hpack.Encoder, stream: int, path: str, message: bytes) -> byt
 
 
 def _conversation() -> bytes:
-    """GetInfo twice and one notification, by an encoder that uses its dynamic table, with a PING between them."""
+    """Return two GetInfo calls, a PING and a notification, encoded with a dynamic table."""
     encoder = hpack.Encoder()
     calls = [_call(encoder, stream, GET_INFO, b"") for stream in (1, 3)]
     status = RegistrationStatus(plugin_registered=False, error="no such thing").SerializeToString()
@@ -56,14 +56,14 @@ def _answers(chunks: list[bytes], automaton: Automaton) -> list[Part]:
     return [part for part in parts if not isinstance(part, bytes)]
 
 
-def test_the_server_understands_a_conversation_in_any_pieces() -> None:
+def test_the_server_answers_a_conversation_in_any_pieces() -> None:
     data = _conversation()
     automaton = Automaton()
     expected = [AskInfo(1), AskInfo(3), Notification(5, registered=False, error="no such thing")]
     for size in (1, 7, 24, 100, len(data)):
         chunks = [data[start : start + size] for start in range(0, len(data), size)]
         assert _answers(chunks, automaton) == expected
-        assert _answers(chunks, automaton) == expected, "a second time, from memory"
+        assert _answers(chunks, automaton) == expected, "the second time from the cache"
 
 
 def test_transitions_depend_on_the_dynamic_table() -> None:
@@ -114,7 +114,7 @@ def test_each_socket_returns_its_name_and_records_its_notification(tmp_path: Pat
     assert 0 < plugin["bound_ns"] <= plugin["listening_ns"] < plugin["asked_ns"] < plugin["notified_ns"]
 
 
-def test_sockets_come_and_go_on_command(tmp_path: Path) -> None:
+def test_sockets_are_created_and_removed_on_command(tmp_path: Path) -> None:
     options = ServerOptions(directory=tmp_path, sockets=10, wait=True, file="{i}/plugin.sock")
     with cheap_server(options) as server:
         assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The command line: help everywhere, and the exit codes of the contract."""
+"""The command line: the help of every command, and the exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: its plugins, its guide, and what fits into a terminal."""
+"""The demo: its plugins, its guide, and its layout in terminals of different sizes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_heading_legend_and_commands_fit_a_usual_terminal(
     assert all(len(command) <= 80 for command in pasted[-3:])
 
 
-def test_a_low_terminal_loses_the_legend_first_and_the_table_never() -> None:
+def test_a_terminal_with_few_lines_shows_the_table_and_not_the_legend() -> None:
     assert any("From a second terminal" in line for line in shown(80, 18))
     assert not any("good plugins" in line for line in shown(80, 18))
     low = shown(80, 12)
@@ -111,7 +111,7 @@ def test_a_low_terminal_loses_the_legend_first_and_the_table_never() -> None:
 
 
 @pytest.mark.parametrize("name", ["plugind", "a directory/plugind", "it's/plugind"])
-def test_the_command_to_paste_is_the_one_that_runs_wherever_it_is(
+def test_the_command_to_paste_runs_the_program_that_shows_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / name
@@ -125,6 +125,6 @@ def test_the_command_to_paste_is_the_one_that_runs_wherever_it_is(
     assert (done.stdout, done.stderr) == ("ran: ls\n", "")
 
 
-def test_started_as_a_module_the_command_names_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_names_this_python_if_the_demo_was_started_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [commands.__file__])
     assert shlex.split(own_command()) == [sys.executable, "-m", "plugind"]

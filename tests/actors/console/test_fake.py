@@ -1,4 +1,4 @@
-"""The fake plugin: its reactions, its calls in memory, its socket, its options and its lines."""
+"""The fake plugin: its reactions, calls in memory, its socket, its options and its output."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ async def test_a_fake_that_fails_once_and_then_answers_records_each_call(
     assert reactions(calls) == [(0.0, REFUSED), (0.0, ANSWERED), (0.0, ANSWERED)]
 
 
-async def test_a_fake_that_hangs_leaves_each_caller_to_its_deadline(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_call_to_a_fake_that_hangs_ends_at_the_deadline_of_its_caller(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Fault 32."""
     calls: list[Call] = []
     got = await converse(plugin(hang="get-info", reject_notify=True), calls)
@@ -144,7 +146,7 @@ def exists(path: Path) -> bool:
     return path.exists()
 
 
-async def test_a_fake_replaces_the_socket_that_a_killed_one_left(tmp_path: Path) -> None:
+async def test_a_fake_replaces_the_socket_of_one_that_was_killed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "s"))
     with trio.fail_after(10):
@@ -176,7 +178,7 @@ async def test_a_fake_that_dies_closes_the_connection_and_ends(tmp_path: Path) -
     assert not exists(tmp_path / "s")
 
 
-def test_a_call_is_one_line_of_json_whatever_its_text_holds() -> None:
+def test_a_call_is_one_line_of_json_whatever_its_text_contains() -> None:
     """Fault 91."""
     call = Call(1.0, "NotifyRegistrationStatus", registered=False, error="a\nb\x1b", reaction=REFUSED, peer_pid=7)
     line = to_json(call, "/s\n\udcff", 12.5)
@@ -211,7 +213,9 @@ def test_every_argument_reaches_the_plugin() -> None:
     fake = FakePlugin("T", "n", ("1", "2"), "/e", get_info_fails=3, hang="notify", reject_notify=True)
     assert fields(spec) == fields(FakeSpec("/s", fake))
     spec = parse("--socket=/s", "--type=T", "--name=n", "--hang=accept")
-    assert fields(spec) == fields(FakeSpec("/s", plugin(), accepts=False)), "versions too: an unknown type's is 1.0.0"
+    assert fields(spec) == fields(FakeSpec("/s", plugin(), accepts=False)), (
+        "the versions too: the default of an unknown type is 1.0.0"
+    )
 
 
 @pytest.mark.parametrize(

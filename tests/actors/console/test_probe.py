@@ -23,7 +23,7 @@ GOOD = FakePlugin("CSIPlugin", "csi.example.com")
 
 @asynccontextmanager
 async def fake(path: Path, plugin: FakePlugin, *, accepts: bool = True) -> AsyncIterator[list[Call]]:
-    """Run a fake at ``path``; the value is the list of its calls."""
+    """Run a fake plugin at ``path``; the value is the list of its calls."""
     calls: list[Call] = []
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:

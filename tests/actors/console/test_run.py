@@ -24,7 +24,7 @@ def test_the_default_root_is_that_of_the_kubelet() -> None:
     assert configured().roots == (Root(DEFAULT_ROOT),)
 
 
-def test_roots_of_the_environment_are_used_where_the_command_line_names_none() -> None:
+def test_roots_of_the_environment_are_used_if_the_command_line_names_none() -> None:
     assert configured(PLUGIND_ROOT="/a:/b").roots == (Root("/a"), Root("/b"))
     assert configured("--root", "/c", PLUGIND_ROOT="/a:/b").roots == (Root("/c"),)
 
@@ -38,7 +38,7 @@ def test_deprecated_roots_are_added_to_the_others() -> None:
     assert configured("--deprecated-root", "/old").roots == (Root(DEFAULT_ROOT), Root("/old", deprecated=True))
 
 
-def test_a_relative_root_is_taken_from_where_the_daemon_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_root_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
 

@@ -1,4 +1,4 @@
-"""``plugind simulate`` as a command: its progress bar, a reader that closes the pipe, an interrupt."""
+"""``plugind simulate`` as a process: its progress bar, a closed pipe, an interrupt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COMMAND = [sys.executable, "-m", "plugind", "simulate"]
 
 @contextmanager
 def _on_a_terminal(*options: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """The command with standard error on a terminal of 80 columns, and a function that returns all its output."""
+    """Run the command with standard error on a terminal of 80 columns; the second value returns all its output."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     command = subprocess.Popen(
         [*COMMAND, *options], stdout=subprocess.PIPE, stderr=theirs, env=environment, start_new_session=True
     )
     os.close(theirs)
-    # Read continuously: a terminal that is not read blocks the command.
+    # The output is read all the time, since a full terminal would block the command.
     with ThreadPoolExecutor(1) as reader:
         shown = reader.submit(_read_all, ours)
         try:
@@ -49,7 +49,7 @@ def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
     with _on_a_terminal("--seeds", "0..9999", "--events", "10", "--jobs", "2") as (command, terminal):
         assert command.stdout is not None
         first = command.stdout.readline()
-        # As a terminal does: to the command and all its children.
+        # A terminal sends the signal to the command and all its children.
         os.killpg(command.pid, signal.SIGINT)
         rest, _ = command.communicate(timeout=20)
         shown = terminal()
@@ -59,7 +59,7 @@ def test_an_interrupt_ends_the_command_at_once_and_keeps_its_results() -> None:
     assert "/10000" in shown
     assert "Traceback" not in shown
     assert SHOW_CURSOR in shown
-    assert ERASE_LINE in shown.rpartition("violated")[2], "the bar is erased after it was drawn last"
+    assert ERASE_LINE in shown.rpartition("violated")[2], "the bar must be erased after it was last drawn"
 
 
 def test_without_a_terminal_standard_error_stays_empty() -> None:

@@ -69,7 +69,7 @@ def test_states_times_attempts_and_headings_are_whole_at_each_width(width: int) 
     assert "  waiting      1.0s   3        2.0s" in lines[1]
 
 
-def test_at_80_columns_the_socket_gives_way_to_names_and_reasons() -> None:
+def test_at_80_columns_names_and_reasons_have_priority_over_sockets() -> None:
     long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/csi.example.com-reg.sock")
     waits = attrs.evolve(
         WAITS, socket="/var/lib/kubelet/plugins_registry/nameless.sock", reason="GetInfo: no answer in 1 s"

@@ -1,4 +1,4 @@
-"""The HTTP server over streams in memory, where slow clients cost virtual time only, and over real sockets."""
+"""The HTTP server over streams in memory, where slow clients take only virtual time, and over real sockets."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_an_endless_answer_ends_when_the_client_closes(autojump_clock: Moc
         nursery.start_soon(http.serve_connection, server, endless, LIMITS)
         await client.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await trio.sleep(3600)
-        assert not ended, "an hour without a change must not end it"
+        assert not ended, "an hour without a change must not end the answer"
         await client.aclose()
         with trio.fail_after(1):
             while not ended:  # noqa: ASYNC110 - virtual time
@@ -216,7 +216,7 @@ async def running(
     allowed: frozenset[int] = frozenset({0, os.geteuid()}),
     handler: http.RequestHandler = echo,
 ) -> AsyncIterator[Callable[[], None]]:
-    """Serve on ``listener`` for the duration of the block; the value stops the server at once."""
+    """Serve on ``listener`` for the duration of the block; cancelling the value stops the server at once."""
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
@@ -230,7 +230,7 @@ async def running(
 
 
 async def test_other_users_are_refused(tmp_path: Path) -> None:
-    """Fault 93: peer credentials. The mode excludes them already; this matters where the mode was changed."""
+    """Fault 93: peer credentials are checked. The mode already excludes other users, but it may have been changed."""
     listener = listen(str(tmp_path / "s"))
     async with running(listener, allowed=frozenset({os.geteuid() + 1})) as stop:
         with trio.fail_after(10):

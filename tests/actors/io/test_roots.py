@@ -1,4 +1,4 @@
-"""Roots are made, checked and locked."""
+"""Roots are created, checked and locked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_second_daemon_cannot_lock_the_same_root(tmp_path: Path) -> None:
         pass
 
 
-def test_a_busy_root_unlocks_the_others_again(tmp_path: Path) -> None:
+def test_if_one_root_is_busy_the_others_are_unlocked_again(tmp_path: Path) -> None:
     free, taken = tmp_path / "free", tmp_path / "taken"
     with lock_roots([str(taken)]):
         with pytest.raises(RootBusyError), lock_roots([str(free), str(taken)]):
@@ -85,7 +85,7 @@ def test_a_world_writable_root_is_refused_unless_allowed(tmp_path: Path) -> None
         pass
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a directory")
 def test_a_root_of_another_user_is_refused(tmp_path: Path) -> None:
     """Fault 3."""
     root = tmp_path / "root"
@@ -95,7 +95,7 @@ def test_a_root_of_another_user_is_refused(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory of the superuser's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory that the superuser owns")
 def test_a_root_of_the_superuser_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 3."""
     monkeypatch.setattr(os, "geteuid", lambda: 12345)

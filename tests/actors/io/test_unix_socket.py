@@ -20,13 +20,13 @@ from plugind.actors.io.unix_socket import MAX_PATH, Credentials, UnixListener, c
 
 
 def stale_socket(path: Path, kind: int = socket.SOCK_STREAM) -> None:
-    """Leave a socket behind, as a killed process does."""
+    """Create a socket without a listener, as a killed process leaves it."""
     with socket.socket(socket.AF_UNIX, kind) as sock:
         sock.bind(str(path))
 
 
 def connected(path: Path) -> socket.socket:
-    """A connection to ``path`` that the listener has not accepted yet."""
+    """Return a connection to ``path`` that the listener has not accepted yet."""
     connection = stream_socket()
     try:
         connect(connection, str(path))
@@ -51,7 +51,7 @@ def umask(mask: int) -> Iterator[None]:
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Let every system call that makes a descriptor fail with EMFILE."""
+    """Make every system call that creates a descriptor fail with EMFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open("/", os.O_PATH)
     os.close(free)
@@ -67,17 +67,17 @@ def no_descriptor_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o777])
-async def test_the_mode_is_what_was_asked_for_whatever_the_umask(tmp_path: Path, mode: int, mask: int) -> None:
+async def test_the_mode_is_the_requested_one_whatever_the_umask(tmp_path: Path, mode: int, mask: int) -> None:
     with umask(mask), listen(str(tmp_path / "s"), mode=mode):
         found = (tmp_path / "s").lstat()
         assert stat.S_ISSOCK(found.st_mode)
         assert stat.S_IMODE(found.st_mode) == mode
 
 
-async def test_the_mode_is_never_wider_than_asked_for_not_even_before_listen(
+async def test_the_mode_is_never_wider_than_requested_not_even_before_listen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chmod after bind() would leave a moment in which others connect."""
+    """If the mode were only changed after bind(), others could connect in between."""
     seen = []
     real = socket.socket.bind
 
@@ -90,7 +90,7 @@ async def test_the_mode_is_never_wider_than_asked_for_not_even_before_listen(
         assert seen == [0o600]
 
 
-async def test_a_stale_socket_is_replaced_only_where_that_was_asked_for(tmp_path: Path) -> None:
+async def test_a_stale_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "s"
     stale_socket(path)
     with pytest.raises(OSError, match="Address already in use") as caught:
@@ -119,7 +119,7 @@ async def test_a_socket_whose_backlog_is_full_is_never_replaced(tmp_path: Path) 
 
 
 async def test_a_datagram_socket_is_never_replaced(tmp_path: Path) -> None:
-    """Connecting to it fails with EPROTOTYPE, whether or not its process runs."""
+    """connect() fails with EPROTOTYPE, whether or not the process of the socket runs."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(path))
@@ -179,7 +179,7 @@ def test_the_limit_counts_bytes_and_not_characters() -> None:
     assert not unix_socket.fits("/" + "ü" * 54)
 
 
-async def test_a_longer_path_is_bound_and_reached_where_any_length_is_allowed(tmp_path: Path) -> None:
+async def test_a_longer_path_is_bound_and_reached_if_any_length_is_allowed(tmp_path: Path) -> None:
     """Fault 23."""
     path = tmp_path / ("d" * 100) / "s"
     path.parent.mkdir()
@@ -242,7 +242,7 @@ async def test_removing_a_file_that_is_gone_already_is_not_an_error(tmp_path: Pa
 
 
 async def test_credentials_are_those_of_the_other_process_on_both_sides(tmp_path: Path) -> None:
-    """They are known before a byte is sent."""
+    """They are available before a byte is sent."""
     us = Credentials(os.getpid(), os.getuid(), os.getgid())
     with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s") as client:
         assert unix_socket.peer_credentials(client) == us
@@ -250,10 +250,10 @@ async def test_credentials_are_those_of_the_other_process_on_both_sides(tmp_path
             assert unix_socket.peer_credentials(accepted) == us
 
 
-async def test_a_connection_that_comes_without_a_descriptor_left_is_accepted_later(
+async def test_a_connection_that_arrives_when_no_descriptor_is_left_is_accepted_later(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Fault 46: the connection stays pending, accept() is tried again after a pause, each failure is reported."""
+    """Fault 46: the connection stays pending, accept() is retried after a pause, and each failure is reported."""
     errors: list[int | None] = []
     with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
         async with trio.open_nursery() as nursery:
@@ -282,7 +282,7 @@ async def test_a_connection_that_is_lost_before_accept_does_not_end_the_listener
             assert failures == []
 
 
-async def test_an_error_that_no_retry_cures_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_a_retry_cannot_fix_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listen(str(tmp_path / "s")) as listener:
         fail_first(listener, [OSError(errno.EINVAL, "Invalid argument")], monkeypatch)
         with pytest.raises(OSError, match="Invalid argument"):
@@ -290,7 +290,7 @@ async def test_an_error_that_no_retry_cures_is_raised(tmp_path: Path, monkeypatc
 
 
 def fail_first(listener: UnixListener, failures: list[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let accept() raise each of ``failures`` before it works."""
+    """Make accept() raise each of ``failures`` before it succeeds."""
     real = listener.socket.accept
 
     async def accept() -> tuple[trio.socket.SocketType, object]:
@@ -301,7 +301,7 @@ def fail_first(listener: UnixListener, failures: list[OSError], monkeypatch: pyt
     monkeypatch.setattr(listener.socket, "accept", accept)
 
 
-async def test_closing_wakes_an_accept_that_waits(tmp_path: Path, nursery: trio.Nursery) -> None:
+async def test_closing_ends_an_accept_that_waits(tmp_path: Path, nursery: trio.Nursery) -> None:
     listener = listen(str(tmp_path / "s"))
 
     async def close() -> None:

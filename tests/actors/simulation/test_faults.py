@@ -1,4 +1,4 @@
-"""The fault points of a simulated node: a crash of each actor, and whatever a node keeps open."""
+"""The fault points of a simulated node: crashes of its actors, and the list of resources that it holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_an_actor_that_crashes_is_started_again_and_the_plugin_stays_regis
     assert crashes[0].startswith(reported)
 
 
-async def test_an_actor_that_does_not_run_cannot_be_crashed(autojump_clock: MockClock) -> None:
+async def test_an_actor_that_is_not_running_cannot_be_crashed(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         assert not node.crash("registration", "a.sock")
         assert not node.crash("handler", "Colour")
@@ -66,7 +66,7 @@ async def test_a_crash_counts_against_the_restart_intensity(autojump_clock: Mock
         await run()
 
 
-async def test_whatever_a_node_without_plugins_keeps_open_is_listed(autojump_clock: MockClock) -> None:
+async def test_resources_that_a_node_without_plugins_still_holds_are_listed(autojump_clock: MockClock) -> None:
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com"))
         await node.settled()

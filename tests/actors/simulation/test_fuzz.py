@@ -1,4 +1,4 @@
-"""``plugind simulate``: seeds without violations, seeds that found bugs, one trace in every process, and shrinking."""
+"""``plugind simulate``: seeds without violations, seeds that found bugs, reproducible traces, and shrinking."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def test_each_fault_alone_violates_no_rule(fault: Fault) -> None:
 
 @pytest.mark.parametrize("seed", range(4, 8))
 def test_no_actor_crashes_unless_the_script_crashes_it(seed: int) -> None:
-    """The four seeds have all faults, and one instance policy each; a single crash ends the node."""
+    """Each of the four seeds has all faults and another instance policy; a single crash would end the node."""
     assert simulate(seed, events=60, faults=ALL - {Fault.CRASHES}).violations == ()
 
 
 @pytest.mark.parametrize("planted", OLD, ids=lambda planted: f"{planted.seed}-{planted.name}")
 def test_a_bug_that_was_found_stays_fixed(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events that found a bug find it once its fix is taken out, and violate nothing with the fix.
+    """Events that found a bug still find it when its fix is taken out, and violate nothing with the fix.
 
     If they find nothing without the fix, the order of tasks has changed, and
     ``python -m tests.tools.planted_bugs --shrink`` finds other events.
     """
-    # Few events need few rounds, so a livelock is detected soon.
+    # Few events take few rounds, so a low limit detects a livelock soon.
     monkeypatch.setattr(simulation_order, "ROUNDS", 2_000)
     assert planted.with_it().violations[0].oracle == planted.rule
     assert planted.without_it().violations == ()
@@ -54,7 +54,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
         for hashes in ("1", "2")
     ]
     try:
-        # They run meanwhile: their start takes longer than the script.
+        # The processes run side by side, since starting one takes longer than the script.
         here = simulate(3, events=40)
         said = [process.communicate(timeout=60)[0] for process in processes]
     finally:
@@ -67,7 +67,7 @@ def test_one_seed_gives_one_trace_in_every_process() -> None:
 
 
 def test_a_planted_bug_is_found_and_shrunk() -> None:
-    """Calls of one name run side by side; two plugins of that name are enough to find it."""
+    """The bug runs calls of one name side by side; two plugins of that name are enough to find it."""
     with let_two_operations_overlap():
         broken = simulate(0, events=60)
     assert {violation.oracle for violation in broken.violations} >= {"one-per-name"}
@@ -95,7 +95,7 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
-    """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not make it."""
+    """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not create it."""
     directory = MemoryDirectory(now=lambda: 0.0)
     directory.mkdir("/r")
     freed = directory.bind("/r/a.sock").inode

@@ -61,7 +61,7 @@ async def test_a_plugin_without_faults_is_registered_at_once(autojump_clock: Moc
 
 
 async def test_real_time_is_refused() -> None:
-    """A test without a virtual clock fails at once; it does not wait for hours."""
+    """A test without a virtual clock fails at once instead of waiting for hours."""
     with pytest.raises(RuntimeError, match=r"run it under trio\.testing\.MockClock"):
         await SimulatedNode().__aenter__()
 
@@ -97,7 +97,7 @@ async def test_settled_waits_for_retries_that_are_due_soon_only(autojump_clock: 
 
 
 async def test_settled_waits_until_the_watcher_has_seen_every_socket(autojump_clock: MockClock) -> None:
-    """The next scan recovers from lost events; ``settled`` waits for that too."""
+    """The next scan recovers from lost events, and ``settled`` waits for it."""
     async with SimulatedNode() as node:
         await node.settled()
         node.directory.drop_events()
@@ -125,7 +125,7 @@ async def test_settled_gives_up_and_names_the_sockets_that_have_not_settled(auto
 
 
 async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clock: MockClock) -> None:
-    """crash, restart, unlink and stop, each as its docstring says."""
+    """``crash``, ``restart``, ``unlink`` and ``stop`` do what their docstrings say."""
     async with SimulatedNode() as node:
         plugin = node.plug("one/two/a.sock", csi())
         await node.settled()
@@ -152,7 +152,7 @@ async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clo
 async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_another(
     autojump_clock: MockClock,
 ) -> None:
-    """A listener belongs to an inode, as in the kernel."""
+    """As in the kernel, a listener belongs to an inode."""
     async with SimulatedNode() as node:
         first = node.plug("a.sock", csi("first"))
         node.directory.rename(first.path, "/plugins/b.sock")
@@ -186,11 +186,11 @@ async def test_dialing_fails_with_the_errors_of_real_sockets(
     assert caught.value.kind is DialFailure.GONE
 
 
-# --- own code ---------------------------------------------------------------------------------------------------------
+# --- code of users ----------------------------------------------------------------------------------------------------
 
 
 class OwnRegistration(RegistrationBase):
-    """A plugin as its author writes it for grpclib."""
+    """A plugin as an author writes it for grpclib."""
 
     async def GetInfo(self, stream: Stream[InfoRequest, PluginInfo]) -> None:  # noqa: N802 - the name in the .proto
         await stream.recv_message()
@@ -234,7 +234,7 @@ async def test_your_own_plugin_registers_with_your_own_handler(autojump_clock: M
 
 
 async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: MockClock) -> None:
-    """A failing assertion is raised without a group."""
+    """So a failing assertion looks as in any other test."""
 
     async def run() -> None:
         async with SimulatedNode() as node:
@@ -247,7 +247,7 @@ async def test_an_error_in_the_block_is_raised_without_a_group(autojump_clock: M
 
 
 async def test_a_connection_that_is_left_open_is_an_error(autojump_clock: MockClock) -> None:
-    """A leak fails the test."""
+    """So a leak fails the test."""
 
     async def run() -> None:
         async with SimulatedNode() as node:
@@ -277,7 +277,7 @@ async def test_faults_of_a_fake_can_be_changed_while_it_runs(autojump_clock: Moc
 
 
 async def trace(seed: int) -> list[object]:
-    """The trace of a script with many faults."""
+    """Return the trace of a script with many faults."""
     config = attrs.evolve(DEFAULT_CONFIG, backoff=Backoff(jitter=0.1), seed=seed)
     handler = FakeHandler().script("register", Takes(0.2), times=5)
     async with SimulatedNode(config, handlers={"Colour": handler}) as node:
@@ -303,7 +303,7 @@ def run_trace(seed: int) -> str:
 
 
 def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
-    """Reproducible, down to the order of tasks that are ready at one moment."""
+    """The trace includes the order in which tasks run that are ready at the same time."""
     here = run_trace(1)
     assert run_trace(1) == here
     assert run_trace(2) != here
@@ -313,12 +313,12 @@ def test_one_seed_gives_one_trace_in_this_process_and_in_another() -> None:
 
 
 def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> None:
-    """A canary: these names are private to Trio. If this fails, repair ``plugind.actors.simulation.scheduling``."""
+    """These names are private to Trio. If this fails, repair ``plugind.actors.simulation.scheduling``."""
 
     async def order(seed: int) -> list[int]:
         ran: list[int] = []
 
-        async def tell(number: int) -> None:
+        async def append_number(number: int) -> None:
             for _ in range(3):
                 await trio.lowlevel.checkpoint()
                 ran.append(number)
@@ -326,7 +326,7 @@ def test_the_private_names_that_pin_the_order_of_tasks_still_work_in_trio() -> N
         with pinned(seed):
             async with trio.open_nursery() as nursery:
                 for number in range(8):
-                    nursery.start_soon(tell, number)
+                    nursery.start_soon(append_number, number)
         return ran
 
     first = trio.run(order, 1)

@@ -1,4 +1,4 @@
-"""Connections in memory, and the guard against a livelock of a node."""
+"""Connections in memory, and the check for a livelock of a node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
     assert await made.server.receive_some() == b"abc"
 
 
-async def test_waking_ends_a_wait_without_bytes(autojump_clock: trio.testing.MockClock) -> None:
+async def test_wake_ends_a_wait_without_bytes(autojump_clock: trio.testing.MockClock) -> None:
     made = memory_connection()
     async with trio.open_nursery() as nursery:
 
@@ -97,7 +97,7 @@ async def test_a_slow_server_sends_byte_by_byte(autojump_clock: trio.testing.Moc
     assert got == [(0.5, b"a"), (1.0, b"b"), (1.5, b"c")]
 
 
-def test_a_node_that_never_stops_running_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_keeps_running_while_time_stands_still_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def spin(checks: object) -> None:
         del checks
         while True:

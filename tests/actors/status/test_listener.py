@@ -19,7 +19,7 @@ async def test_the_socket_is_for_its_owner_alone_and_is_removed(tmp_path: Path) 
     listener = listen(str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert os.listdir(path.parent) == ["status.sock"], "nothing half made is left"
+    assert os.listdir(path.parent) == ["status.sock"], "no temporary file is left"
     listener.close()
     assert os.listdir(path.parent) == []
 

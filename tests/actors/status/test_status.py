@@ -49,8 +49,8 @@ def info(name: str) -> PluginInfo:
 
 
 @attrs.define
-class Heard:
-    """A logger that keeps its events."""
+class RecordingLogger:
+    """A logger that records its events."""
 
     level: Level = Level.DEBUG
     events: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
@@ -70,7 +70,7 @@ class Bench:
     inbox: trio.MemorySendChannel[StatusMessage]
     reconciler: trio.MemoryReceiveChannel[ReconcilerMessage]
     memory: Memory
-    log: Heard
+    log: RecordingLogger
     api: Api
 
     async def take(self, *messages: StatusMessage) -> None:
@@ -111,7 +111,7 @@ async def bench(config: StatusConfig | None = None, level: Level = Level.DEBUG) 
     config = config or StatusConfig(roots=(ROOT,), wall=lambda: trio.current_time() + 1000.0)
     to_status, inbox = trio.open_memory_channel[StatusMessage](1000)
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
-    memory, log = Memory(), Heard(level)
+    memory, log = Memory(), RecordingLogger(level)
     async with trio.open_nursery() as nursery:
 
         async def run() -> None:
@@ -190,7 +190,7 @@ async def test_a_subscriber_that_lags_is_dropped_and_lagged_is_its_last_message(
         assert len(drained(quick)) == 2
 
 
-async def test_a_subscriber_that_left_is_forgotten(autojump_clock: MockClock) -> None:
+async def test_a_subscriber_that_closed_its_stream_is_removed(autojump_clock: MockClock) -> None:
     async with bench() as node:
         gone = await node.subscribe()
         subscriber, stream = trio.open_memory_channel[ViewMessage](10)
@@ -226,7 +226,7 @@ async def test_a_large_snapshot_lets_other_tasks_run(autojump_clock: MockClock) 
 
 
 async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_clock: MockClock) -> None:
-    """Kubernetes issue 94827: no noise."""
+    """Kubernetes issue 94827: repeated failures must not fill the log."""
 
     def waiting(time: float, reason: str, attempt: int) -> StateChanged:
         return attrs.evolve(changed("a", StateName.WAITING, time), reason=reason, attempt=attempt, next_try=time + 0.5)
@@ -283,7 +283,7 @@ async def test_ten_thousand_plugins_are_listed_in_pieces(autojump_clock: MockClo
 
         async def send(piece: bytes) -> None:
             pieces.append(piece)
-            # Changes meanwhile do not affect this listing.
+            # Changes in the meantime do not affect this listing.
             node.memory.view.apply(changed(f"p{9999 - len(pieces):05}", StateName.GONE))
 
         assert response.write is not None
@@ -422,7 +422,7 @@ async def test_a_retry_does_not_wait_for_a_reconciler_that_is_busy(autojump_cloc
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(ask)
-        # Two wait in the inbox until their deadline, the third finds it full.
+        # Two requests wait in the inbox until their deadline; the third one finds the inbox full.
         assert answers == [503, 503, 503]
         assert trio.current_time() == StatusConfig().retry
 
