@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""The settings that all tests share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start react to Ctrl-C.
+    """Restore the default of SIGINT, so that the processes that tests start react to Ctrl-C.
 
-    A shell without job control starts its background jobs with SIGINT ignored, and their children inherit that.
+    A shell without job control starts background jobs with SIGINT ignored, and child processes inherit that.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

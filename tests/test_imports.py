@@ -1,8 +1,8 @@
 """The imports inside the package: the graph of files has no circle, and every import of our own files is relative.
 
-The graph is read from the source text, so that it holds the imports under ``TYPE_CHECKING`` and those inside functions
-too. The layers are a contract of import-linter (pyproject.toml), which compares packages and cannot see a circle
-between two files of one layer.
+The graph is read from the source text, so it includes imports under ``TYPE_CHECKING`` and inside functions. The layers
+are a contract of import-linter (pyproject.toml), which compares packages and cannot find a circle between two files of
+one layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1]
-#: Folders beside the package in the repository, which import it as a user does, and those that hold no source.
+#: Folders of the repository that are not part of the package: they import it as a user does, or contain no source.
 OUTSIDE = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
 
 
@@ -45,7 +45,7 @@ def imported(package: Path, file: Path, statement: ast.ImportFrom) -> Iterator[P
 
 
 def graph_of(package: Path) -> dict[Path, set[Path]]:
-    """Return which files of the package each of them imports."""
+    """Return, for each file of the package, the files that it imports."""
     return {
         file: {
             target
@@ -58,17 +58,17 @@ def graph_of(package: Path) -> dict[Path, set[Path]]:
 
 
 def circle_in(graph: dict[Path, set[Path]]) -> list[str]:
-    """Return one circle as the files on it, the first one repeated at the end; empty if there is none."""
+    """Return the files of one circle, with the first one repeated at the end, or an empty list."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
-        # It lists each file before the one that imports it.
+        # graphlib lists each file before the one that imports it.
         return [str(path) for path in reversed(error.args[1])]
     return []
 
 
 def absolute_imports(package: Path, name: str) -> Iterator[str]:
-    """Yield where a file of the package imports ``name``, which is the package itself, absolutely."""
+    """Yield the places where a file of the package imports ``name``, the package itself, absolutely."""
     for file in files_of(package):
         for statement in imports_in(package / file):
             if isinstance(statement, ast.Import):

@@ -15,7 +15,7 @@ MODULES = sorted(
     for path in (ROOT / "supervisor.py", ROOT / "testing.py", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py")))
     if not path.name.endswith(("_pb2.py", "_grpc.py"))
 )
-#: Public in spite of their names: methods of named tuples, and a function of the standard library.
+#: Names that are public despite their underscore: methods of named tuples, and a function of the standard library.
 PUBLIC = {"_replace", "_asdict", "_exit"}
 #: Module and private name: the reason why it may be used there.
 ALLOWED = {
@@ -33,7 +33,7 @@ def is_private(name: object) -> bool:
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """The names that a module defines itself: functions, variables, and attributes of its own objects."""
+    """Return the names that a module defines: functions, variables, and attributes of its own objects."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -49,7 +49,7 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def reaches(source: str) -> Iterator[tuple[int, str]]:
-    """The private names of other modules that ``source`` uses, with their lines."""
+    """Yield the private names of other modules that ``source`` uses, with their lines."""
     tree = ast.parse(source)
     own = defined(tree)
     for node in ast.walk(tree):

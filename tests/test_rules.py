@@ -1,4 +1,4 @@
-"""The rule book and the citations of it agree."""
+"""The rule book agrees with the citations in code and tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_listed_rule_is_cited_by_a_test_or_says_why_not_yet() -> None:
 
 
 def test_no_test_cites_a_rule_that_does_not_hold_yet() -> None:
-    """A citation promises that the rule is tested; remove the mark from the page when it is."""
+    """A citation in a test means that the rule is tested. Remove ``not yet`` from the page when it is."""
     cited = book.cited_by_tests(CASES)
     contradictory = {
         rule: sorted(cited[rule]) for rule, last in RULES.items() if last.startswith(book.NOT_YET) and rule in cited
@@ -52,5 +52,5 @@ def test_no_test_cites_a_rule_that_does_not_hold_yet() -> None:
 
 
 def test_the_page_names_the_tests_that_cite_each_rule() -> None:
-    """``python -m tests.tools.rules_page --write`` brings the page up to date."""
+    """``python -m tests.tools.rules_page --write`` updates the page."""
     assert book.filled(PAGE) == PAGE

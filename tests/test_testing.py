@@ -1,4 +1,4 @@
-"""``plugind.testing``, the public face of the test kit."""
+"""``plugind.testing``, the public module of the test kit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugind.actors import pytest_plugin, simulation
 
 
 def test_every_name_of_the_test_kit_is_public() -> None:
-    """A name that the kit gains must be offered here, and nothing comes along by accident."""
+    """Each new name of the kit must be listed here, and no other name becomes public by accident."""
     assert sorted(plugind.testing.__all__) == sorted([*simulation.__all__, "FIXTURES"])
     public = {name for name in vars(plugind.testing) if not name.startswith("_")}
     assert public - set(plugind.testing.__all__) == {"annotations", "Final"}
@@ -36,8 +36,8 @@ def test_each_public_class_has_a_docstring(name: str) -> None:
     assert vars(getattr(plugind.testing, name)).get("__doc__")
 
 
-def test_the_pytest_plugin_imports_nothing_of_plugind_before_a_fixture_is_asked_for() -> None:
-    """Every pytest run on the machine loads it, those that have nothing to do with plugind too."""
+def test_the_pytest_plugin_imports_nothing_from_plugind_before_a_fixture_is_used() -> None:
+    """Every pytest run in the environment loads the plugin, even if it does not use plugind."""
     script = """
 import sys
 import plugind.actors.pytest_plugin

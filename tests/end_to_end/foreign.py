@@ -1,4 +1,4 @@
-"""Plugins on other implementations of gRPC."""
+"""Plugins that use other implementations of gRPC."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ GRPC_JS = PLUGINS / "grpc-js"
 
 @attrs.frozen
 class Foreign:
-    """A plugin program, and how the daemon must describe its plugins."""
+    """A plugin program, and the facts that the daemon must show about its plugins."""
 
     label: str
-    #: From the registration socket, the plugin's name and a path for its services to the command.
+    #: Returns the command for a registration socket, a name and a path for the plugin's services.
     command: Callable[[Path, str, Path], list[str]]
     type: str
     name: str
     versions: list[str]
-    #: Whether it serves on a socket of its own, instead of the registration socket.
+    #: Whether its services have a socket of their own.
     own_endpoint: bool = False
 
 
@@ -61,9 +61,9 @@ NODE = Foreign("grpc-js", _node, "DRAPlugin", "grpc-js.example.com", ["v1.DRAPlu
 ALL = (GRPCIO, GRPCLIB, PYDRA, NODE)
 
 
-#: Seconds for npm to install two packages and what they need.
+#: Seconds in which npm must install two packages and their dependencies.
 NPM_DEADLINE = 120.0
-#: Errors of npm if its registry cannot be reached; any other error fails the tests.
+#: Errors of npm that mean that its registry cannot be reached; any other error fails the tests.
 UNREACHABLE = re.compile(
     r"\b(E(NOTFOUND|AI_AGAIN|CONNREFUSED|CONNRESET|TIMEDOUT|HOSTUNREACH|NETUNREACH|SOCKETTIMEDOUT|5\d\d)"
     r"|ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED)\b"
@@ -71,7 +71,7 @@ UNREACHABLE = re.compile(
 
 
 def install_grpc_js() -> None:
-    """Install the npm packages of the plugin on @grpc/grpc-js; skip the test if they are not available."""
+    """Install the npm packages of the plugin that uses @grpc/grpc-js; skip the test if they are not available."""
     program("node")
     why_not = _why_not_installed(program("npm"))
     if why_not is not None:
@@ -80,7 +80,7 @@ def install_grpc_js() -> None:
 
 @functools.cache
 def _why_not_installed(npm: str) -> str | None:
-    """Install them, unless the present lock file is installed; return why that failed. It runs once in a session."""
+    """Install the packages of the lock file, once in a session; return the reason if that is not possible."""
     lock = GRPC_JS / "package-lock.json"
     stamp = GRPC_JS / "node_modules" / ".installed"
     with lock.open("rb") as file:
@@ -94,7 +94,7 @@ def _why_not_installed(npm: str) -> str | None:
 
 
 def npm_ci(npm: str, directory: Path, deadline: float) -> str | None:
-    """Run ``npm ci`` in ``directory``; return None, or in one line why npm's registry cannot be used."""
+    """Run ``npm ci`` in ``directory``. Return None, or one line that says why npm's registry cannot be used."""
     command = [npm, "ci", "--ignore-scripts", "--prefer-offline", "--no-audit", "--fetch-retries=1"]
     command += ["--fetch-retry-mintimeout=1000", f"--fetch-timeout={1000 * deadline / 4:.0f}", "--loglevel=error"]
     try:

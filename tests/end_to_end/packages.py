@@ -1,4 +1,4 @@
-"""Programs that tests use if they are installed, and the Debian packages that contain them.
+"""Programs that tests use if they are installed, and the Debian packages that contain these programs.
 
 A test is skipped if its program is missing; the reason names the package, and README.md names all of them.
 """
@@ -22,7 +22,7 @@ PACKAGES = {
 
 def program(name: str) -> str:
     """Return the path of a program; skip the test if it is not installed."""
-    # Servers are in a directory that a user's path need not contain.
+    # Servers are installed in a directory that may be missing from the path of a user.
     found = shutil.which(name, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin")
     if found is None:
         pytest.skip(f"{name} (Debian package {PACKAGES[name]}) is not installed")

@@ -1,6 +1,6 @@
-"""``plugind run`` with other deadlines than those of a daemon: ``python patient.py '{"get_info": 60}' OPTION...``.
+"""``plugind run`` with deadlines other than its own: ``python patient.py '{"get_info": 60}' OPTION...``.
 
-A test that asserts that the first attempt succeeds must not fail on a machine that is too busy to answer GetInfo
+Tests that expect the first attempt to succeed must not fail on a machine that is too busy for an answer to GetInfo
 within a second.
 """
 

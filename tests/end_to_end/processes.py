@@ -1,4 +1,4 @@
-"""The processes of the end-to-end tests: daemons, their status sockets, and plugins."""
+"""The processes of the end-to-end tests: daemons with their status sockets, and plugins."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import trio
 
 from plugind.actors.io.http_client import Reply, UnreachableError, ask
 
-#: Seconds for any step; a loaded machine needs some of them.
+#: Seconds in which any step must end, even on a busy machine.
 DEADLINE = 60.0
 PLUGIND = [sys.executable, "-m", "plugind"]
-#: Deadlines that a plugin keeps on a loaded machine too, for tests which assert that the first attempt succeeds.
+#: Deadlines that a plugin meets even on a busy machine, for tests that expect the first attempt to succeed.
 PATIENT = {"dial": DEADLINE, "get_info": DEADLINE, "notify": DEADLINE}
 
-#: A plugin as the status socket describes it.
+#: The description of a plugin by the status socket.
 Plugin = Mapping[str, object]
 
 
 def run(*arguments: str, status: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
-    """Run a command of plugind to its end."""
+    """Run a command of plugind until it ends."""
     options = [] if status is None else ["--status", status]
     done = subprocess.run(
         [*PLUGIND, *arguments, *options],
@@ -44,7 +44,7 @@ def run(*arguments: str, status: str | None = None, environment: Mapping[str, st
 
 @attrs.frozen
 class Done:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -53,7 +53,7 @@ class Done:
 
 @attrs.define
 class Watch:
-    """A stream of changes, read as far as a test needs it. Earlier changes are kept."""
+    """A stream of changes that is read as far as a test needs. Earlier changes are kept."""
 
     _pieces: AsyncIterator[bytes]
     _rest: bytes = b""
@@ -92,7 +92,7 @@ class Watch:
         return [await self.state(path, state) for path in paths]
 
     def states(self, path: str | Path) -> list[str]:
-        """The states of one socket so far, in order."""
+        """Return the states of one socket so far, in order."""
         return [str(plugin["state"]) for plugin in self.changes if plugin["socket"] == str(path)]
 
 
@@ -103,7 +103,7 @@ def number(value: object) -> int:
 
 @attrs.define
 class Daemon:
-    """A ``plugind run`` of the tests."""
+    """A running ``plugind run``."""
 
     root: Path
     status: str
@@ -111,7 +111,7 @@ class Daemon:
     log: Path
 
     def lines(self) -> list[dict[str, object]]:
-        """What it has logged."""
+        """Return the lines of its log so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ class Daemon:
             return reply.status, await reply.body()
 
     async def plugins(self) -> dict[str, Plugin]:
-        """What ``GET /plugins`` answers, by socket."""
+        """Return the answer to ``GET /plugins``, by socket."""
         _, body = await self.get("/plugins")
         return {plugin["socket"]: plugin for plugin in json.loads(body)}
 
@@ -141,7 +141,7 @@ class Daemon:
                         yield reply
                     return
                 except UnreachableError:
-                    # The daemon may be about to start, or may have failed to.
+                    # The daemon is still starting, or has failed to start.
                     if self.process.poll() is not None:
                         raise AssertionError(f"the daemon ended: {self.log.read_text()}") from None
                     await trio.sleep(0.02)
@@ -153,7 +153,7 @@ class Daemon:
                 await trio.sleep(0.02)
 
     async def ended(self) -> int:
-        """Wait for its end, and return the exit code."""
+        """Wait until the daemon ends, and return its exit code."""
         with trio.fail_after(DEADLINE):
             return await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
 
@@ -167,7 +167,7 @@ def daemon(
     timeouts: Mapping[str, float] | None = None,
     script: str | None = None,
 ) -> Iterator[Daemon]:
-    """Start a daemon whose root, status socket and log lie in ``directory``; killed at exit if it still runs.
+    """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. It has the
     deadlines of ``plugind run``, unless ``timeouts`` names others. ``script`` names a file beside this one to run in
@@ -190,7 +190,7 @@ def daemon(
 def daemon_process(
     command: list[str], stderr: int | IO[bytes], environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that tests end; killed at exit if it still runs."""
+    """Start a daemon process; kill it at exit if it still runs."""
     process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
     try:
         yield process
@@ -215,7 +215,7 @@ class PluginProcess:
             while True:
                 while b"\n" not in self._rest:
                     piece = await self.process.stdout.receive_some()
-                    assert piece, f"the plugin ended; it said {self.lines}"
+                    assert piece, f"the plugin ended after the lines {self.lines}"
                     self._rest += piece
                 first, self._rest = self._rest.split(b"\n", 1)
                 said: dict[str, object] = json.loads(first)
@@ -236,8 +236,8 @@ class PluginProcess:
 
 @asynccontextmanager
 async def plugin_process(command: list[str]) -> AsyncIterator[PluginProcess]:
-    """Start a plugin; killed at exit if it still runs."""
-    # The plugin must not find a cluster in the environment of the tests.
+    """Start a plugin; kill it at exit if it still runs."""
+    # The environment must not refer the plugin to a cluster.
     environment = {**os.environ, "KUBECONFIG": os.devnull}
     process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     plugin = PluginProcess(process)

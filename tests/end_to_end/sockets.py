@@ -1,4 +1,4 @@
-"""Sockets for tests: those of running plugins, and those without a listener."""
+"""Sockets for tests, with running plugins or without a listener."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import Daemon, PluginProcess, plugin_process
 
-#: The names of grpclib's plugins, whatever their sockets are called.
+#: The names of plugins that use grpclib; they do not depend on the names of their sockets.
 NAME = "grpclib.example.com/n{}"
 
 
 def bound(path: Path) -> socket.socket:
-    """A socket that is bound and does not listen."""
+    """Return a socket that is bound and does not listen."""
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(path))
     return made
 
 
 def stale(*paths: Path) -> None:
-    """Leave sockets behind, as a killed process does."""
+    """Create sockets without a listener, as a killed process leaves them."""
     for path in paths:
         bound(path).close()
 
 
 @asynccontextmanager
 async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProcess]:
-    """A process with a plugin at each of ``paths``, ready to answer."""
+    """Run a process with a plugin at each of ``paths``, ready to answer."""
     pairs = [text for index, path in enumerate(paths) for text in (str(path), name.format(index))]
     command = [*GRPCLIB.command(paths[0], "", paths[0])[:2], *pairs]
     async with plugin_process(command) as plugin:
@@ -38,7 +38,7 @@ async def plugins_at(*paths: Path, name: str = NAME) -> AsyncIterator[PluginProc
 
 
 async def place(shared: Daemon, name: str) -> Path:
-    """A directory in the shared root for one test."""
+    """Return a directory in the shared root for one test."""
     await shared.ready()
     directory = shared.root / name
     directory.mkdir()

@@ -1,4 +1,4 @@
-"""The output and the exit codes of the commands, as processes that ask a daemon."""
+"""The output and the exit codes of the commands, run as processes beside a daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugind.actors.console import commands
 from plugind.tests.end_to_end.foreign import GRPCIO, GRPCLIB
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, Plugin, daemon, number, plugin_process
 
-#: The keys that every program that reads the JSON can rely on.
+#: The keys that programs which read the JSON can rely on.
 CONTRACT = {
     "socket",
     "root",
@@ -35,8 +35,8 @@ CONTRACT = {
 }
 
 
-#: Seconds after which a command gives up that waits for something that never comes. The daemon's answer must come
-#: sooner, and nine commands that start at once on a busy machine keep each other waiting for a second or two.
+#: Timeout of commands that wait in vain, in seconds. It must leave time for the daemon's answer: nine commands that
+#: start at once on a busy machine delay each other by a second or two.
 SOON = "5"
 
 
@@ -45,7 +45,7 @@ def attempts(changes: list[Plugin]) -> set[tuple[object, object]]:
 
 
 async def all_done(commands: Mapping[str, list[str]], status: str) -> dict[str, Done]:
-    """Run commands side by side, and return how each ended."""
+    """Run commands side by side, and return the exit code and the output of each."""
     done: dict[str, Done] = {}
 
     async def run_one(label: str, arguments: list[str]) -> None:
@@ -90,7 +90,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
                 },
                 shared.status,
             )
-            # A retry begins again with the first attempt of the same generation.
+            # A retry starts again with the first attempt of the same generation.
             await watch.until(lambda watch: (str(hung), 1) in attempts(watch.changes[seen:]))
             assert watch.now[str(hung)]["generation"] == waiting["generation"]
 
@@ -135,7 +135,7 @@ async def test_watch_prints_a_json_line_for_each_change_until_the_daemon_stops(t
     with daemon(tmp_path) as node:
         await node.ready()
         path = node.root / "a.sock"
-        # It prints JSON lines, as plugins do.
+        # PluginProcess reads lines of JSON, which this command prints too.
         async with plugin_process([*PLUGIND, "watch", "--json", "--status", node.status]) as watch:
             async with plugin_process(GRPCIO.command(path, GRPCIO.name, path)) as plugin:
                 said = await watch.line(state="registered")
@@ -172,11 +172,11 @@ async def test_wait_can_start_before_the_daemon_and_before_the_plugin(tmp_path: 
     assert done["wait"].out.startswith(f"{GRPCLIB.name} is registered in ")
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["killed", "never-there"])
+@pytest.mark.parametrize("left", [True, False], ids=["killed", "never-started"])
 def test_without_a_daemon_a_command_prints_one_line_and_exits_1(
     left: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, where the exit code is made in the same way; a killed daemon leaves its socket."""
+    """The command runs in this process, which gives the same exit code. A killed daemon leaves its socket."""
     status = str(tmp_path / "status.sock")
     if left:
         with socket.socket(socket.AF_UNIX) as dead:

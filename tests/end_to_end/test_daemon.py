@@ -1,4 +1,4 @@
-"""The start and the end of a daemon, and their failures."""
+"""The start and the end of a daemon, with their failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from plugind.tests.end_to_end.processes import (
 
 
 def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """Run a daemon that must end at once; return its exit code and its one line."""
+    """Run a daemon that must refuse to start; return its exit code and its only line."""
     done = run("run", *arguments, environment=environment)
     assert done.out == ""
     lines = done.err.splitlines()
@@ -40,11 +40,11 @@ def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple
 async def test_a_signal_stops_the_daemon_with_exit_code_0_and_plugins_stay_registered(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """Fault 87; behaviour 42: nothing is deregistered, and only the root remains."""
+    """Fault 87 and behaviour 42: nothing is deregistered, and only the root remains."""
     path = tmp_path / "root" / "deep" / "a.sock"
     with daemon(tmp_path) as node:
         await node.ready()
-        # The root is made where it is missing, and everything under it is watched at once (behaviour 1).
+        # A missing root is created, and everything under it is watched at once (behaviour 1).
         path.parent.mkdir()
         async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin:
             await plugin.notified_registered()
@@ -95,7 +95,7 @@ async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_a
                 assert await node.ended() == 0
 
 
-async def test_a_killed_daemon_leaves_nothing_that_stops_the_next_one(tmp_path: Path) -> None:
+async def test_a_killed_daemon_leaves_nothing_that_prevents_the_next_start(tmp_path: Path) -> None:
     """Faults 88 and 96: its lock is free, its status socket is replaced, and every plugin is registered again."""
     path = tmp_path / "root" / "a.sock"
     path.parent.mkdir()
@@ -111,9 +111,9 @@ async def test_a_killed_daemon_leaves_nothing_that_stops_the_next_one(tmp_path: 
 
 
 async def test_a_second_daemon_on_one_root_is_refused_in_one_line(shared: Daemon, tmp_path: Path) -> None:
-    """Fault 96; the first one is not disturbed."""
+    """Fault 96: the first daemon is not affected."""
     await shared.ready()
-    # The same directory by another name, beside a root that is free.
+    # The second root is the same directory by another name; the first one is free.
     roots = ["--root", str(tmp_path / "free"), "--root", f"{shared.root}/../{shared.root.name}/."]
     result = refused(*roots, "--status", str(tmp_path / "status.sock"))
     said = f"plugind: another plugind runs on {shared.root}: stop it, or choose another directory with --root"
@@ -133,7 +133,7 @@ async def test_a_second_daemon_on_one_status_socket_is_refused_and_the_first_kee
 
 
 def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Faults 2 and 3; a refused root is not changed."""
+    """Faults 2 and 3: a refused root is not changed."""
     file, link, open_to_all, nested = (tmp_path / name for name in ("file", "link", "open", "nested"))
     file.touch()
     open_to_all.mkdir()
@@ -153,7 +153,7 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     status = ["--status", str(tmp_path / "status.sock")]
     assert refused("--root", str(file), *status) == (78, f"plugind: the root {file} {no_directory}")
     for roots, line in said.items():
-        # All but one run in this process: the exit code is made in the same way, without a start to wait for.
+        # All but one run in this process, which gives the same exit code without the time of a start.
         code = commands.main(["run", *status, *(text for root in roots for text in ("--root", root))])
         assert (code, *capsys.readouterr()) == (78, "", f"plugind: {line}\n")
     assert {"status.sock"}.isdisjoint(os.listdir(tmp_path))
@@ -187,9 +187,9 @@ async def test_the_environment_names_the_roots_and_the_status_socket(tmp_path: P
         assert await node.ended() == 0
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["closed", "nobody-reads"])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "reader-closed"])
 async def test_the_daemon_keeps_running_when_its_standard_error_is_gone(closed: bool, tmp_path: Path) -> None:
-    """Fault 95: closed from the start (a descriptor that something else then gets), or a pipe whose reader has left."""
+    """Fault 95: it is closed from the start, so that another file gets its descriptor, or its reader has closed."""
     path = tmp_path / "root" / "a.sock"
     arguments = ["run", "--root", str(path.parent), "--status", str(tmp_path / "status.sock")]
     reader, writer = os.pipe()
@@ -213,7 +213,7 @@ async def test_a_service_manager_is_notified_once_the_daemon_answers(tmp_path: P
         manager.settimeout(DEADLINE)
         with daemon(tmp_path, environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as node:
             assert manager.recv(100) == b"READY=1"
-            # At once, without another try.
+            # The status socket accepts connections at the first attempt.
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(node.status)
             node.process.terminate()
@@ -222,7 +222,7 @@ async def test_a_service_manager_is_notified_once_the_daemon_answers(tmp_path: P
 
 
 async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: Path) -> None:
-    """Fault 94: one line an event, changes of state only."""
+    """Fault 94: there is one line per event, and only changes of state are logged."""
     with daemon(tmp_path) as node:
         await node.ready()
         path = node.root / "new\nline\x1b[2J.sock"

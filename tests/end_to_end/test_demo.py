@@ -61,7 +61,7 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 now = [watching.stdout.readline() for _ in range(8)]
                 demo.send_signal(signal.SIGINT)
                 _, complaint = watching.communicate(timeout=DEADLINE)
-            # Its output is read to the end, so that it never blocks.
+            # The output is read to the end, so that the demo never blocks.
             demo.communicate(timeout=DEADLINE)
         finally:
             demo.kill()

@@ -21,7 +21,7 @@ async def settled(shared: Daemon, watch: Watch, directory: Path) -> None:
     await watch.state(mark, "stale")
 
 
-async def test_a_dead_socket_is_stale_until_a_plugin_takes_its_path(patient: Daemon) -> None:
+async def test_a_socket_without_a_listener_is_stale_until_a_plugin_takes_its_path(patient: Daemon) -> None:
     """Behaviour 15."""
     path = await place(patient, "stale") / "a.sock"
     async with patient.watch() as watch:
@@ -32,7 +32,7 @@ async def test_a_dead_socket_is_stale_until_a_plugin_takes_its_path(patient: Dae
             await plugin.notified_registered()
             second = await watch.state(path, "registered", after=number(first["generation"]))
             assert second["attempt"] == 1
-            # On SIGTERM grpcio removes its socket by itself.
+            # On SIGTERM grpcio removes the socket.
             assert await plugin.end() == 0
             await watch.state(path, "gone")
 
@@ -41,7 +41,7 @@ async def test_a_plugin_that_binds_long_before_it_listens_has_no_backoff(tmp_pat
     """Behaviour 12."""
     path = tmp_path / "root" / "a.sock"
     command = [*GRPCLIB.command(path, "", path)[:2], "--late", str(path), NAME.format("late")]
-    # A busy machine must not take the plugin longer than the daemon's grace.
+    # The grace is long, so that the plugin listens in time even on a busy machine.
     with daemon(tmp_path, timeouts={**PATIENT, "refused_grace": DEADLINE}) as node:
         await node.ready()
         await registered_late(node, path, command)
@@ -51,7 +51,7 @@ async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
     async with node.watch() as watch, plugin_process(command) as plugin:
         await plugin.line(bound=str(path))
         await watch.state(path, "dialing")
-        # It is refused now, and at least once more.
+        # The connection is refused now, and at least once more.
         await trio.sleep(0.2)
         assert plugin.process.stdin is not None
         await plugin.process.stdin.send_all(b"\n")
@@ -61,7 +61,7 @@ async def registered_late(node: Daemon, path: Path, command: list[str]) -> None:
 
 
 async def test_a_stopped_plugin_delays_no_other_and_registers_once_it_continues(shared: Daemon, tmp_path: Path) -> None:
-    """Behaviour 26: GetInfo has a deadline, and other plugins do not wait for it (behaviour 22)."""
+    """Behaviour 26: GetInfo has a deadline. Other plugins do not wait for it (behaviour 22)."""
     directory = await place(shared, "stopped")
     hung, healthy = directory / "hung.sock", directory / "healthy.sock"
     async with shared.watch() as watch, plugins_at(tmp_path / "a") as first, plugins_at(tmp_path / "b") as second:
@@ -80,7 +80,7 @@ async def test_a_stopped_plugin_delays_no_other_and_registers_once_it_continues(
 
 
 async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shared: Daemon, tmp_path: Path) -> None:
-    """TestFoundNestedPluginSocket..., at depth 0 to 3; a tree that is moved in is found too (behaviour 5)."""
+    """TestFoundNestedPluginSocket..., at depths 0 to 3; a tree that is moved in is found too (behaviour 5)."""
     directory = await place(shared, "nested")
     staged = [tmp_path / str(index) for index in range(6)]
     paths = [
@@ -102,13 +102,13 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
         staged[5].rename(paths[5])
         names = [plugin["name"] for plugin in await watch.all(paths, "registered")]
         assert names == [NAME.format(index) for index in range(6)]
-        # A socket that is moved out is gone, and is new when moved in again (behaviour 3).
+        # A socket that is moved out is gone, and counts as new when it is moved in again (behaviour 3).
         before = watch.now[str(paths[0])]
         paths[0].rename(staged[0])
         await watch.state(paths[0], "gone")
         staged[0].rename(paths[0])
         await watch.state(paths[0], "registered", after=number(before["generation"]))
-        # The plugins of a tree that is moved out are gone.
+        # The plugins of a directory tree that is moved out are gone.
         (directory / "moved").rename(tmp_path / "out")
         await watch.all(paths[3:5], "gone")
         paths[5].unlink()
@@ -117,7 +117,7 @@ async def test_sockets_are_found_in_directories_that_are_made_while_it_runs(shar
 
 
 async def test_ten_sockets_with_one_name_are_all_kept(shared: Daemon) -> None:
-    """Behaviour 37: device plugins of one resource are registered side by side, and end independently."""
+    """Behaviour 37: device plugins of one resource are registered side by side, and are removed independently."""
     directory = await place(shared, "one-name")
     paths = [directory / f"{index}.sock" for index in range(10)]
     async with shared.watch() as watch, plugins_at(*paths, name="one.example.com/name"):
@@ -132,7 +132,7 @@ async def test_ten_sockets_with_one_name_are_all_kept(shared: Daemon) -> None:
 
 
 async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tmp_path: Path) -> None:
-    """Fault 21; paths of over 107 bytes are fault 23."""
+    """Fault 21; paths of over 107 bytes: fault 23."""
     directory = await place(shared, "odd")
     names = [
         b"with space.sock",
@@ -159,7 +159,7 @@ async def test_odd_names_are_registered_and_shown_in_one_line(shared: Daemon, tm
 
 
 async def test_anything_but_a_plugin_socket_is_ignored_or_refused_with_a_reason(shared: Daemon, tmp_path: Path) -> None:
-    """TestWatcher_..., behaviours 5 to 8: dot names at every time, files, FIFOs and directories; links are refused."""
+    """TestWatcher_..., behaviours 5 to 8: dot names, files, FIFOs and directories are ignored, links are refused."""
     directory = await place(shared, "kinds")
     staged = [tmp_path / str(index) for index in range(4)]
     async with shared.watch() as watch, plugins_at(*staged):
@@ -181,13 +181,13 @@ async def test_anything_but_a_plugin_socket_is_ignored_or_refused_with_a_reason(
         # Removing entries that were never sockets does not affect plugins (behaviour 8).
         (directory / "file.sock").unlink()
         (directory / "fifo.sock").unlink()
-        # Under a valid name it is a plugin like any other.
+        # Once it has a valid name, the socket is registered.
         (directory / ".dot.sock").rename(directory / "dot.sock")
         await watch.state(directory / "dot.sock", "registered")
 
 
-async def test_ten_sockets_and_a_dead_one_that_exist_before_the_start(tmp_path: Path) -> None:
-    """TestPluginRegistrationAtKubeletStart; a dead socket at the start delays no plugin (behaviour 15)."""
+async def test_ten_sockets_and_a_stale_one_that_exist_before_the_start(tmp_path: Path) -> None:
+    """TestPluginRegistrationAtKubeletStart; a stale socket at the start delays no plugin (behaviour 15)."""
     root = tmp_path / "root"
     (root / "deeper").mkdir(parents=True)
     paths = [root / f"{index}.sock" for index in range(9)] + [root / "deeper" / "9.sock"]
@@ -201,7 +201,7 @@ async def test_ten_sockets_and_a_dead_one_that_exist_before_the_start(tmp_path: 
 
 
 async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) -> None:
-    """Behaviour 16: a CSI driver of version 1 is refused there, other plugins have a warning."""
+    """Behaviour 16: a CSI driver of version 1 is refused there, and other plugins have a warning."""
     old = tmp_path / "old"
     old.mkdir()
     driver, device = old / "csi.sock", old / "device.sock"
@@ -229,7 +229,7 @@ async def test_a_removed_root_is_found_again_while_plugins_still_listen_in_it(tm
             await watch.all(first, "registered")
             shutil.rmtree(root)
             await watch.all(first, "gone")
-            # Recreated by the daemon or by the installation of the plugin, whichever is first.
+            # The daemon or the installation of the plugin recreates the root, whichever is first.
             (root / "deeper").mkdir(parents=True, exist_ok=True)
             async with plugins_at(*first) as second:
                 for plugin in await watch.all(first, "registered"):

@@ -21,7 +21,7 @@ EXAMPLES = CHECKOUT / "examples"
 
 
 def test_no_except_star_raises_an_error_of_its_own() -> None:
-    """CPython before 3.11.4 wraps it into a group; Debian 12 ships 3.11.2."""
+    """CPython before 3.11.4 wraps such an error in a group, and Debian 12 ships 3.11.2."""
     found = [
         f"{path}:{inside.lineno}"
         for path in CHECKOUT.rglob("*.py")
@@ -37,14 +37,14 @@ def test_no_except_star_raises_an_error_of_its_own() -> None:
 
 
 class Lines:
-    """The lines of a process, as they come."""
+    """Reads the output of a process line by line."""
 
     def __init__(self, process: trio.Process) -> None:
         self.process = process
         self._text = b""
 
     async def until(self, ending: str) -> str:
-        """Return the next line that ends with ``end``."""
+        """Return the next line that ends with ``ending``."""
         assert self.process.stdout is not None
         with trio.fail_after(DEADLINE):
             while True:
@@ -105,7 +105,7 @@ def entry_point(directory: Path, value: str) -> dict[str, str]:
 
 
 async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path: Path) -> None:
-    """Behaviour 41; and behaviour 16, since the example handler refuses deprecated directories."""
+    """Behaviour 41, and behaviour 16, since the example handler refuses deprecated directories."""
     environment = entry_point(tmp_path / "site", "example_handler:ExampleHandler")
     old = tmp_path / "old"
     with daemon(tmp_path, "--deprecated-root", str(old), environment=environment) as node:
@@ -116,7 +116,7 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
             await first.until("v1beta2 asked: 'hello' 'from the example handler'")
             await first.until("registered")
             await watch.state(path, "registered")
-            # A refused plugin ends, and removes its socket.
+            # A refused plugin exits and removes its socket.
             with trio.fail_after(DEADLINE):
                 assert await second.process.wait() == 1
             await watch.state(deprecated, "gone")
@@ -129,8 +129,8 @@ async def test_without_a_handler_the_example_plugin_exits_with_the_reason_and_on
 ) -> None:
     """Behaviour 29.
 
-    The example plugin removes its socket as soon as it is refused, often before the daemon is in state ``parked``: so
-    only a plugin that stays can be asked for that state.
+    The example plugin removes its socket as soon as it is refused, often before the daemon shows it as ``parked``. So
+    the test checks that state with a plugin that stays.
     """
     with daemon(tmp_path) as node:
         await node.ready()
@@ -164,7 +164,7 @@ def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_code_78(value: str
 
 @pytest.mark.parametrize("name", ["embed.py", "example_handler.py"])
 @pytest.mark.parametrize("arguments", [[], ["a", "b"]])
-def test_an_example_without_a_directory_says_how_it_is_used(name: str, arguments: list[str]) -> None:
+def test_an_example_without_a_directory_prints_its_usage(name: str, arguments: list[str]) -> None:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, done.stderr) == (2, f"usage: python examples/{name} DIRECTORY\n")

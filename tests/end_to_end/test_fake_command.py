@@ -1,4 +1,4 @@
-"""The fake and the example plugin as processes of their own: their lines, their sockets, their exit codes."""
+"""The fake and the example plugin as processes: their output, their sockets, their exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = ["--type", "CSIPlugin", "--name", "a.example.com"]
 
 
 async def read_line(stream: trio.abc.ReceiveStream) -> str:
-    """One line, byte by byte, so that later bytes are not lost."""
+    """Read one line byte by byte, so that later bytes are not lost."""
     line = b""
     while not line.endswith(b"\n"):
         byte = await stream.receive_some(1)
@@ -39,7 +39,7 @@ async def read_line(stream: trio.abc.ReceiveStream) -> str:
 
 @asynccontextmanager
 async def process(command: list[str], *, ready: str) -> AsyncIterator[trio.Process]:
-    """A process whose first line on ``ready`` (stdout or stderr) has come; killed at exit where it still runs."""
+    """Run a process, and wait for its first line on ``ready`` (stdout or stderr); kill it at exit if it still runs."""
     with trio.fail_after(30):
         started = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert started.stdout is not None
@@ -102,7 +102,7 @@ async def test_the_fake_keeps_running_when_its_output_is_not_read(tmp_path: Path
 
 
 async def test_a_killed_fake_leaves_a_socket_that_the_next_replaces(tmp_path: Path) -> None:
-    """Fault 88, at the plugin."""
+    """Fault 88 for a plugin."""
     path = str(tmp_path / "a.sock")
     async with process([*FAKE, "--socket", path, *ARGUMENTS], ready="stderr") as fake:
         fake.kill()
@@ -154,7 +154,7 @@ async def test_the_example_plugin_serves_both_versions_on_its_registration_socke
         assert names(tmp_path) == []
 
 
-async def test_the_example_plugin_serves_them_on_an_endpoint_of_its_own(tmp_path: Path) -> None:
+async def test_the_example_plugin_serves_both_versions_on_a_separate_endpoint(tmp_path: Path) -> None:
     path, endpoint = str(tmp_path / "e.sock"), str(tmp_path / "service.sock")
     command = [*EXAMPLE, "--socket", path, "--name", "e.example.com", "--endpoint", endpoint]
     async with process(command, ready="stdout") as plugin:
@@ -169,7 +169,7 @@ async def test_the_example_plugin_serves_them_on_an_endpoint_of_its_own(tmp_path
 
 
 async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> None:
-    """Fault 77: like real registrars, which answer the notification first."""
+    """Fault 77: like real registrars, it answers the notification first."""
     path = str(tmp_path / "e.sock")
     async with process([*EXAMPLE, "--socket", path, "--name", "e.example.com"], ready="stdout") as plugin:
         assert plugin.stderr is not None

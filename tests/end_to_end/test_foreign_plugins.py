@@ -1,4 +1,4 @@
-"""Plugins on other implementations of gRPC, as processes, and a daemon as another process."""
+"""Plugins that use other implementations of gRPC, each as a process beside a daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_plugin_is_killed_restarted_renamed_and_removed(
             keys = ("type", "name", "endpoint", "versions", "attempt", "next_try_in")
             assert tuple(first[key] for key in keys) == facts
             assert (first["root"], first["pid"]) == (str(patient.root), plugin.process.pid)
-            # A killed plugin leaves its socket, so the next one unlinks and binds it.
+            # A killed plugin leaves its socket, so the next one must unlink the path before it binds.
             assert await plugin.end(signal.SIGKILL) == -signal.SIGKILL
         async with plugin_process(command) as plugin:
             await plugin.notified_registered()

@@ -9,10 +9,10 @@ from plugind.tests.end_to_end.processes import Daemon, number, plugin_process
 from plugind.tests.end_to_end.sockets import NAME, place, plugins_at
 
 
-async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves(
+async def test_the_newest_instance_is_active_during_a_rolling_update_and_the_older_one_after_a_rollback(
     shared: Daemon, tmp_path: Path
 ) -> None:
-    """Behaviour 37: two instances of one DRA driver overlap, each on sockets of its own; here with two frameworks."""
+    """Behaviour 37: two instances of one DRA driver overlap, each with its own sockets and in its own framework."""
     directory = await place(shared, "rolling")
     old, new = directory / "driver-1-reg.sock", directory / "driver-2-reg.sock"
     name = "rolling.example.com"
@@ -25,7 +25,7 @@ async def test_a_rolling_update_hands_over_to_the_newest_and_back_when_it_leaves
             assert (await watch.state(new, "registered"))["active"] is True
             assert watch.now[str(old)]["state"] == "registered"
             assert await second.end() == 0
-        # It has removed its socket: the older one is active again, without any new call.
+        # The newer instance has removed its socket, so the older one is active again, without any new call.
         await watch.state(new, "gone")
         await watch.until(lambda watch: watch.now[str(old)]["active"] is True)
         assert watch.now[str(old)]["state"] == "registered"
@@ -42,7 +42,7 @@ async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_regis
     staged = [tmp_path / str(index) for index in range(30)]
     async with patient.watch() as watch, plugins_at(*staged):
         for index, old in enumerate(staged[:-1]):
-            # One over the other, then with a gap between them.
+            # Every second socket replaces the other by rename; before the others there is a gap.
             if index % 2:
                 path.unlink()
             old.rename(path)
@@ -52,7 +52,7 @@ async def test_the_last_of_many_sockets_in_quick_succession_on_one_path_is_regis
         assert last["attempt"] == 1
         generations = [number(plugin["generation"]) for plugin in watch.changes if plugin["socket"] == str(path)]
         assert generations == sorted(generations)
-        # Bound and removed at once: nothing remains.
+        # Nothing remains once the path is removed.
         path.unlink()
         await watch.state(path, "gone", after=number(last["generation"]) - 1)
         assert str(path) not in await patient.plugins()

@@ -31,7 +31,7 @@ def test_a_program_in_the_path_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def registry(directory: Path) -> Iterator[socket.socket]:
-    """A port of this host that is the npm registry of ``directory``, without a listener yet."""
+    """Make a port of this host the npm registry of ``directory``; the port has no listener yet."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
@@ -49,7 +49,7 @@ def registry(directory: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def npm(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The program npm, without the settings of the user."""
+    """Return the program npm, which then ignores the settings of the user."""
     program("node")
     for name in list(os.environ):
         if name.lower().startswith("npm_config_") or name.lower() in ("http_proxy", "https_proxy"):

@@ -1,4 +1,4 @@
-"""The commands of README.md, run as a reader pastes them, and the names in it."""
+"""The commands of README.md, run as a reader would paste them, and the names in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ README = (CHECKOUT / "README.md").read_text()
 
 
 def block(name: str) -> str:
-    """The commands between ``<!-- name -->`` and ``<!-- -->``, as a reader pastes them."""
+    """Return the commands between ``<!-- name -->`` and ``<!-- -->``, as a reader would paste them."""
     text = README.split(f"<!-- {name} -->\n")[1].split("<!-- -->")[0]
     lines = text.splitlines()
     assert all(line.startswith("    ") for line in lines)
@@ -28,12 +28,12 @@ def block(name: str) -> str:
 
 
 def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(tmp_path: Path) -> None:
-    """They use the ``.venv`` of the first command; here it is the environment of the tests."""
+    """The commands use the ``.venv`` of the first command; here that is the environment of the tests."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    # A pipe ends with the last process that can write to it, so the daemon and the plugin have ended too.
+    # A pipe ends when no process can write to it any more, so the daemon and the plugin have ended too.
     done = subprocess.run(
         ["bash", "-euc", block("try")],
         cwd=tmp_path,
@@ -57,7 +57,7 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
 
 @pytest.fixture
 def fresh_copy(tmp_path: Path) -> Path:
-    """The files of the checkout as a clone has them, uncommitted changes included."""
+    """Copy the files of the checkout as a clone would have them, including uncommitted changes."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.split("\0")
     for name in filter(None, names):
@@ -68,9 +68,9 @@ def fresh_copy(tmp_path: Path) -> Path:
 
 
 def offline(python: Path, directory: Path) -> dict[str, str]:
-    """An environment in which pip finds what plugind requires among the packages of ``python``, not in an index.
+    """Return an environment in which pip finds plugind's requirements among the packages of ``python``.
 
-    So only the download differs from what a reader runs; the environment, the build and the installation do not.
+    Only the download differs from what a reader runs; the environment, the build and the installation do not.
     """
     here = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
@@ -83,13 +83,13 @@ def offline(python: Path, directory: Path) -> dict[str, str]:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "PYTHONPATH": here.stdout.strip(),
         "PIP_NO_INDEX": "1",
-        # pip stores this value as whether builds are isolated, whatever the name says.
+        # Despite its name, pip reads this value as whether builds are isolated.
         "PIP_NO_BUILD_ISOLATION": "0",
         "TMPDIR": str(directory),
     }
 
 
-def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_c(
+def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_c(
     fresh_copy: Path, tmp_path: Path
 ) -> None:
     environment = offline(Path(sys.executable), tmp_path)
@@ -100,7 +100,7 @@ def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A terminal sends Ctrl-C to the whole group.
+        # A terminal sends Ctrl-C to the whole process group.
         start_new_session=True,
     ) as shell:
         try:
@@ -117,7 +117,7 @@ def test_the_first_command_installs_plugind_and_shows_a_node_at_work_until_ctrl_
                 os.killpg(shell.pid, signal.SIGKILL)
     assert shown, complaint
     assert "Ctrl-C ends it" in shown[0]
-    # The command ran what it had installed.
+    # The command ran the program that it had installed.
     assert f"  alias plugind={fresh_copy}/.venv/bin/plugind\n" in shown
     installed = [sys.executable, "-c", "import plugind; print(plugind.__file__)"]
     installed[0] = str(fresh_copy / ".venv/bin/python")
@@ -157,7 +157,7 @@ def test_every_file_that_is_named_exists() -> None:
     assert [name for name in named if not (CHECKOUT / name).exists()] == []
 
 
-def test_benchmarks_are_started_in_one_way_everywhere() -> None:
+def test_benchmarks_are_started_in_the_same_way_everywhere() -> None:
     pages = [CHECKOUT / "README.md", *CHECKOUT.glob("docs/*.md"), *CHECKOUT.glob("benchmarks/**/*.py")]
     commands = [
         (page.name, command)
@@ -168,7 +168,7 @@ def test_benchmarks_are_started_in_one_way_everywhere() -> None:
     assert [(page, command) for page, command in commands if not command.startswith("benchmarks.")] == []
 
 
-def test_a_folder_named_plugind_shadows_the_installed_one_unless_python_is_told_not_to_look(tmp_path: Path) -> None:
+def test_a_folder_named_plugind_shadows_the_installed_one_unless_python_runs_with_dash_p(tmp_path: Path) -> None:
     (tmp_path / "plugind").mkdir()
     (tmp_path / "plugind" / "__init__.py").touch()
 

@@ -1,4 +1,4 @@
-"""The status socket and the commands that ask it, over real sockets in one process."""
+"""The status socket and the commands that use it, over real sockets in one process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEADLINE = 20.0
 
 @attrs.frozen
 class Daemon:
-    """A status actor that listens, with a reconciler that has every target but ``unknown``."""
+    """A status actor that listens, with a reconciler that finds every target except ``unknown``."""
 
     path: str
     inbox: trio.MemorySendChannel[StatusMessage]
@@ -78,11 +78,11 @@ async def daemon(path: str) -> AsyncIterator[Daemon]:
 
 
 async def command(*words: str) -> int:
-    """Run a command as the command line does, in a thread since it starts a Trio of its own."""
+    """Run a command as the command line does, in a thread, since it starts an event loop of its own."""
     return await trio.to_thread.run_sync(commands.main, words)
 
 
-async def test_the_commands_show_what_the_daemon_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "s")
     async with daemon(path) as node:
         await node.show("a", StateName.REGISTERED)
@@ -133,13 +133,13 @@ async def test_wait_waits_for_a_daemon_that_is_not_up_yet(tmp_path: Path, capsys
                 await node.until(2)
                 assert codes == []
                 await node.show("b", StateName.REGISTERED)
-                while not codes:  # noqa: ASYNC110 - another Trio in a thread tells
+                while not codes:  # noqa: ASYNC110 - the other event loop, in a thread, sets it
                     await trio.sleep(0.01)
     assert codes == [0]
     assert capsys.readouterr().out == "a is registered: /r/a.sock\nb is registered: /r/b.sock\n"
 
 
-async def test_wait_says_at_its_timeout_why_each_is_not_registered(
+async def test_wait_prints_at_its_timeout_why_each_plugin_is_not_registered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "s")
@@ -162,7 +162,7 @@ async def test_wait_says_at_its_timeout_why_each_is_not_registered(
     assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
 
 
-async def test_wait_says_when_its_timeout_is_over_before_the_daemon_answers(
+async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "s")
@@ -202,7 +202,7 @@ async def test_watch_ends_with_the_daemon(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("words", [["ls"], ["watch"]])
-async def test_a_closed_standard_output_is_no_error(tmp_path: Path, words: list[str]) -> None:
+async def test_a_closed_standard_output_is_not_an_error(tmp_path: Path, words: list[str]) -> None:
     """Fault 95: EPIPE, as by ``| head -1``."""
     path = str(tmp_path / "s")
     async with daemon(path) as node:
@@ -230,7 +230,7 @@ async def test_a_second_daemon_on_one_status_socket_is_refused(tmp_path: Path) -
         to_reconciler, _ = trio.open_memory_channel[ReconcilerMessage](1)
         with pytest.raises(ConfigError, match="another process answers"):
             await status.run(StatusConfig(path), inbox=inbox, reconciler=to_reconciler)
-    assert not os.path.exists(path)  # noqa: ASYNC240 - one look
+    assert not os.path.exists(path)  # noqa: ASYNC240 - a single check
 
 
 async def test_ten_thousand_plugins_are_listed_while_others_are_served(tmp_path: Path) -> None:

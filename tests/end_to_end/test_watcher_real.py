@@ -1,4 +1,4 @@
-"""The watcher on a real file system with real inotify; real time, so no test asserts a duration."""
+"""The watcher on a real file system with real inotify. Time is real, so no test asserts a duration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from plugind.protocol.messages import (
 
 @attrs.define
 class Seen:
-    """What the watcher has reported: the sockets, the refused entries and the state of the root."""
+    """The reports of the watcher so far: the sockets, the refused entries and the state of the root."""
 
     sockets: dict[str, int] = attrs.Factory(dict)
     refused: dict[str, str] = attrs.Factory(dict)
@@ -64,7 +64,7 @@ class Seen:
 
 @asynccontextmanager
 async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
-    """Run a watcher. The default period is too long for a rescan to stand in for an event."""
+    """Run a watcher. The default period is so long that no rescan hides a missed event."""
     seen = Seen()
     reconciler, sent = trio.open_memory_channel[ReconcilerMessage](1000)
     status, reported = trio.open_memory_channel[StatusMessage](1000)
@@ -98,7 +98,7 @@ async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
 
 @pytest.fixture
 def bind() -> Iterator[Callable[[Path], str]]:
-    """Return a function that binds a listener, which lives until the test ends."""
+    """Return a function that binds a listener, which stays open until the test ends."""
     alive: list[socket.socket] = []
 
     def listen(path: Path) -> str:
@@ -146,7 +146,7 @@ async def test_nested_directories_and_renames_are_followed(tmp_path: Path, bind:
 
 
 async def test_a_root_that_is_removed_under_a_listener_is_watched_again(tmp_path: Path, bind: Bind) -> None:
-    """Behaviours 10 and 11, fault 14: the kernel withholds DELETE_SELF while the listener lives."""
+    """Behaviours 10 and 11, fault 14: the kernel withholds DELETE_SELF while the listener is open."""
     root = tmp_path / "root"
     async with watching(root) as seen:
         path = bind(root / "a.sock")

@@ -1,4 +1,4 @@
-"""The limits of the wire are options of the node, and the state of a plugin names the one that it exceeds."""
+"""The limits of the wire are options of the node, and the state of a plugin names the limit that it exceeds."""
 
 from __future__ import annotations
 

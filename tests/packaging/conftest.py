@@ -1,4 +1,4 @@
-"""One wheel and one environment for all tests of what is installed: both are built once in a session."""
+"""One wheel and one environment for all tests of the installed package; both are built once in a session."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def run(*command: str | Path) -> None:
-    """Run a command that must succeed; its output is the failure's text."""
+    """Run a command that must succeed; the message of a failure is its output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel, built from a copy of the sources so that no left-over build directory takes part."""
+    """Build a wheel from a copy of the sources, so that a left-over build directory has no effect."""
     if int(version("setuptools").split(".")[0]) < 77:
         pytest.skip("PyPI package setuptools>=77")
     scratch = tmp_path_factory.mktemp("wheel")
@@ -36,12 +36,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of an environment with the wheel in it; what the wheel depends on comes from this environment."""
+    """Return the python of an environment with the wheel; its dependencies come from the environment of the tests."""
     environment = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
     (site_packages,) = environment.glob("lib/python*/site-packages")
-    # What an entry of a .pth file leads to has its own .pth files ignored, so an editable plugind there is not seen.
+    # Python ignores .pth files in a directory that a .pth file adds, so an editable plugind there has no effect.
     (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python

@@ -1,4 +1,4 @@
-"""docs/api.md: the page, the lists of public names and the docstrings agree."""
+"""docs/api.md agrees with the lists of public names and with the docstrings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plugind.tests.tools import api_page
 HEADING = re.compile(r"^### (plugind(?:\.testing)?)\.(\w+)$", re.MULTILINE)
 
 
-def test_the_page_is_what_the_docstrings_give() -> None:
+def test_the_page_is_made_from_the_docstrings() -> None:
     assert api_page.PAGE.read_text() == api_page.page(), "run `python -m tests.tools.api_page --write`"
 
 
@@ -24,14 +24,14 @@ def test_the_page_lists_every_public_name_once() -> None:
 
 
 def test_no_public_name_lacks_a_description() -> None:
-    """A heading is followed by text, at least after the signature."""
+    """Each heading is followed by text, at least after the signature."""
     sections = re.split(r"^#{3,4} (.*)$", api_page.PAGE.read_text(), flags=re.MULTILINE)[1:]
     for heading, body in zip(sections[::2], sections[1::2], strict=True):
         text = re.sub(r"^```python\n[^`]*```", "", body.strip())
         assert text.strip(), f"{heading} has no description"
 
 
-def test_markdown_is_made_of_roles_literals_code_and_raises() -> None:
+def test_roles_literals_code_and_raises_become_markdown() -> None:
     text = """Open ``it``, see :meth:`~plugind.Supervisor.changes`.
 
     ::

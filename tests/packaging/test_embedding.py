@@ -1,4 +1,4 @@
-"""plugind in one process with other people's generated code for the same protobuf packages."""
+"""plugind in one process with other generated code for the same protobuf packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from plugind.protocol.proto import regenerate
 
-#: Our .proto files and where their authors keep them; the packages inside are the same.
+#: Our .proto files and their paths upstream; the protobuf packages are the same.
 UPSTREAM = {
     "pluginregistration": "api",
     "csi_v1": "csi",
@@ -23,7 +23,7 @@ UPSTREAM = {
     "dra_health_v1alpha1": "dra_health/v1alpha1/api",
     "health_v1": "grpc_health_stub/v1/health",
 }
-#: What both sides are used for once they are imported: bytes of one are messages of the other.
+#: Uses both sides once they are imported: the bytes of one are read as messages of the other.
 USE = """
 from google.protobuf.internal import api_implementation
 assert api_implementation.Type() == "upb", api_implementation.Type()
@@ -36,9 +36,9 @@ for ours, theirs in pairs:
         assert getattr(theirs, name).FromString(getattr(ours, name)().SerializeToString()) == getattr(theirs, name)()
 
 registration, api = pairs[0]
-said = api.PluginInfo(type="CSIPlugin", name="red.example.com", supported_versions=["1.0.0"])
-heard = registration.PluginInfo.FromString(said.SerializeToString())
-assert (heard.type, heard.name, list(heard.supported_versions)) == ("CSIPlugin", "red.example.com", ["1.0.0"])
+sent = api.PluginInfo(type="CSIPlugin", name="red.example.com", supported_versions=["1.0.0"])
+received = registration.PluginInfo.FromString(sent.SerializeToString())
+assert (received.type, received.name, list(received.supported_versions)) == ("CSIPlugin", "red.example.com", ["1.0.0"])
 
 ours, theirs = pairs[1]
 answer = ours.ProbeResponse()
@@ -50,7 +50,7 @@ print("both work")
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of stubs as a plugin's author makes them, with protoc and its gRPC plugin."""
+    """Return a directory of stubs as an author generates them, with protoc and its gRPC plugin."""
     pytest.importorskip("grpc_tools", reason="PyPI package grpcio-tools")
     directory = tmp_path_factory.mktemp("stubs")
     for ours, theirs in UPSTREAM.items():
@@ -80,7 +80,7 @@ PAIRS = "import sys\npairs = [" + ", ".join(
 
 
 @pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
-def test_an_authors_own_stubs_and_ours_live_in_one_process(imports: str, stubs: Path) -> None:
+def test_stubs_of_an_author_and_ours_can_be_imported_in_one_process(imports: str, stubs: Path) -> None:
     assert run_python(imports + PAIRS + "]\n" + USE, stubs) == "both work\n"
 
 
@@ -91,7 +91,7 @@ LIBRARIES = (
 
 
 @pytest.mark.parametrize("imports", [OURS + LIBRARIES, LIBRARIES + OURS], ids=["ours first", "theirs first"])
-def test_grpc_health_and_pydra_live_beside_us(imports: str, tmp_path: Path) -> None:
+def test_grpc_health_and_pydra_can_be_imported_beside_plugind(imports: str, tmp_path: Path) -> None:
     pytest.importorskip("grpc_health", reason="PyPI package grpcio-health-checking")
     pytest.importorskip("pydra", reason="PyPI package kubernetes-pydra")
     check = (

@@ -1,4 +1,4 @@
-"""The lock files: they fit pyproject.toml, each package has hashes, and no registry is named."""
+"""The lock files match pyproject.toml, have hashes for each package, and name no registry."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ VERSIONS = ("3.11", "3.12", "3.13")
 
 
 def entries(name: str) -> list[str]:
-    """The entries of a lock file, each with its hashes on one line."""
+    """Return the entries of a lock file, each with its hashes on one line."""
     text = (REPOSITORY / ".ci/requirements" / f"{name}.txt").read_text()
     lines = text.replace("\\\n", "").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
 def locked(name: str, python: str) -> dict[str, str]:
-    """The version of each package that a CPython of this version on Linux gets."""
+    """Return the version of each package that this version of CPython gets on Linux."""
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -46,7 +46,7 @@ def locked(name: str, python: str) -> dict[str, str]:
 
 
 def required(name: str) -> list[Requirement]:
-    """What pyproject.toml asks for; the extra ``dev`` takes in ``test``."""
+    """Return the requirements in pyproject.toml; the extra ``dev`` includes ``test``."""
     texts = list(PROJECT["dependencies"])
     if LOCKS[name]:
         texts += PROJECT["optional-dependencies"]["test"] + PROJECT["optional-dependencies"]["dev"]
@@ -73,12 +73,12 @@ def test_runtime_dependencies_are_locked_at_the_tested_versions(python: str) -> 
     assert locked("run", python).items() <= locked("dev", python).items()
 
 
-def test_the_kits_extra_asks_for_what_the_test_extra_asks_for() -> None:
+def test_the_requirements_of_the_test_kit_are_those_of_the_test_extra() -> None:
     extras = {name: set(texts) for name, texts in PROJECT["optional-dependencies"].items()}
     assert {Requirement(text).name for text in extras["testing"]} == {"pytest", "pytest-trio"}
     assert extras["testing"] < extras["test"]
 
 
-def test_the_classifiers_name_the_versions_that_are_locked_and_tried() -> None:
+def test_the_classifiers_name_the_versions_that_are_locked_and_tested() -> None:
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
     assert named == list(VERSIONS)

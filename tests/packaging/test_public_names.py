@@ -1,4 +1,4 @@
-"""``import plugind``: the public names, what they load, and what a type checker makes of them."""
+"""``import plugind``: the public names, the modules that they load, and the types that a type checker finds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
-def test_the_face_is_exactly_the_public_names() -> None:
+def test_plugind_has_exactly_the_public_names() -> None:
     assert dir(plugind) == plugind.__all__ == PUBLIC
 
 
@@ -91,7 +91,7 @@ def test_a_misspelt_name_is_an_attribute_error() -> None:
         plugind.Supervisr  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_mypy_rejects_a_misspelt_import_and_knows_the_types_of_the_others(tmp_path: Path) -> None:
+def test_mypy_rejects_a_misspelt_import_and_finds_the_types_of_the_others(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed (PyPI package mypy, in the extra dev)")
     source = tmp_path / "program.py"
     source.write_text("from plugind import Config, Supervisr\n\nreveal_type(Config().rescan)\n")
@@ -111,7 +111,7 @@ def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 
 def package_modules() -> list[Path]:
-    """Every module of the package, as a path relative to the repository."""
+    """Return every module of the package, as a path relative to the repository."""
     inside = [
         *(REPOSITORY / "actors").rglob("*.py"),
         *(REPOSITORY / "protocol").rglob("*.py"),

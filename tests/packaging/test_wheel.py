@@ -16,8 +16,8 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGE = ("actors", "protocol")
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    """Each module and data file of the package, and no test, benchmark or stray file."""
+def test_the_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
+    """The wheel has each module and data file of the package, and no test, benchmark or stray file."""
     sources = [path for name in PACKAGE for path in (REPOSITORY / name).rglob("*")] + list(REPOSITORY.glob("*"))
     modules = {path for path in sources if path.suffix == ".py" or path.name == "py.typed"}
     generated = {path for path in sources if path.suffix in (".proto", ".pyi")}

@@ -16,7 +16,7 @@ from plugind.protocol.proto import pluginregistration_pb2 as registration
 
 
 def say(**line: object) -> None:
-    # In one write at once: a line in a buffer would be lost with a process that is killed.
+    # One unbuffered write: a killed process would lose a line in a buffer.
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
@@ -63,6 +63,6 @@ def main(socket: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    # Blocked before grpcio starts its threads, so that the signal waits for the main one.
+    # The signal is blocked before grpcio starts its threads, so that only the main thread takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     main(*sys.argv[1:])

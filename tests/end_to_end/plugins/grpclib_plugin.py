@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def say(**line: object) -> None:
-    # In one write at once: a line in a buffer would be lost with a process that is killed.
+    # One unbuffered write: a killed process would lose a line in a buffer.
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
@@ -71,7 +71,7 @@ class Devices(DevicePluginBase):
     async def ListAndWatch(self, stream: "Stream[Empty, ListAndWatchResponse]") -> None:  # noqa: N802
         await stream.recv_message()
         await stream.send_message(ListAndWatchResponse(devices=[Device(ID="0", health="Healthy")]))
-        # The stream stays open for as long as the device plugin lives.
+        # The stream stays open for as long as the device plugin runs.
         await asyncio.Event().wait()
 
     async def _unimplemented(self, stream: object) -> None:

@@ -1,4 +1,4 @@
-"""A DRA driver as users of kubernetes-pydra write one: ``python pydra_plugin.py SOCKET NAME ENDPOINT``."""
+"""A DRA driver as a user of kubernetes-pydra would write it: ``python pydra_plugin.py SOCKET NAME ENDPOINT``."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ class Driver(DraNodeServer):  # type: ignore[misc] # pydra publishes no types
 
 
 def main(socket: str, name: str, endpoint: str) -> None:
-    # Its log helps when a test fails.
+    # The log of pydra helps when a test fails.
     logging.basicConfig(level=logging.INFO)
     asyncio.run(Driver(name, endpoint, registration_socket_path=socket).serve())
 

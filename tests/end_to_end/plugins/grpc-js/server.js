@@ -10,7 +10,7 @@ const [socket, name] = process.argv.slice(2)
 const proto = path.join(__dirname, '../../../../protocol/proto/pluginregistration.proto')
 const { pluginregistration } = grpc.loadPackageDefinition(loader.loadSync(proto, { keepCase: true }))
 
-// Written at once: a line in a buffer would be lost with a process that is killed.
+// Unbuffered: a killed process would lose a line in a buffer.
 const say = (line) => fs.writeSync(1, JSON.stringify(line) + '\n')
 
 const server = new grpc.Server()
