@@ -1,8 +1,8 @@
-"""The page of the public interface, ``docs/api.md``, made from the docstrings of what ``plugind`` lists in ``__all__``.
+"""Makes ``docs/api.md``, the page of the public interface, from the docstrings of the names in ``plugind.__all__``.
 
 ::
 
-    python -m tests.tools.api_page           # print the page as it should be
+    python -m tests.tools.api_page           # print the page that the docstrings give
     python -m tests.tools.api_page --write   # write it
 """
 
@@ -26,18 +26,18 @@ import attrs
 import plugind
 import plugind.testing
 
-#: A word in the docstrings of modules, for pytest and not for readers.
+#: A word in module docstrings that is meant for pytest and not for readers.
 OPT_OUT = "PYTEST_DONT_REWRITE"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 INTRODUCTION = """# The public interface
 
-*Made from the docstrings by `python -m tests.tools.api_page --write`; a test compares.*
+*This page is made from the docstrings by `python -m tests.tools.api_page --write`; a test compares them.*
 
 ## What is promised
 
 plugind follows [Semantic Versioning](https://semver.org). What this page lists is public: the names of `plugind`, those
-of `plugind.testing`, and of each class the attributes and methods below. A public name goes away, or changes in a way
-that breaks a program, only in a major release; before 1.0 a minor release may do so too. A patch release never does.
+of `plugind.testing`, and of each class the attributes and methods below. Only a major release removes a public name, or
+changes one in a way that breaks programs; before 1.0 a minor release may do so too. A patch release never does.
 `CHANGELOG.md` says what changed.
 
 Everything else is private, wherever it can be imported from: names that begin with `_`, names that this page does not
@@ -47,7 +47,7 @@ keyword-only or have a default. The commands' options and exit codes, the JSON o
 metrics are public as well; they are described where they are documented.
 
 `import plugind` loads nothing else. A name is loaded when it is first used, and the values (`Config` and its parts,
-`Plugin`, `PluginError`, `ConfigError`, `InstancePolicy`) come without Trio.
+`Plugin`, `PluginError`, `ConfigError`, `InstancePolicy`) do not import Trio.
 
 ## Beside your own generated code
 
@@ -57,7 +57,7 @@ protobuf (`PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python`) does not separate poo
 
 ## plugind
 """
-#: Public in Python's sense and no part of the promise: what the test kit reads.
+#: Attributes without an underscore that are not part of the promise: the test kit reads them.
 NOT_PROMISED = {"Supervisor.internals"}
 
 
@@ -111,11 +111,11 @@ def _signature(name: str, value: object) -> list[str]:
 
 
 def _methods(value: type) -> Iterator[tuple[str, object]]:
-    """The public methods and properties that the class or a base of ours defines, in their order."""
+    """Yield the public methods and properties that the class or one of our base classes defines, in their order."""
     classes = [one for one in value.__mro__ if one.__module__.startswith("plugind.")]
     for name in dict.fromkeys(name for one in classes for name in vars(one)):
         member = inspect.getattr_static(value, name)
-        member = getattr(member, "__func__", member)  # of a class method
+        member = getattr(member, "__func__", member)  # the function of a class method
         method = isinstance(member, property) or (
             inspect.isroutine(member) and not isinstance(member, MemberDescriptorType)
         )
@@ -124,7 +124,7 @@ def _methods(value: type) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(value: type) -> Iterator[str]:
-    """One line for each field of an attrs class and for each member of an enum."""
+    """Yield a line for each field of an attrs class or each member of an enum."""
     comments = _class_comments(value)
     if issubclass(value, enum.Enum):
         for member in value:
@@ -179,7 +179,7 @@ def _commented(lines: list[str], body: list[ast.stmt]) -> Iterator[tuple[str, st
 
 
 def markdown(text: str) -> str:
-    """A docstring in RST as Markdown: literals, roles, literal blocks and ``Raises:`` sections."""
+    """Convert a docstring from RST to Markdown: literals, roles, literal blocks and ``Raises:`` sections."""
     text = re.sub(
         r":[a-z:]+:`~?([^`]*)`", lambda role: f"`{role[1].removeprefix('plugind.').rpartition('.')[2]}`", text
     )

@@ -1,10 +1,10 @@
 """Fuzz the client half of the wire: ``python -m tests.tools.fuzz_wire --seconds N [--seed S]``.
 
 Run it from the root of a checkout with the editable install. Each round generates the byte stream of one valid server
-with h2, gives it to our client in random pieces, and compares the events with those that h2's client reads. It then
-mutates the stream and gives each mutant to our client, through the whole of a gRPC call. A mutant may end only in typed
-errors, or in the events of some valid stream, with a bounded buffer, and the result may not depend on the pieces. The
-command prints figures; on a violation it exits with 1 and prints the seed that shows it.
+with h2, passes it to our client in random pieces, and compares the events with those that h2's client reads. Then it
+mutates the stream and passes each mutant to our client, at the level of gRPC calls. A mutant may only cause typed
+errors or the events of some valid stream, the buffer must stay bounded, and the result must not depend on the pieces.
+The command prints figures; after a violation it prints the seed and exits with 1.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from plugind.protocol.wire.grpc import ClientCall
 from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, HeaderCache
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
-from plugind.tests.tools.wire_streams import HEAD, Generated, generate, listen, plain_response
+from plugind.tests.tools.wire_streams import HEAD, Generated, generate, plain_response, read_by_us
 
 LIMITS: Final = Limits(message_bytes=64 * 1024)
 #: Mutants of each valid stream.
@@ -32,7 +32,7 @@ _SIZES: Final = ((1,), (1, 2, 9), (1, 9, 100, 5000), (100_000,), (17,))
 
 
 class ViolationError(Exception):
-    """Our client did something that it must not do; the message says what."""
+    """Our client broke a rule; the message says which one."""
 
 
 def pieces(chance: random.Random) -> Iterator[int]:
@@ -42,7 +42,7 @@ def pieces(chance: random.Random) -> Iterator[int]:
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
-    """Return ``data`` with a few random mistakes in it."""
+    """Return ``data`` with a few random errors."""
     mutant = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(mutant)) if mutant else 0
@@ -73,18 +73,18 @@ def _odd_frame(chance: random.Random) -> bytes:
 
 
 def check_valid(generated: Generated, chance: random.Random, cache: HeaderCache) -> None:
-    """Check that a valid stream has the same meaning for us as for h2, however it is cut."""
-    heard = listen(generated.data, pieces(chance), generated.requests, LIMITS, cache)
-    if heard.failure is not None:
-        raise ViolationError(f"a valid stream failed: {heard.failure}")
-    if heard.events != generated.expected:
-        raise ViolationError(f"h2 reads {generated.expected}, we read {heard.events}")
+    """Check that our client reads a valid stream as h2 does, however it is cut."""
+    read = read_by_us(generated.data, pieces(chance), generated.requests, LIMITS, cache)
+    if read.failure is not None:
+        raise ViolationError(f"a valid stream failed: {read.failure}")
+    if read.events != generated.expected:
+        raise ViolationError(f"h2 reads {generated.expected}, we read {read.events}")
     if len(cache) > MAX_BLOCKS:
         raise ViolationError(f"{len(cache)} header blocks are remembered")
 
 
 def check_mutant(data: bytes, requests: int, chance: random.Random, cache: HeaderCache) -> str:
-    """Check that a mutant ends only in typed errors, and in the same ones however it is cut. Return how it ended."""
+    """Check that a mutant causes only typed errors, and the same ones however it is cut. Return how it ended."""
     first = _converse(data, requests, pieces(chance), cache)
     second = _converse(data, requests, itertools.repeat(len(data) + 1), cache)
     if first != second:
@@ -93,7 +93,7 @@ def check_mutant(data: bytes, requests: int, chance: random.Random, cache: Heade
 
 
 def _converse(data: bytes, requests: int, cuts: Iterator[int], cache: HeaderCache) -> tuple[str, list[object]]:
-    """Return how a connection with some calls ends, and how each of its calls ends."""
+    """Return how a connection with ``requests`` calls ends, and how each of its calls ends."""
     connection = ClientConnection(LIMITS, cache)
     calls = [ClientCall(connection.sender, unary=number % 2 == 0) for number in range(requests)]
     for call in calls:

@@ -6,9 +6,8 @@
     python -m tests.tools.interpreters --list
     python -m tests.tools.interpreters --locked /usr/bin/python3
 
-The clone holds what is committed. ``--locked`` installs ``.ci/requirements/dev.txt`` before the command runs, which
-then finds everything in place; without it the command installs what is newest, as it does for somebody who follows
-README.
+The clone contains what is committed. ``--locked`` installs ``.ci/requirements/dev.txt`` first, so that the command
+finds its dependencies; otherwise the command installs the newest versions, as it does for readers of README.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _IDENTITY = (
 
 @attrs.frozen
 class Interpreter:
-    """A CPython: its executable, links resolved, and its version."""
+    """A CPython: its executable, with links resolved, and its version."""
 
     executable: Path
     version: tuple[int, int, int]
 
 
 def identify(command: Path) -> Interpreter | None:
-    """Ask a command what it is; None if it does not run (a version manager's placeholder) or is no CPython."""
+    """Return the interpreter behind a command; None if it does not run (a placeholder) or is not CPython."""
     try:
         done = subprocess.run([command, "-I", "-c", _IDENTITY], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
@@ -58,7 +57,7 @@ def identify(command: Path) -> Interpreter | None:
 
 
 def commands() -> Iterator[Path]:
-    """Everything that is named like a python 3: on the path, then in the directories of version managers."""
+    """Yield all commands that are named like Python 3: on the path, then in the directories of version managers."""
     directories = [Path(entry) for entry in os.environ.get("PATH", os.defpath).split(os.pathsep)]
     for pattern in MANAGED:
         directories += sorted(Path.home().glob(pattern))
@@ -67,32 +66,32 @@ def commands() -> Iterator[Path]:
 
 
 def oldest_supported() -> tuple[int, int]:
-    """The least version that pyproject.toml allows."""
+    """Return the oldest version that pyproject.toml allows."""
     text = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["requires-python"]
     major, minor = text.removeprefix(">=").split(".")
     return int(major), int(minor)
 
 
 def interpreters() -> list[Interpreter]:
-    """Each supported CPython once, in the order of the path."""
+    """Return each supported CPython once, in the order of the path."""
     found = [identify(command) for command in commands()]
     return list(dict.fromkeys(one for one in found if one is not None and one.version >= oldest_supported()))
 
 
 def test_command() -> str:
-    """README's test command."""
+    """Return README's test command."""
     _, _, after = (REPOSITORY / "README.md").read_text().partition("<!-- test -->")
     return "\n".join(line.strip() for line in after.partition("<!-- -->")[0].splitlines() if line.startswith("    "))
 
 
 def run(interpreter: Interpreter, *, locked: bool) -> bool:
-    """Run the test command where ``python3`` is ``interpreter``, and say whether it ended well."""
+    """Run the test command with ``interpreter`` as ``python3``, and return whether it succeeded."""
     print(f"== {interpreter.executable}, CPython {'.'.join(map(str, interpreter.version))}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         clone, path = Path(scratch) / "plugind", Path(scratch) / "path"
         subprocess.run(["git", "clone", "--quiet", REPOSITORY, clone], check=True)
         path.mkdir()
-        # A script and not a link: a virtual environment keeps the path of the python that made it.
+        # This is a script and not a link, since a virtual environment records the path of the python that made it.
         (path / "python3").write_text(f'#!/bin/sh\nexec {interpreter.executable} "$@"\n')
         (path / "python3").chmod(0o755)
         environment = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
@@ -103,11 +102,13 @@ def run(interpreter: Interpreter, *, locked: bool) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with the interpreters asked for; 1 if any run failed, 2 if there is nothing to run."""
+    """Run the command with the chosen interpreters; return 1 if a run failed, 2 if there is nothing to run."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.interpreters", description=__doc__.partition("\n")[0])
-    parser.add_argument("--list", action="store_true", help="name the interpreters and end")
-    parser.add_argument("--locked", action="store_true", help="install by the lock file first")
-    parser.add_argument("commands", nargs="*", type=Path, metavar="PYTHON", help="those alone; default: all others")
+    parser.add_argument("--list", action="store_true", help="list the interpreters and exit")
+    parser.add_argument("--locked", action="store_true", help="install the lock file first")
+    parser.add_argument(
+        "commands", nargs="*", type=Path, metavar="PYTHON", help="the interpreters; default: all others"
+    )
     options = parser.parse_args(arguments)
     first = identify(Path(shutil.which("python3") or sys.executable))
     asked = [identify(command) for command in options.commands] if options.commands else interpreters()

@@ -1,11 +1,10 @@
-"""The table of transitions in ``docs/design.md``, generated from the states and events of the table test.
+"""Generates the table of transitions in ``docs/design.md`` from the states and events of the table test.
 
-    python -m tests.tools.lifecycle_table           print the table as it should be
+    python -m tests.tools.lifecycle_table           print the current table
     python -m tests.tools.lifecycle_table --write   write it into the page
 
-A row stands for a state and the events that lead on from it in the same way. Events that change nothing, and events
-that cannot happen, have no row: sentences on the page name them, and ``tests/protocol/test_lifecycle_page.py`` checks
-the sentences.
+A row represents a state and the events with the same outcome in it. Events that change nothing, and events that cannot
+happen, have no row: the text of the page covers them, and ``tests/protocol/test_lifecycle_page.py`` checks that text.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _ALL_OF = {
 
 
 def table() -> str:
-    """Return the table, a line for each state and group of events."""
+    """Return the table, with a line for each state and group of events."""
     rows = ["| state | event | next state | commands |", "|---|---|---|---|"]
     for name, state in STATES.items():
         for events, after, commands in decisions(state):
@@ -47,7 +46,7 @@ def table() -> str:
 
 
 def decisions(state: s.State) -> Iterator[tuple[list[str], str, tuple[str, ...]]]:
-    """Yield the events that lead on from ``state`` in one way, the state that follows and the commands."""
+    """Yield each group of events with the same outcome in ``state``, the state that follows and the commands."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for event in EVENTS:
         try:

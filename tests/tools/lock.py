@@ -1,4 +1,4 @@
-"""Write the lock files in ``.ci/requirements``: ``run.txt`` for what plugind needs, ``dev.txt`` for its development.
+"""Writes the lock files in ``.ci/requirements``: ``run.txt`` for plugind itself, ``dev.txt`` for its development.
 
 ::
 
@@ -6,7 +6,7 @@
     python -m tests.tools.lock            # keeps the versions that still satisfy pyproject.toml
     python -m tests.tools.lock --upgrade  # takes the newest
 
-Each file names one version of each package for every CPython that plugind supports, with the hashes of its files.
+Each file names one version of each package, for every CPython that plugind supports, with the hashes of its files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: The lock files and the extras that each of them holds.
+#: The lock files and the extras that each of them includes.
 LOCKS = {"run": (), "dev": ("dev",)}
 HEADER = "# Written by `python -m tests.tools.lock`; install it with `pip install --require-hashes -r`.\n"
 

@@ -3,13 +3,13 @@
     python -m tests.tools.mutants [--module M --tests T ...] [--limit N] [--seed S]
 
 A mutant of a module has one small change (see :mod:`tests.tools.mutations`). The tests of the module run against each
-mutant in a process of their own, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed
+mutant in a separate process, on a private copy of the last commit. A mutant is *killed* if a test fails, and *timed
 out* if the tests do not end. A mutant that survives is printed: either a test is missing, or the change has no
 effect. Without ``--module``, all modules of :data:`PLAN` are checked. The exit code is 1 if the tests fail without any
 change.
 
-Each mutant runs in a fork of one process that has imported the libraries but nothing of plugind, which saves most of
-the time. The copy precedes the checkout on the import path; a first mutant that cannot be imported proves it.
+Each mutant runs in a fork of a process that has imported the libraries but nothing of plugind, which saves most of the
+time. The copy precedes the checkout on the import path. To prove that, the first mutant is one that cannot be imported.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _PRELOADED: Final = (
     "attrs", "google.protobuf.descriptor_pb2", "grpclib.client", "grpclib.server", "h11", "h2.connection", "hpack",
     "hypothesis.stateful", "hypothesis.strategies", "prometheus_client", "rich.table", "trio", "trio.testing",
 )  # fmt: skip
-#: Bytes of address space of one mutant: some mutated loops grow a list.
+#: Limit of the address space of one mutant, in bytes, since some mutated loops grow a list.
 _MEMORY: Final = 3 << 30
 
 _PROTOCOL: Final = "tests/protocol/test_"
 _ACTORS: Final = "tests/actors/test_"
 _WIRE: Final = "tests/protocol/wire/test_"
-# The quick ones come first, since one failing test is enough.
+# The quick test files come first, since one failing test is enough.
 _WIRE_TESTS: Final = (
     *(_WIRE + name for name in ("grpc*.py", "hpack*.py", "http2_rules.py", "responses.py", "http2*.py")),
     _PROTOCOL + "text*.py",
@@ -148,7 +148,7 @@ class BaselineError(Exception):
 def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, again: frozenset[str]) -> Tally:
     """Run the tests of ``module`` against its mutants, or against a sample if there are more than ``limit``.
 
-    If ``again`` is not empty, only the mutants that it lists run, wherever their lines are by now.
+    If ``again`` is not empty, only the mutants that it lists run, even if their line numbers have changed.
 
     Raises:
       BaselineError: if the tests fail without a change, or pass when the module cannot be imported.
@@ -174,7 +174,7 @@ def check(bench: Bench, module: str, tests: list[str], limit: int, seed: int, ag
 
 
 def _baseline(bench: Bench, path: Path, tests: list[str]) -> float:
-    """Return the time limit of a mutant in seconds. Remove compiled forms of the module, which could hide a change."""
+    """Return the time limit of a mutant in seconds. Remove compiled files of the module, which could hide a change."""
     sys.dont_write_bytecode = False
     original = path.read_text()
     began = time.monotonic()
@@ -197,7 +197,7 @@ def _described(module: str, mutation: Mutation) -> str:
 
 
 def _without_line(described: str) -> str:
-    """Return the description of a survivor without its line."""
+    """Return the description of a survivor without its line number."""
     module, _, rest = described.partition(":")
     return f"{module}: {rest.partition(':')[2].strip()}"
 
@@ -241,7 +241,7 @@ def main() -> int:
     again = frozenset(map(_without_line, asked.again.read_text().splitlines()) if asked.again else ())
     for name in _PRELOADED:
         importlib.import_module(name)
-    # A failing property need not be shrunk.
+    # There is no need to shrink a failing example.
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile("mutants", phases=phases, database=None, deadline=None, derandomize=True)
     hypothesis.settings.load_profile("mutants")

@@ -1,7 +1,7 @@
 """The mutations that :mod:`tests.tools.mutants` makes, one at a time, in the syntax tree of a module.
 
-Code whose change no test can notice is left alone: docstrings, annotations, decorators, type aliases, the names of type
-variables, the texts of errors and of f-strings, and ``assert_never``, which is never reached.
+Code is not mutated if no test can notice the change: docstrings, annotations, decorators, type aliases, the names of
+type variables, the texts of errors and of f-strings, and ``assert_never``, which is never reached.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DELETABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Delete, ast.Continue, ast.
 
 @attrs.frozen
 class Mutation:
-    """One change at one place of a tree."""
+    """A change at one place of a tree."""
 
     line: int
     before: str

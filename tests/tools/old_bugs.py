@@ -1,7 +1,7 @@
-"""Bugs that plugind had, put back: each one takes out its fix.
+"""Bugs that plugind had. Each context manager puts one back by taking out its fix.
 
-``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` checks that it still
-would.
+``plugind simulate`` found them (docs/simulation.md), and ``plugind.tests.tools.planted_bugs`` checks that it would
+find them again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plugind.tests.tools.seams import (
 
 @contextmanager
 def look_again_without_a_pause() -> Iterator[None]:
-    """Marks of a root that cannot be read cause the next rescan at once (seed 5)."""
+    """The marks of a root that cannot be read cause the next rescan at once (seed 5)."""
     postpone = Watches.postpone
 
     def restless(self: Watches, path: str, marks: int) -> None:
@@ -51,13 +51,13 @@ def show_sockets_gone_during_a_restart() -> Iterator[None]:
 
 @contextmanager
 def crash_while_cancelled() -> Iterator[None]:
-    """A child with a nursery that crashes while it is cancelled takes its supervisor with it (seed 14)."""
+    """A child with a nursery that crashes while it is cancelled ends its supervisor too (seed 14)."""
     with patch.object(supervision, "BaseExceptionGroup", _NeverCaught, create=True):
         yield
 
 
 class _AnyGroup(type):
-    """Its classes catch nothing, since ``except`` does not ask them, and all groups are instances of them."""
+    """Metaclass of a class that ``isinstance`` matches with every group and that ``except`` matches with none."""
 
     def __instancecheck__(cls, error: object) -> bool:
         return isinstance(error, BaseExceptionGroup)
@@ -81,7 +81,7 @@ def lose_waiting_asks() -> Iterator[None]:
 
 @contextmanager
 def abandon_a_deregistration() -> Iterator[None]:
-    """A registration waits for its deregistration no longer than twice the deadline of a call (seed 448)."""
+    """A registration stops waiting for its deregistration after twice the deadline of a call (seed 448)."""
     seconds_for = registration.seconds_for
 
     def impatient(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
@@ -95,14 +95,14 @@ def abandon_a_deregistration() -> Iterator[None]:
 
 @contextmanager
 def keep_a_superseded_validation() -> Iterator[None]:
-    """A superseded Validate continues, and blocks its name as long as it hangs (seed 448)."""
+    """A superseded Validate continues, and blocks its name for as long as it hangs (seed 448)."""
     with handler_asks(lambda message: isinstance(message, m.Withdraw)):
         yield
 
 
 @contextmanager
 def forget_events_when_a_look_fails() -> Iterator[None]:
-    """Marks of a name are lost when the observation of it fails (seed 982)."""
+    """The marks of a name are lost when its stat fails (seed 982)."""
 
     postpone = Watches.postpone
 

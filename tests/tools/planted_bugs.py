@@ -1,12 +1,12 @@
-"""Bugs put in on purpose, and the seed with which ``plugind simulate`` finds each.
+"""Bugs that are put in on purpose, and the seeds with which ``plugind simulate`` finds them.
 
 ``python -m tests.tools.planted_bugs [--most SEEDS] [--shrink] [NAME ...]`` prints a line for each bug. A seed
-finds a bug if it is violated with the bug and not without it. Exit code 1 if a bug is not found.
+finds a bug if it violates a rule with the bug and none without it. The exit code is 1 if a bug is not found.
 
-Some bugs are invented; the others are bugs that plugind had, put back by taking out their fixes
-(``plugind.tests.tools.old_bugs``). Tests play the few events of :data:`NEW` and :data:`OLD` that find each. If they no
-longer do, because the order of tasks has changed, ``--shrink`` finds others. If a bug can no longer be put in, because
-the code that it patches has moved, it must be repaired here.
+Some bugs are invented. The others are bugs that plugind had, put back by taking out their fixes
+(``plugind.tests.tools.old_bugs``). Tests play the few events of :data:`NEW` and :data:`OLD` that find each bug. If the
+events no longer find it, because the order of tasks has changed, ``--shrink`` finds others. If a bug can no longer be
+put in, because the code that it patches has moved, its patch must be repaired here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from plugind.tests.tools.seams import (
     shown_states,
 )
 
-#: Puts a bug in for as long as it is entered.
+#: A context manager that puts a bug in while it is entered.
 Bug = Callable[[], AbstractContextManager[None]]
 
 
@@ -73,14 +73,14 @@ def skip_a_deregistration() -> Iterator[None]:
 
 @contextmanager
 def ignore_an_overflow() -> Iterator[None]:
-    """An overflow of the event queue is not noticed, and no scan follows."""
+    """An overflow of the event queue goes unnoticed, and no scan follows."""
     with inotify_events(lambda notice: bool(notice[1] & Q_OVERFLOW)):
         yield
 
 
 @contextmanager
 def reuse_a_backoff() -> Iterator[None]:
-    """Every delay is the first one: failures in a row are not counted."""
+    """Every delay is the first one, since consecutive failures are not counted."""
     seconds_for = registration.seconds_for
 
     def reusing(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
@@ -91,7 +91,7 @@ def reuse_a_backoff() -> Iterator[None]:
 
 
 class _Forgetful(dict[str, Lane]):
-    """Lanes that are never found again."""
+    """A dictionary of lanes in which no lane is ever found."""
 
     def get(self, key: str, default: object = None) -> Any:
         return default
@@ -102,7 +102,7 @@ class _Forgetful(dict[str, Lane]):
 
 @contextmanager
 def let_two_operations_overlap() -> Iterator[None]:
-    """The handler actor forgets its lanes: calls of one name run side by side."""
+    """The handler actor forgets its lanes, so calls of one name run side by side."""
     with handler_actors(lanes=_Forgetful):
         yield
 
@@ -150,7 +150,7 @@ def register_without_validating() -> Iterator[None]:
 
 @contextmanager
 def notify_before_registering() -> Iterator[None]:
-    """The plugin is notified that it is registered before its handler registered it."""
+    """The plugin is notified that it is registered before its handler has registered it."""
 
     def early(step: Step, state: states.State, event: states.Event) -> states.Step:
         if isinstance(state, states.Validating) and isinstance(event, states.HandlerAccepted):
@@ -170,7 +170,7 @@ def show_gone_sockets() -> Iterator[None]:
 
 @contextmanager
 def show_no_roles() -> Iterator[None]:
-    """Roles are never shown: every instance counts as active."""
+    """Roles are never shown, so every instance counts as active."""
 
     def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
         return [e for e in effects if not (isinstance(e, Show) and isinstance(e.message, m.RoleChanged))]
@@ -188,7 +188,7 @@ def leave_connections_open() -> Iterator[None]:
 
 @contextmanager
 def serve_one_ask_at_a_time() -> Iterator[None]:
-    """A handler serves one call at a time, for all names together."""
+    """A handler serves one call at a time, whatever the name."""
     with handler_actors(handler=OneAtATime):
         yield
 
@@ -210,12 +210,12 @@ class Planted:
         return getattr(self.bug, "__name__", "?")
 
     def with_it(self) -> SeedResult:
-        """Play its events on plugind with the bug."""
+        """Play the events on plugind with the bug."""
         with self.bug():
             return simulate(self.seed, only=self.events)
 
     def without_it(self) -> SeedResult:
-        """Play its events on plugind without the bug."""
+        """Play the events on plugind without the bug."""
         return simulate(self.seed, only=self.events)
 
 
@@ -288,7 +288,7 @@ def fewest(bug: Bug, seed: int, outcome: SeedResult) -> tuple[int, ...]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look for each bug, and print the seed that finds it."""
+    """Search for the seed that finds each bug, and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=2000, help="how many seeds to try")
     parser.add_argument("--first", type=int, default=0, help="the first seed to try")

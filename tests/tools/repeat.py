@@ -1,11 +1,11 @@
-"""Run one test many times, to find out how often it fails: ``python -m tests.tools.repeat 100 TEST_ID``.
+"""Runs one test many times, to find out how often it fails: ``python -m tests.tools.repeat 100 TEST_ID``.
 
-Each run is a pytest process of its own, so that no run inherits what an earlier one cached or left open. ``--load 2``
-keeps two processes spinning beside the runs: a test that waits for real time, for a thread or for another process
-often fails only on a busy machine. The output of the first run that failed is printed, and then the count. Exit
-codes: 0 if every run passed, 1 if one failed, 2 if pytest could not run the test at all (no such test, a bad option).
+Each run is a separate pytest process, so that no run inherits what an earlier one cached or left open. ``--load 2``
+runs two busy loops at the same time: a test that waits for real time, for a thread or for another process often fails
+only on a busy machine. The command prints the output of the first run that failed, and then the count. Exit codes: 0
+if every run passed, 1 if one failed, 2 if pytest could not run the test (no such test, a bad option).
 
-What follows the test id is passed to pytest, for instance ``-p no:randomly`` or ``--timeout 60``.
+Arguments after the test id are passed to pytest, for example ``-p no:randomly`` or ``--timeout 60``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Final
 import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-#: Spins until its parent is gone, so that a run that is killed leaves no load behind.
+#: Spins until its parent has ended, so that no load remains if the command is killed.
 _SPIN: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="repeat", description="Run one test many times and count its failures.")
     parser.add_argument("times", type=int, help="how many times to run the test")
     parser.add_argument("test", help="the id of the test, as pytest prints it")
@@ -64,7 +64,7 @@ def busy_loops(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def _run_once(pytest_arguments: Sequence[str]) -> tuple[int, str]:
-    # With -P; otherwise pytest would import modules of the working directory as its plugins.
+    # Without -P, pytest would import modules of the working directory as its plugins.
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *pytest_arguments]
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout

@@ -1,11 +1,11 @@
-"""The rule book, ``docs/rules.md``: which tests cite each rule.
+"""Fills in which tests cite each rule of ``docs/rules.md``, the rule book.
 
-    python -m tests.tools.rules_page           print the page as it should be
+    python -m tests.tools.rules_page           print the current page
     python -m tests.tools.rules_page --write   write it
 
 A rule is cited by its number (``fault 19``, ``behaviours 20 to 22``), or by the name of a test case of the reference.
-In a test file every docstring and comment counts, but not the docstring of the module, which says what the file is
-about and proves nothing.
+In a test file every docstring, text and comment counts, except the docstring of the module, which describes the file
+and proves nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def rules(page: str) -> dict[str, str]:
 
 
 def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
-    """Yield the rules that ``text`` cites; of names those that are among ``cases``."""
+    """Yield the rules that ``text`` cites; names of test cases count if they are among ``cases``."""
     for match in _NUMBERS.finditer(text):
         for first, last in _RANGE.findall(match[2]):
             for number in range(int(first), int(last or first) + 1):
@@ -49,7 +49,7 @@ def citations(text: str, cases: frozenset[str]) -> Iterator[str]:
 
 
 def prose(path: Path, *, with_module: bool = True) -> str:
-    """Return the docstrings, texts and comments of a Python file, or a whole page; line breaks become spaces."""
+    """Return the docstrings, texts and comments of a Python file, or a whole page, with line breaks as spaces."""
     source = path.read_text()
     if path.suffix != ".py":
         return " ".join(source.split())
@@ -78,7 +78,7 @@ def cited_by_tests(cases: frozenset[str]) -> dict[str, set[str]]:
 
 
 def cited_anywhere(cases: frozenset[str]) -> dict[str, set[str]]:
-    """Return the files that cite each rule, of the whole project."""
+    """Return the files of the whole project that cite each rule."""
     found: dict[str, set[str]] = defaultdict(set)
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):

@@ -1,7 +1,7 @@
-"""Seams at which a bug is put into plugind: public functions, ports and messages, never a private method.
+"""Seams at which a bug can be put into plugind: public functions, ports and messages, but no private methods.
 
-Each is a context manager that wraps one public thing for as long as it is entered. A bug that is put in here stays in
-when the code behind the seam is rewritten.
+Each seam is a context manager that patches one public function or method while it is entered. A bug that uses a seam
+still works when the code behind the seam is rewritten.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Handle = Callable[[World, m.ReconcilerMessage, float], list[Effect]]
 
 @contextmanager
 def lifecycle_steps(wrap: Callable[[Step, states.State, states.Event], states.Step]) -> Iterator[None]:
-    """Each step of each registration is ``wrap(step, state, event)``."""
+    """Make ``wrap(step, state, event)`` decide each step of each registration."""
     step = lifecycle.step
     with patch.object(lifecycle, "step", lambda state, event: wrap(step, state, event)):
         yield
@@ -37,7 +37,7 @@ def lifecycle_steps(wrap: Callable[[Step, states.State, states.Event], states.St
 
 @contextmanager
 def reconciler_effects(change: Callable[[m.ReconcilerMessage, list[Effect]], list[Effect]]) -> Iterator[None]:
-    """What the reconciler does about each message is ``change(message, effects)``."""
+    """Replace the effects of each message to the reconciler with ``change(message, effects)``."""
     handle = World.handle
 
     def changed(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
@@ -49,38 +49,38 @@ def reconciler_effects(change: Callable[[m.ReconcilerMessage, list[Effect]], lis
 
 @contextmanager
 def reconciler_messages(is_lost: Callable[[m.ReconcilerMessage], bool]) -> Iterator[None]:
-    """The reconciler loses the messages for which ``is_lost`` holds."""
+    """Make the reconciler ignore the messages for which ``is_lost`` returns true."""
     handle = World.handle
 
-    def losing(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+    def without_lost(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
         return [] if is_lost(message) else handle(self, message, now)
 
-    with patch.object(World, "handle", losing):
+    with patch.object(World, "handle", without_lost):
         yield
 
 
 @contextmanager
 def shown_states(is_lost: Callable[[m.StateChanged], bool]) -> Iterator[None]:
-    """The status view loses the changes for which ``is_lost`` holds."""
+    """Make the status view ignore the changes for which ``is_lost`` returns true."""
     apply = View.apply
 
-    def losing(self: View, change: m.StateChanged) -> object:
+    def without_lost(self: View, change: m.StateChanged) -> object:
         return (None, None) if is_lost(change) else apply(self, change)
 
-    with patch.object(View, "apply", losing):
+    with patch.object(View, "apply", without_lost):
         yield
 
 
 @contextmanager
 def handler_asks(is_lost: Callable[[m.HandlerMessage], bool]) -> Iterator[None]:
-    """Handler actors lose the messages for which ``is_lost`` holds; it runs in the task of the sender."""
+    """Drop the messages to handler actors for which ``is_lost`` returns true. The sender's task calls ``is_lost``."""
     send = HandlerInbox.send_nowait
 
-    def losing(self: HandlerInbox, message: m.HandlerMessage, /) -> None:
+    def without_lost(self: HandlerInbox, message: m.HandlerMessage, /) -> None:
         if not is_lost(message):
             send(self, message)
 
-    with patch.object(HandlerInbox, "send_nowait", losing):
+    with patch.object(HandlerInbox, "send_nowait", without_lost):
         yield
 
 
@@ -88,7 +88,7 @@ def handler_asks(is_lost: Callable[[m.HandlerMessage], bool]) -> Iterator[None]:
 def handler_actors(
     *, handler: Callable[[Handler], Handler] | None = None, lanes: Callable[[Lanes], Lanes] | None = None
 ) -> Iterator[None]:
-    """Each run of a handler actor gets another handler, or other lanes, than it would."""
+    """Replace the handler or the lanes of each handler actor with what these functions return."""
     run = handler_actor.run
 
     async def changed(theirs: Handler, inbox: HandlerInbox, timeout: float, kept: Lanes | None = None) -> None:
@@ -100,7 +100,7 @@ def handler_actors(
 
 
 class OneAtATime:
-    """A handler whose calls wait for each other."""
+    """A handler that makes one call at a time."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -121,11 +121,11 @@ class OneAtATime:
 
 @contextmanager
 def inotify_events(is_lost: Callable[[Notice], bool]) -> Iterator[None]:
-    """Watchers do not read the events for which ``is_lost`` holds."""
+    """Hide the events from watchers for which ``is_lost`` returns true."""
     read = MemoryEvents.read
 
-    def losing(self: MemoryEvents) -> list[Notice]:
+    def without_lost(self: MemoryEvents) -> list[Notice]:
         return [notice for notice in read(self) if not is_lost(notice)]
 
-    with patch.object(MemoryEvents, "read", losing):
+    with patch.object(MemoryEvents, "read", without_lost):
         yield

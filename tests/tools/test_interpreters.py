@@ -14,7 +14,7 @@ def script(path: Path, body: str) -> Path:
     return path
 
 
-def test_a_python_is_known_by_its_real_executable_and_version(tmp_path: Path) -> None:
+def test_a_python_is_identified_by_its_real_executable_and_version(tmp_path: Path) -> None:
     link = tmp_path / "python3"
     link.symlink_to(sys.executable)
     found = interpreters.identify(link)
@@ -30,7 +30,7 @@ def test_only_a_cpython_that_runs_is_an_interpreter(tmp_path: Path) -> None:
     assert interpreters.identify(tmp_path / "python3.13") is None
 
 
-def test_an_interpreter_is_found_once_and_an_old_one_is_left_out(
+def test_each_interpreter_is_found_once_and_old_ones_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed = tmp_path / "home" / ".pyenv" / "versions" / "3.13.1" / "bin"

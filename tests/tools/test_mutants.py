@@ -1,4 +1,4 @@
-"""The mutation check makes the changes that it lists, one at a time, and leaves alone what no test can notice."""
+"""The mutation check makes the changes that it lists, one at a time, and none that no test can notice."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A planted bug is active within its context, and ``simulate`` finds it.
+"""A planted bug is active within its context manager, and ``simulate`` finds it.
 
-Those that plugind had are in ``tests/actors/simulation/test_fuzz.py``.
+The bugs that plugind once had are tested in ``tests/actors/simulation/test_fuzz.py``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from plugind.tests.tools.planted_bugs import NEW, OLD, Planted
 
 
 @pytest.mark.parametrize("planted", NEW, ids=lambda planted: planted.name)
-def test_a_planted_bug_is_found_and_leaves_with_its_context(planted: Planted) -> None:
-    """If this fails with the bug, its patch no longer fits plugind: see ``plugind.tests.tools.planted_bugs``."""
+def test_a_planted_bug_is_found_and_is_gone_after_its_context(planted: Planted) -> None:
+    """If no violation is found, the patch no longer matches plugind: see ``plugind.tests.tools.planted_bugs``."""
     assert planted.with_it().violations[0].oracle == planted.rule
     assert planted.without_it().violations == ()
 
 
-def test_the_command_finds_what_it_is_asked_for_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_searches_for_the_named_bugs_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert planted_bugs.main(["register_without_validating", "--events", "20"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("register_without_validating: seed ")

@@ -1,4 +1,4 @@
-"""The command that repeats a test counts the failures, and tells a failing test from one that cannot run."""
+"""The command that repeats a test counts failures, and distinguishes a failing test from one that cannot run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_every_failure_is_counted_and_the_first_is_shown(tmp_path: Path, capsys:
 
     assert repeat.main(["5", f"{tmp_path}/test_odd.py::test_fails_on_even_runs"]) == 1
 
-    said = capsys.readouterr().out
-    assert "AssertionError: run xx\n" in said
-    assert "run xxxx\n" not in said
-    assert "run 2 was the first to fail" in said
-    assert "\n2 of 5 runs failed" in said
+    output = capsys.readouterr().out
+    assert "AssertionError: run xx\n" in output
+    assert "run xxxx\n" not in output
+    assert "run 2 was the first to fail" in output
+    assert "\n2 of 5 runs failed" in output
 
 
 def test_a_test_that_always_passes_exits_with_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,12 +44,12 @@ def test_a_test_that_does_not_exist_is_not_counted_as_a_failure(
 ) -> None:
     (tmp_path / "test_good.py").write_text("def test_good():\n    pass\n")
     assert repeat.main(["2", f"{tmp_path}/test_good.py::test_other"]) == 2
-    said = capsys.readouterr()
-    assert "not found" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "not found" in output.err
+    assert output.out == ""
 
 
-def test_the_load_spins_for_as_long_as_the_block_and_no_longer() -> None:
+def test_the_busy_loops_run_for_the_duration_of_the_block() -> None:
     with repeat.busy_loops(2) as loops:
         deadline = time.monotonic() + 30
         while not all(ticks_used(loop.pid) for loop in loops):
@@ -58,5 +58,5 @@ def test_the_load_spins_for_as_long_as_the_block_and_no_longer() -> None:
 
 
 def ticks_used(pid: int) -> int:
-    """The user time of a process, in clock ticks."""
+    """Return the user time of a process in clock ticks."""
     return int(Path(f"/proc/{pid}/stat").read_text().split()[13])

@@ -1,4 +1,4 @@
-"""Random but valid byte streams of an HTTP/2 server, and what they mean: h2 writes them, and h2 reads them back.
+"""Random but valid byte streams of an HTTP/2 server, and their meaning: h2 writes them, and h2 reads them back.
 
 One seed gives one stream. The fuzzer ``tests.tools.fuzz_wire`` and the property tests of the wire both use this.
 """
@@ -37,7 +37,7 @@ _NAMES: Final = ("x-plugin", "date", "server", "grpc-encoding", "x-trace-bin", "
 
 
 class Recorder(Stream):
-    """A stream that records its events, with data in one piece however it was cut."""
+    """A stream that records its events, with consecutive data joined."""
 
     __slots__ = ("_sender", "events")
 
@@ -69,7 +69,7 @@ class Recorder(Stream):
 
 
 def add_data(events: list[Event], data: bytes) -> None:
-    """Record a piece of a body as part of the piece before it."""
+    """Record a piece of a body, joined to the piece before it."""
     if not data:
         return
     if events and events[-1][0] == "data":
@@ -89,16 +89,16 @@ class Generated:
 
 
 @attrs.frozen
-class Heard:
-    """How our client read a server's bytes."""
+class ReadByUs:
+    """The result of reading a server's bytes with our client."""
 
     events: dict[int, list[Event]]
     failure: WireError | None
     buffered: int
 
 
-def listen(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cache: HeaderCache) -> Heard:
-    """Give a server's bytes to our client in pieces of the sizes that ``cuts`` yields."""
+def read_by_us(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cache: HeaderCache) -> ReadByUs:
+    """Pass a server's bytes to our client in pieces of the sizes that ``cuts`` yields."""
     connection = ClientConnection(limits, cache)
     streams = [Recorder(connection.sender) for _ in range(requests)]
     for stream in streams:
@@ -110,7 +110,7 @@ def listen(data: bytes, cuts: Iterator[int], requests: int, limits: Limits, cach
         connection.touched.clear()
         most = max(most, connection.buffered)
         position += size
-    return Heard({stream.id: stream.events for stream in streams}, connection.failure, most)
+    return ReadByUs({stream.id: stream.events for stream in streams}, connection.failure, most)
 
 
 _GREETINGS: Final = (
@@ -123,7 +123,7 @@ _TRAILERS: Final = (b"\0\x0bgrpc-status\x010", b"\x40\x0bgrpc-status\x010", b"\0
 
 
 def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> bytes:
-    """Return a unary response as servers write it in one piece, in one of a few ways, with a random message."""
+    """Return a unary response in one of a few forms in which servers write it, with a random message."""
     message = chance.randbytes(chance.choice((0, 1, 5, 100)))
     return b"".join(
         (
@@ -136,20 +136,20 @@ def plain_response(chance: random.Random, stream_id: int, *, greeting: bool) -> 
 
 
 class Server:
-    """h2's server, driven to write a random valid conversation."""
+    """A server on h2 that writes a random valid conversation."""
 
     def __init__(self, chance: random.Random, requests: int, limits: Limits) -> None:
         self._chance = chance
         self._limits = limits
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
-        # We announce no other table size, so h2's encoder stays within 4096 bytes.
+        # We announce no other table size, so h2's encoder uses at most 4096 bytes.
         self._out = bytearray()
         client = ClientConnection(limits, HeaderCache())
         for _ in range(requests):
             client.sender.open(Recorder(client.sender), HEAD, end=True)
         self._h2.initiate_connection()
         self._h2.receive_data(bytes(client.outgoing))
-        #: How many more frames may cost budget, so that the stream stays within every limit.
+        #: How many more frames that cost budget may be sent before the stream exceeds a limit.
         self._budget = 60
 
     def write(self, requests: int) -> bytes:
@@ -202,7 +202,7 @@ class Server:
         count = self._chance.choice((0, 0, 1, 2, 5))
         fields = [(self._chance.choice(_NAMES), self._text(30)) for _ in range(count)]
         if self._chance.random() < 0.05:
-            # A block larger than a frame: h2 continues in CONTINUATION. Huffman's code cannot shrink it below a frame.
+            # The block is larger than a frame even with Huffman coding, so h2 sends CONTINUATION frames.
             fields.append(("x-large", "".join(self._chance.choices("0123456789&*{}", k=20_000))))
         return fields
 

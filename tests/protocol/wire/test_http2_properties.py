@@ -19,7 +19,7 @@ from plugind.protocol.wire.hpack_cache import MAX_BLOCKS, NEW_BLOCKS_PER_CONNECT
 from plugind.protocol.wire.http2 import ClientConnection
 from plugind.protocol.wire.limits import Limits
 from plugind.tests.tools.fuzz_wire import LIMITS, check_mutant, main, mutate, pieces
-from plugind.tests.tools.wire_streams import Recorder, generate, listen
+from plugind.tests.tools.wire_streams import Recorder, generate, read_by_us
 
 seeds = st.integers(0, 2**32)
 
@@ -30,11 +30,11 @@ def test_any_cut_of_a_valid_stream_gives_the_events_that_h2_gives(seed: int) -> 
     generated = generate(seed, LIMITS)
     cache = HeaderCache()
     for chance in (random.Random(seed), random.Random(seed + 1)):
-        heard = listen(generated.data, pieces(chance), generated.requests, LIMITS, cache)
-        assert heard.failure is None
-        assert heard.events == generated.expected
-    one_by_one = listen(generated.data[:3000], itertools.repeat(1), generated.requests, LIMITS, cache)
-    at_once = listen(generated.data[:3000], itertools.repeat(3000), generated.requests, LIMITS, cache)
+        read = read_by_us(generated.data, pieces(chance), generated.requests, LIMITS, cache)
+        assert read.failure is None
+        assert read.events == generated.expected
+    one_by_one = read_by_us(generated.data[:3000], itertools.repeat(1), generated.requests, LIMITS, cache)
+    at_once = read_by_us(generated.data[:3000], itertools.repeat(3000), generated.requests, LIMITS, cache)
     assert one_by_one.events == at_once.events
 
 
