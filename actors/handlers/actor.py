@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, assert_never
 
 import attrs
@@ -254,7 +256,7 @@ class _Pool:
     async def _serve(self, name: str, lane: Lane) -> None:
         ask = lane.present or lane.next()
         while ask is not None:
-            outcome, error = await _contain(self._handler, ask, self._timeout, lane)
+            outcome, error = await _contain(partial(_call, self._handler, ask), self._timeout, lane)
             if lane.present is ask:
                 ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
             ask = lane.next()
@@ -273,13 +275,19 @@ async def _call(handler: Handler, ask: m.Ask) -> None:
             assert_never(ask)
 
 
-async def _contain(handler: Handler, ask: m.Ask, timeout: float, lane: Lane) -> tuple[Outcome, str]:
-    """Call the handler, which may fail in any way; return how the call ended, and the error."""
+async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
+    """Have ``handler`` validate ``plugin`` as its actor does, without one; return how the call ended, and the error."""
+    outcome, error = await _contain(partial(handler.validate, plugin), timeout, Lane(None))
+    return outcome, error[:MAX_ERROR]
+
+
+async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: Lane) -> tuple[Outcome, str]:
+    """Call a handler, which may fail in any way; return how the call ended, and the error."""
     try:
         # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
         with trio.move_on_after(timeout) as scope:
             lane.scope = scope
-            await _call(handler, ask)
+            await call()
     except PluginError as error:
         return Outcome.REFUSED, _words(error)
     except GRPCError as error:

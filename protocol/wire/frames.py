@@ -64,11 +64,21 @@ def unpadded(payload: bytes, kind: str) -> bytes:
 
 def not_http2(start: bytes) -> WireError:
     """Return the error for a first frame that is not SETTINGS (fault 66)."""
-    if start.startswith(b"HTTP/"):
+    return other_protocol(start) or WireError(
+        WireProblem.NOT_HTTP2, f'the peer does not speak HTTP/2: it began with "{shown(start)}"'
+    )
+
+
+def other_protocol(start: bytes) -> WireError | None:
+    """Return the error for a peer that begins as one of another well-known protocol does, if it does (fault 66).
+
+    The whole of a TLS alert is shorter than the head of a frame, and some servers of HTTP/1 answer with a bare page.
+    """
+    if start.startswith((b"HTTP/", b"<!", b"<html", b"<HTML")):
         return WireError(WireProblem.NOT_HTTP2, "the peer answers in HTTP/1, not in HTTP/2 as gRPC does")
     if start[:2] in (b"\x15\x03", b"\x16\x03"):
         return WireError(WireProblem.NOT_HTTP2, "the peer speaks TLS, not plain HTTP/2")
-    return WireError(WireProblem.NOT_HTTP2, f'the peer does not speak HTTP/2: it began with "{shown(start)}"')
+    return None
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:

@@ -40,6 +40,7 @@ from .frames import (
     WORD,
     frame,
     not_http2,
+    other_protocol,
     unpadded,
 )
 from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
@@ -146,14 +147,16 @@ class ClientConnection:
 
     def receive_end(self) -> None:
         """The peer closed the connection, or its half of it (faults 33, 34, 37)."""
+        start = b"" if self.settled else bytes(self._buffer or b"")
+        closed = WireError(WireProblem.CLOSED, f"the peer closed the connection{self._said(start)}")
+        self.fail(other_protocol(start) or closed)
+
+    def _said(self, start: bytes) -> str:
         if self.sender.refused is not None:
-            said = f": {self.sender.refused}"
-        elif not self.settled:
-            rest = bytes(self._buffer or b"")
-            said = f' after "{shown(rest)}"' if rest else " without a byte"
-        else:
-            said = ""
-        self.fail(WireError(WireProblem.CLOSED, f"the peer closed the connection{said}"))
+            return f": {self.sender.refused}"
+        if self.settled:
+            return ""
+        return f' after "{shown(start)}"' if start else " without a byte"
 
     def _count(self, size: int, limit: int) -> None:
         self._received += size

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.actors.console.probe import ProbeStep, Verdict, probe
+from plugind.actors.console.probing import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict, probe
+from plugind.actors.handlers.actor import Handler
+from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.registry import built_in_handlers
+from plugind.protocol.errors import PluginError
+from plugind.protocol.plugins import Plugin
 from plugind.testing import Call, FakePlugin
 
 DEADLINE = 20.0
@@ -32,7 +40,20 @@ async def fake(path: Path, plugin: FakePlugin, *, accepts: bool = True) -> Async
             nursery.cancel_scope.cancel()
 
 
-def verdicts(steps: list[ProbeStep]) -> list[tuple[str, Verdict]]:
+async def probed(
+    path: Path | str,
+    *,
+    timeout: float = 5.0,
+    notify: bool = False,
+    strict: bool = False,
+    deprecated: bool = False,
+    handlers: dict[str, Handler] | None = None,
+) -> ProbeResult:
+    options = ProbeOptions(timeout, notify=notify, strict=strict, deprecated=deprecated)
+    return await probe(str(path), built_in_handlers() | (handlers or {}), options)
+
+
+def verdicts(steps: Iterable[ProbeStep]) -> list[tuple[str, Verdict]]:
     return [(step.step, step.verdict) for step in steps]
 
 
@@ -40,11 +61,17 @@ OK, WARNING, WRONG = Verdict.OK, Verdict.WARNING, Verdict.WRONG
 SAID = [("path", OK), ("connect", OK), ("GetInfo", OK), ("info", OK)]
 
 
+PASSED = [*SAID, ("validation", OK), ("endpoint", OK)]
+NOTIFY = "NotifyRegistrationStatus"
+
+
 async def test_a_good_plugin_passes_every_step_and_is_not_notified(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     async with fake(path, GOOD) as calls:
-        steps = await probe(str(path), timeout=5)
-    assert verdicts(steps) == [*SAID, ("type rules", OK), ("endpoint", OK)]
+        result = await probed(path)
+    steps = result.steps
+    assert verdicts(steps) == [*PASSED, (NOTIFY, OK)]
+    assert (result.fate, result.well) == (Fate.REGISTERED, True)
     assert [call.method for call in calls] == ["GetInfo"]
     assert steps[1].detail == f"accepted, process {os.getpid()} of user {os.geteuid()} listens"
     assert all(step.seconds is not None for step in steps[1:3])
@@ -53,35 +80,161 @@ async def test_a_good_plugin_passes_every_step_and_is_not_notified(tmp_path: Pat
 async def test_with_notify_the_plugin_is_notified(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     async with fake(path, GOOD) as calls:
-        steps = await probe(str(path), timeout=5, notify=True)
-    assert verdicts(steps)[-1] == ("NotifyRegistrationStatus", OK)
+        result = await probed(path, notify=True)
+    assert verdicts(result.steps) == [*PASSED, (NOTIFY, OK)]
     assert [call.registered for call in calls] == [None, True]
 
 
+NOT_UNDERSTOOD = GRPCError(Status.UNIMPLEMENTED, "Method not found!")
+
+
+async def test_with_notify_a_plugin_that_cannot_be_notified_is_found(tmp_path: Path) -> None:
+    """Fault 71: many generated servers have every method, and answer UNIMPLEMENTED to those that are missing."""
+    path = tmp_path / "a.sock"
+    async with fake(path, attrs.evolve(GOOD, reject_notify=True, error=NOT_UNDERSTOOD)):
+        result = await probed(path, notify=True)
+    assert verdicts(result.steps)[-1] == (NOTIFY, WRONG)
+    assert (result.fate, result.well) == (Fate.DEREGISTERED, False)
+
+
 @pytest.mark.parametrize(
-    ("plugin", "expected", "words"),
+    ("plugin", "expected", "words", "fate"),
     [
-        (attrs.evolve(GOOD, versions=("2.0.0",)), ("type rules", WRONG), "2.0.0"),
-        (attrs.evolve(GOOD, versions=()), ("type rules", WRONG), "empty list"),
-        (attrs.evolve(GOOD, type="DevicePlugin"), ("type rules", WRONG), "vendor.domain/name"),
-        (attrs.evolve(GOOD, type="DRAPlugin", versions=("v9.X",)), ("type rules", WRONG), "v1.DRAPlugin"),
-        (attrs.evolve(GOOD, type="DRAPlugin", versions=("v1.DRAPlugin",)), ("type rules", OK), "v1.DRAPlugin"),
-        (attrs.evolve(GOOD, type="Odd"), ("type rules", WARNING), "CSIPlugin, DevicePlugin, DRAPlugin"),
-        (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty"),
-        (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path"),
-        (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file"),
-        (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE"),
+        (attrs.evolve(GOOD, versions=("2.0.0",)), ("validation", WRONG), "2.0.0", Fate.FAILED),
+        (attrs.evolve(GOOD, versions=("v1",)), ("validation", WRONG), 'illegal version string "v1"', Fate.FAILED),
+        (attrs.evolve(GOOD, versions=("1",)), ("validation", WRONG), 'illegal version string "1"', Fate.FAILED),
+        (attrs.evolve(GOOD, versions=("0.3.0",)), ("validation", WRONG), "must be v1.x", Fate.FAILED),
+        (attrs.evolve(GOOD, versions=()), ("validation", WRONG), "empty list", Fate.FAILED),
+        (
+            attrs.evolve(GOOD, type="DevicePlugin", versions=("v1beta1",)),
+            ("validation", WRONG),
+            "vendor.domain/name",
+            Fate.FAILED,
+        ),
+        (
+            attrs.evolve(GOOD, type="DevicePlugin", name="example.com/gpu"),
+            ("validation", WRONG),
+            "manager version, v1beta1, is not among plugin supported versions [1.0.0]",
+            Fate.FAILED,
+        ),
+        (
+            attrs.evolve(GOOD, type="DRAPlugin", versions=("v9.X",)),
+            ("validation", WRONG),
+            "v1.DRAPlugin",
+            Fate.FAILED,
+        ),
+        (
+            attrs.evolve(GOOD, type="DRAPlugin", versions=("v1.DRAPlugin",)),
+            ("validation", OK),
+            "DRAPlugin",
+            Fate.REGISTERED,
+        ),
+        (attrs.evolve(GOOD, type="Odd"), ("type", WRONG), "CSIPlugin, DRAPlugin, DevicePlugin", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="csi-driver"), ("type", WRONG), "did you mean CSIPlugin?", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="deviceplugin"), ("type", WRONG), "did you mean DevicePlugin?", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty", Fate.FAILED),
+        (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path", Fate.FAILED),
+        (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file", Fate.UNUSABLE),
+        (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE", Fate.FAILED),
+        (
+            attrs.evolve(GOOD, get_info_fails=9, error=NOT_UNDERSTOOD),
+            ("GetInfo", WRONG),
+            "does not serve pluginregistration.Registration",
+            Fate.PARKED,
+        ),
+        (
+            attrs.evolve(GOOD, delay=1.2),
+            ("GetInfo", WRONG),
+            "answered after 1.2 s; a daemon waits no longer than 1 s",
+            Fate.FAILED,
+        ),
     ],
 )
-async def test_each_rule_that_is_broken_is_named(
-    plugin: FakePlugin, expected: tuple[str, Verdict], words: str, tmp_path: Path
+async def test_each_rule_that_is_broken_is_named_with_what_becomes_of_the_plugin(
+    plugin: FakePlugin, expected: tuple[str, Verdict], words: str, fate: Fate, tmp_path: Path
 ) -> None:
-    """TestValidatePlugin: version rules; faults 42 to 44, 73 to 75."""
+    """TestValidatePlugin: version rules; faults 42 to 44, 71, 73 to 75; behaviours 28, 29 and 44."""
     path = tmp_path / "a.sock"
     async with fake(path, plugin):
-        steps = await probe(str(path), timeout=5)
-    found = [step for step in steps if (step.step, step.verdict) == expected]
-    assert [words in step.detail for step in found] == [True], steps
+        result = await probed(path)
+    found = [step for step in result.steps if (step.step, step.verdict) == expected]
+    assert [words in step.detail for step in found] == [True], result.steps
+    assert (result.fate, result.well) == (fate, expected[1] is OK)
+
+
+class OddHandler:
+    """A handler of one's own, which takes nobody."""
+
+    async def validate(self, plugin: Plugin) -> None:
+        raise PluginError(f"{plugin.name} is not odd enough")
+
+    async def register(self, plugin: Plugin) -> None:
+        raise AssertionError("a probe registers nothing")
+
+    deregister = register
+
+
+async def test_the_handler_of_an_installed_package_is_asked(tmp_path: Path) -> None:
+    """Behaviour 41: the verdict is that of the handler that the daemon has."""
+    path = tmp_path / "a.sock"
+    async with fake(path, attrs.evolve(GOOD, type="Odd")):
+        result = await probed(path, handlers={"Odd": OddHandler()})
+    (step,) = [step for step in result.steps if step.step == "validation"]
+    assert (step.verdict, step.detail, result.fate) == (WRONG, "csi.example.com is not odd enough", Fate.FAILED)
+
+
+async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    plugin = attrs.evolve(GOOD, versions=("0.3.0",), endpoint="/nowhere/x.sock")
+    async with fake(path, plugin):
+        result = await probed(path)
+    assert verdicts(result.steps) == [*SAID, ("validation", WRONG), ("endpoint", WRONG), (NOTIFY, OK)]
+    assert result.fate is Fate.FAILED
+
+
+@pytest.mark.parametrize(
+    ("deprecated", "strict", "fate"),
+    [(True, False, Fate.REGISTERED), (True, True, Fate.FAILED), (False, False, Fate.FAILED)],
+)
+async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubelet(
+    deprecated: bool, strict: bool, fate: Fate, tmp_path: Path
+) -> None:
+    """Behaviour 16."""
+    path = tmp_path / "a.sock"
+    async with fake(path, attrs.evolve(GOOD, versions=("0.3.0",))):
+        result = await probed(path, deprecated=deprecated, strict=strict)
+    assert result.fate is fate
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected", "fate"),
+    [
+        (GOOD, ("NodeGetInfo", WRONG), Fate.FAILED),
+        (
+            FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",)),
+            ("GetDevicePluginOptions", WRONG),
+            Fate.FAILED,
+        ),
+        (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), Fate.FAILED),
+        (
+            FakePlugin("DRAPlugin", "d.example.com", ("v1.DRAPlugin",), "/nowhere/x.sock"),
+            ("endpoint", WRONG),
+            Fate.UNUSABLE,
+        ),
+        (FakePlugin("DRAPlugin", "d.example.com", ("v1.DRAPlugin",)), ("endpoint", OK), Fate.REGISTERED),
+        (FakePlugin("Odd", "odd"), ("type", WRONG), Fate.NO_HANDLER),
+    ],
+    ids=["csi", "device", "csi-dead-endpoint", "dra-dead-endpoint", "dra", "own-handler"],
+)
+async def test_strict_judges_as_the_kubelet(
+    plugin: FakePlugin, expected: tuple[str, Verdict], fate: Fate, tmp_path: Path
+) -> None:
+    """The kubelet calls CSI drivers and device plugins when it registers them; these fakes serve nothing else."""
+    path = tmp_path / "a.sock"
+    async with fake(path, plugin):
+        result = await probed(path, strict=True, handlers={"Odd": CSIHandler()})
+    assert expected in verdicts(result.steps)
+    assert result.fate is fate
 
 
 @pytest.mark.parametrize(("hang", "step"), [("accept", "GetInfo"), ("get-info", "GetInfo")])
@@ -90,8 +243,10 @@ async def test_a_plugin_that_hangs_is_abandoned_at_its_deadline(hang: str, step:
     path = tmp_path / "a.sock"
     plugin = attrs.evolve(GOOD, hang="get-info" if hang == "get-info" else None)
     async with fake(path, plugin, accepts=hang != "accept"):
-        steps = await probe(str(path), timeout=0.2)
-    assert verdicts(steps)[-1] == (step, WRONG)
+        result = await probed(path, timeout=0.2)
+    assert verdicts(result.steps)[-1] == (step, WRONG)
+    assert result.steps[-1].detail == "no answer in 0.2 s; a daemon waits no longer than 1 s"
+    assert result.fate is Fate.FAILED
 
 
 async def test_anything_but_a_socket_is_reported_at_the_path_step(tmp_path: Path) -> None:
@@ -102,12 +257,13 @@ async def test_anything_but_a_socket_is_reported_at_the_path_step(tmp_path: Path
         stale.bind(str(tmp_path / "stale"))
     cases = {"none": "No such file", "file": "no socket", "link": "symbolic link", ".": "a directory"}
     for name, words in cases.items():
-        (step,) = await probe(f"{tmp_path}/{name}", timeout=5)
+        (step,) = (await probed(f"{tmp_path}/{name}")).steps
         assert (step.step, step.verdict) == ("path", WRONG)
         assert words in step.detail
-    steps = await probe(str(tmp_path / "stale"), timeout=0.1)
-    assert verdicts(steps)[-1] == ("connect", WRONG)
-    assert "stale" in steps[-1].detail
+    result = await probed(tmp_path / "stale", timeout=0.1)
+    assert verdicts(result.steps)[-1] == ("connect", WRONG)
+    assert "stale" in result.steps[-1].detail
+    assert result.fate is Fate.STALE
 
 
 async def test_a_dot_file_and_a_world_writable_socket_are_reported(tmp_path: Path) -> None:
@@ -115,8 +271,9 @@ async def test_a_dot_file_and_a_world_writable_socket_are_reported(tmp_path: Pat
     path = tmp_path / ".a.sock"
     async with fake(path, GOOD):
         path.chmod(0o777)
-        steps = await probe(str(path), timeout=5)
-    assert verdicts(steps)[:2] == [("path", WRONG), ("permissions", WARNING)]
+        result = await probed(path)
+    assert verdicts(result.steps)[:2] == [("path", WRONG), ("permissions", WARNING)]
+    assert result.fate is Fate.IGNORED
 
 
 async def test_a_path_too_long_for_others_is_a_warning(tmp_path: Path) -> None:
@@ -126,6 +283,79 @@ async def test_a_path_too_long_for_others_is_a_warning(tmp_path: Path) -> None:
         deep = tmp_path / ("d" * 120)
         deep.mkdir()
         short.rename(deep / "a.sock")
-        steps = await probe(str(deep / "a.sock"), timeout=5)
-    assert ("path length", WARNING) in verdicts(steps)
-    assert ("GetInfo", OK) in verdicts(steps)
+        result = await probed(deep / "a.sock")
+        strict = await probed(deep / "a.sock", strict=True)
+    assert ("path length", WARNING) in verdicts(result.steps)
+    assert ("GetInfo", OK) in verdicts(result.steps)
+    assert ("path length", WRONG) in verdicts(strict.steps)
+    assert (result.fate, strict.fate) == (Fate.REGISTERED, Fate.FAILED)
+
+
+# --- servers that are no plugins --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def server(path: Path, serve: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[None]:
+    """Serve each connection to ``path`` with ``serve``, which may find the connection closed."""
+
+    async def guarded(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            async with stream:
+                await serve(stream)
+
+    with trio.fail_after(DEADLINE), trio.socket.socket(socket.AF_UNIX) as listener:
+        await listener.bind(str(path))
+        listener.listen()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.serve_listeners, guarded, [trio.SocketListener(listener)]))
+            yield
+            nursery.cancel_scope.cancel()
+
+
+def says(answer: bytes) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Read what the client begins with, answer, and close."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        if answer:
+            await stream.send_all(answer)
+
+    return serve
+
+
+ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (ALERT, "the peer speaks TLS, not plain HTTP/2; "),
+        (b"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0\x03\x03", "the peer speaks TLS, not plain HTTP/2; "),
+        (b"", "the peer closed the connection without a byte, as servers do that expect TLS; "),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does; "),
+        (b"<!DOCTYPE HTML>\n<html>", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does; "),
+    ],
+    ids=["alert", "hello", "close", "http", "html"],
+)
+async def test_a_server_of_another_protocol_is_named(answer: bytes, words: str, tmp_path: Path) -> None:
+    """Fault 66: and what gRPC is here is said."""
+    path = tmp_path / "a.sock"
+    async with server(path, says(answer)):
+        result = await probed(path)
+    last = result.steps[-1]
+    assert (last.step, last.verdict, result.fate) == ("GetInfo", WRONG, Fate.FAILED)
+    assert last.detail == f"UNAVAILABLE: {words}gRPC on a unix socket is plain HTTP/2, without TLS"
+
+
+async def test_a_server_of_tls_is_named(tmp_path: Path) -> None:
+    """Fault 66: a real one, which answers what is no TLS with an alert."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    path = tmp_path / "a.sock"
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await trio.SSLStream(stream, context, server_side=True).do_handshake()
+
+    async with server(path, serve):
+        result = await probed(path)
+    assert "TLS" in result.steps[-1].detail
+    assert verdicts(result.steps)[-1] == ("GetInfo", WRONG)

@@ -394,8 +394,29 @@ def test_a_peer_that_does_not_begin_with_settings_does_not_use_http2(start: byte
 @pytest.mark.parametrize(
     ("said", "words"),
     [
+        (b"\x15\x03\x01\0\2\2\x46", "the peer speaks TLS, not plain HTTP/2"),
+        (b"\x15\x03", "the peer speaks TLS, not plain HTTP/2"),
+        (b"HTTP/1.", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does"),
+        (b"<html>", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does"),
+    ],
+)
+def test_a_peer_of_another_protocol_is_named_even_if_it_says_less_than_the_head_of_a_frame(
+    said: bytes, words: str
+) -> None:
+    """Fault 66: a TLS alert has seven bytes."""
+    connection, call = begun(greeting=said)
+    connection.receive_end()
+    assert connection.failure is not None
+    assert (connection.failure.problem, connection.failure.message) == (WireProblem.NOT_HTTP2, words)
+    assert call.outcome is not None
+    assert call.outcome.status is Status.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
         (b"", "the peer closed the connection without a byte"),
-        (b"HTTP/1.", 'the peer closed the connection after "HTTP/1."'),
+        (b"SSH-2.", 'the peer closed the connection after "SSH-2."'),
         (HELLO, "the peer closed the connection"),
         (HELLO + headers(1)[:12], "the peer closed the connection"),
         (

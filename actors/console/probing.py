@@ -1,0 +1,425 @@
+"""What ``plugind probe`` checks, in the order in which a daemon meets it.
+
+The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.check_info`, and everything that
+depends on the type by the handler that a daemon would ask. What a probe does without a daemon's leave, it does without
+effect: it asks, and it opens calls that it does not complete.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+
+import attrs
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.config import Timeouts
+from ...protocol.errors import ValidationError
+from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, Plugin, PluginInfo, check_info
+from ...protocol.proto.pluginregistration_grpc import RegistrationStub
+from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from ...protocol.status import Outcome
+from ...protocol.text import cut
+from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
+from ..handlers.actor import Handler, validate
+from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.dial import dial
+from ..io.unix_socket import MAX_PATH
+from .kubelet_calls import CALLS
+
+#: Characters of a detail (fault 94).
+MAX_DETAIL = 2048
+#: Seconds in which a server says that it does not know a method. It says so upon the headers of the call, before any
+#: code of the plugin runs; one that takes them for longer than this knows the method.
+UNKNOWN_METHOD = 0.25
+_DAEMON = Timeouts()
+
+
+class Verdict(enum.StrEnum):
+    """The result of a step."""
+
+    OK = "ok"
+    #: A daemon would go on, but the author should know.
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+class Fate(enum.StrEnum):
+    """What becomes of a plugin."""
+
+    REGISTERED = "registered"
+    #: Registered, but nothing can be called on its endpoint.
+    UNUSABLE = "unusable"
+    #: Not a socket that is looked at.
+    IGNORED = "ignored"
+    #: Nobody listens.
+    STALE = "stale"
+    #: Not registered, and tried again.
+    FAILED = "failed"
+    #: Not registered, and not tried again by itself.
+    PARKED = "parked"
+    NO_HANDLER = "no-handler"
+    #: Registered, and then deregistered because it cannot be notified.
+    DEREGISTERED = "deregistered"
+
+
+@attrs.frozen
+class ProbeStep:
+    """One thing that was checked."""
+
+    step: str
+    verdict: Verdict
+    detail: str
+    #: Seconds that it took; None where nothing was waited for.
+    seconds: float | None = None
+
+
+@attrs.frozen
+class ProbeOptions:
+    """What a probe is asked to do."""
+
+    #: Seconds for all of it.
+    timeout: float = 10.0
+    #: Whether to notify the plugin of its registration, if it would be registered.
+    notify: bool = False
+    #: Whether to judge as the kubelet does, where a daemon judges otherwise.
+    strict: bool = False
+    #: Whether the socket's root is marked deprecated (behaviour 16).
+    deprecated: bool = False
+
+
+@attrs.frozen
+class ProbeResult:
+    """What was found."""
+
+    steps: tuple[ProbeStep, ...]
+    fate: Fate
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(step.verdict is not Verdict.WRONG for step in self.steps)
+
+
+class _StopError(Exception):
+    """The steps after this one make no sense."""
+
+
+@attrs.define
+class _Found:
+    """The steps so far, and what becomes of the plugin."""
+
+    _on_step: Callable[[ProbeStep], None]
+    steps: list[ProbeStep] = attrs.field(factory=list)
+    fate: Fate = Fate.REGISTERED
+
+    def note(self, step: str, verdict: Verdict, detail: str, seconds: float | None = None) -> None:
+        done = ProbeStep(step, verdict, cut(detail, MAX_DETAIL), seconds)
+        self.steps.append(done)
+        self._on_step(done)
+
+    def wrong(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> None:
+        """Note what is wrong. The first thing that keeps the plugin from being registered decides about its fate."""
+        self.note(step, Verdict.WRONG, detail, seconds)
+        if self.fate in (Fate.REGISTERED, Fate.UNUSABLE):
+            self.fate = fate
+
+    def stop(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> _StopError:
+        """Note what is wrong; the result is to be raised."""
+        self.wrong(step, detail, fate, seconds)
+        return _StopError(detail)
+
+
+@attrs.frozen
+class _Clock:
+    """The time since ``began``, and what is left of the whole."""
+
+    deadline: float
+    began: float = attrs.field(factory=trio.current_time)
+
+    @property
+    def took(self) -> float:
+        return trio.current_time() - self.began
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.deadline - trio.current_time())
+
+
+async def probe(
+    path: str,
+    handlers: Mapping[str, Handler],
+    options: ProbeOptions = ProbeOptions(),
+    on_step: Callable[[ProbeStep], None] = lambda _: None,
+) -> ProbeResult:
+    """Probe the registration socket at ``path``; ``on_step`` is given each step as it is done.
+
+    ``handlers`` are those of the daemon, by type.
+    """
+    found = _Found(on_step)
+    with suppress(_StopError):
+        whole = _check_path(found, path, options)
+        deadline = trio.current_time() + options.timeout
+        channel = await _connect(found, whole, deadline)
+        try:
+            info = await _ask(found, channel, whole, deadline)
+            await _check_type(found, info, whole, handlers, options)
+            await _check_endpoint(found, info, channel, whole, options, deadline)
+            if options.notify and found.fate is Fate.REGISTERED:
+                await _notify(found, channel, deadline)
+            else:
+                await _look_for_notify(found, channel, deadline)
+        finally:
+            channel.close()
+    return ProbeResult(tuple(found.steps), found.fate)
+
+
+# --- the path ---------------------------------------------------------------------------------------------------------
+
+
+def _check_path(found: _Found, path: str, options: ProbeOptions) -> str:
+    """Check what is at ``path``, and return the absolute path."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise found.stop("path", f"{path}: {reason}", Fate.IGNORED) from error
+    if stat.S_ISLNK(mode):
+        detail = f"{path} is a symbolic link, which daemons refuse: make the socket itself there"
+        raise found.stop("path", detail, Fate.PARKED)
+    if not stat.S_ISSOCK(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "no socket"
+        raise found.stop("path", f"{path} is {kind}", Fate.IGNORED)
+    if os.path.basename(path).startswith("."):
+        found.wrong("path", f"{path} begins with a dot, so that daemons ignore it", Fate.IGNORED)
+    else:
+        found.note("path", Verdict.OK, f"{path} is a socket, mode {stat.S_IMODE(mode):04o}")
+    if mode & 0o002:
+        found.note("permissions", Verdict.WARNING, "every user may connect; make the socket with umask 0077")
+    whole = os.path.abspath(path)
+    _check_length(found, whole, options)
+    return whole
+
+
+def _check_length(found: _Found, path: str, options: ProbeOptions) -> None:
+    length = len(os.fsencode(path))
+    if length <= MAX_PATH:
+        return
+    if options.strict:
+        found.wrong("path length", f"the path has {length} bytes, and the kubelet reaches {MAX_PATH}", Fate.FAILED)
+    else:
+        detail = f"the path has {length} bytes; plugind reaches it all the same, others only up to {MAX_PATH}"
+        found.note("path length", Verdict.WARNING, detail)
+
+
+# --- the conversation -------------------------------------------------------------------------------------------------
+
+_HINTS = {
+    DialFailure.GONE: "is the plugin running, and is this the path that it listens on?",
+    DialFailure.REFUSED: "a stale socket of a process that is gone, or bind without listen; a daemon shows it as stale",
+    DialFailure.DENIED: "the daemon needs write permission on the socket and search permission on its directories",
+    DialFailure.NOT_A_STREAM: "the plugin must listen on a stream socket",
+    DialFailure.TIMED_OUT: "the plugin does not accept connections: is its event loop blocked?",
+}
+_DIAL_FATES = {
+    DialFailure.REFUSED: Fate.STALE,
+    DialFailure.NOT_A_STREAM: Fate.PARKED,
+    DialFailure.BAD_PATH: Fate.PARKED,
+}
+_PLAIN = "gRPC on a unix socket is plain HTTP/2, without TLS"
+
+
+async def _connect(found: _Found, path: str, deadline: float) -> Channel:
+    clock = _Clock(deadline)
+    try:
+        channel = await dial(path, timeout=clock.left)
+    except DialError as error:
+        hint = _HINTS.get(error.kind)
+        detail = f"{error.message}: {hint}" if hint else error.message
+        raise found.stop("connect", detail, _DIAL_FATES.get(error.kind, Fate.FAILED), clock.took) from error
+    peer = channel.peer
+    who = "" if peer is None else f", process {peer.pid} of user {peer.uid} listens"
+    found.note("connect", Verdict.OK, f"accepted{who}", clock.took)
+    return channel
+
+
+async def _ask(found: _Found, channel: Channel, path: str, deadline: float) -> PluginInfo:
+    clock = _Clock(deadline)
+    try:
+        reply = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=clock.left)
+    except GRPCError as error:
+        fate = Fate.PARKED if error.status is Status.UNIMPLEMENTED else Fate.FAILED
+        raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
+    if clock.took > _DAEMON.get_info:
+        detail = f"answered after {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
+        found.wrong("GetInfo", detail, Fate.FAILED, clock.took)
+    else:
+        found.note("GetInfo", Verdict.OK, "answered", clock.took)
+    limits = InfoLimits()
+    # One more than is allowed is enough to refuse it, as in a conversation (fault 51).
+    versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
+    try:
+        info = check_info(reply.type, reply.name, reply.endpoint, versions, socket=path, limits=limits)
+    except ValidationError as error:
+        raise found.stop("info", str(error), Fate.FAILED) from error
+    found.note("info", Verdict.OK, f"type {info.type}, name {info.name}, versions {', '.join(info.versions) or 'none'}")
+    return info
+
+
+def _get_info_failed(error: GRPCError, channel: Channel, clock: _Clock) -> str:
+    if error.status is Status.DEADLINE_EXCEEDED and not clock.left:
+        return f"no answer in {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
+    text = f"{error.status.name}: {error.message or 'no message'}"
+    if error.status is Status.UNIMPLEMENTED:
+        return f"{text}; the server does not serve pluginregistration.Registration"
+    cause = error.__cause__
+    if isinstance(cause, WireError) and cause.problem is WireProblem.NOT_HTTP2:
+        return f"{text}; {_PLAIN}"
+    if isinstance(cause, WireError) and cause.problem is WireProblem.CLOSED and not channel.connection.settled:
+        return f"{text}, as servers do that expect TLS; {_PLAIN}"
+    return text
+
+
+# --- what the plugin says ---------------------------------------------------------------------------------------------
+
+
+async def _check_type(
+    found: _Found, info: PluginInfo, path: str, handlers: Mapping[str, Handler], options: ProbeOptions
+) -> None:
+    handler = handlers.get(info.type)
+    if handler is None:
+        found.wrong("type", _no_handler(info.type, path, handlers), Fate.NO_HANDLER)
+        return
+    if options.strict and info.type not in BUILT_IN_TYPES:
+        detail = f"the kubelet has no handler for {info.type}, only for {', '.join(BUILT_IN_TYPES)}"
+        found.wrong("type", detail, Fate.NO_HANDLER)
+    plugin = Plugin(
+        info.type, info.name, info.endpoint, info.versions, path, 1, options.deprecated and not options.strict
+    )
+    outcome, error = await validate(handler, plugin, _DAEMON.handler)
+    if outcome is Outcome.OK:
+        found.note("validation", Verdict.OK, f"the handler for {info.type} accepts its name and versions")
+    else:
+        found.wrong("validation", error, Fate.FAILED)
+
+
+def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) -> str:
+    meant = _meant(plugin_type, handlers)
+    advice = f"did you mean {meant}?" if meant else f"there are {', '.join(sorted(handlers))}"
+    return f"no handler registered for plugin type: {plugin_type} at socket {path}: {advice}"
+
+
+def _meant(plugin_type: str, types: Iterable[str]) -> str | None:
+    """Return the one of ``types`` that is written most like ``plugin_type``, if one is."""
+    for form, cutoff in ((str.lower, 0.6), (_stem, 0.7)):
+        forms = {form(name): name for name in types}
+        close = difflib.get_close_matches(form(plugin_type), forms, n=1, cutoff=cutoff)
+        if close:
+            return forms[close[0]]
+    return None
+
+
+def _stem(plugin_type: str) -> str:
+    """Return what makes the type: "csi" of "CSI-Driver" and "CSIPlugin"."""
+    return re.sub("plugin|driver|[^a-z]", "", plugin_type.lower())
+
+
+async def _check_endpoint(
+    found: _Found, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
+) -> None:
+    """Connect to the endpoint, as its consumer will; under ``strict`` make the kubelet's first call there."""
+    if info.endpoint == path:
+        found.note("endpoint", Verdict.OK, "the registration socket itself")
+        await _check_consumer(found, info, channel, options, deadline)
+        return
+    _check_length(found, info.endpoint, options)
+    clock = _Clock(deadline)
+    try:
+        own = await dial(info.endpoint, timeout=clock.left)
+    except DialError as error:
+        # The kubelet calls drivers for devices and volumes when it registers them.
+        called = options.strict and info.type in CALLS
+        found.wrong("endpoint", error.message, Fate.FAILED if called else Fate.UNUSABLE, clock.took)
+        return
+    try:
+        found.note("endpoint", Verdict.OK, f"{info.endpoint} accepts connections", clock.took)
+        await _check_consumer(found, info, own, options, deadline)
+    finally:
+        own.close()
+
+
+async def _check_consumer(
+    found: _Found, info: PluginInfo, channel: Channel, options: ProbeOptions, deadline: float
+) -> None:
+    if not options.strict or info.type not in CALLS:
+        return
+    clock = _Clock(deadline)
+    method, call = CALLS[info.type]
+    try:
+        answer = await call(channel, clock.left)
+    except GRPCError as error:
+        found.wrong(method, f"{error.status.name}: {error.message or 'no message'}", Fate.FAILED, clock.took)
+    except ValidationError as error:
+        found.wrong(method, str(error), Fate.FAILED, clock.took)
+    else:
+        found.note(method, Verdict.OK, answer, clock.took)
+
+
+# --- the notification -------------------------------------------------------------------------------------------------
+
+_NOTIFY = "NotifyRegistrationStatus"
+_NOT_SERVED = "the plugin cannot be told that it is registered; serve this method too"
+
+
+async def _look_for_notify(found: _Found, channel: Channel, deadline: float) -> None:
+    """Find out whether the server knows the method, without calling it: the call is reset before it has a message.
+
+    A plugin that is registered with a daemon notices nothing, and one that is not is told no lie.
+    """
+    clock = _Clock(deadline)
+    patience = min(UNKNOWN_METHOD, clock.left)
+    try:
+        async with channel.stub(RegistrationStub).NotifyRegistrationStatus.open(timeout=patience) as stream:
+            await stream.send_request()
+            await stream.recv_initial_metadata()
+            await stream.cancel()
+    except GRPCError as error:
+        if error.status is Status.UNIMPLEMENTED:
+            _not_served(found, error, clock)
+            return
+        if isinstance(error.__cause__, WireError):
+            detail = f"{error.status.name}: {error.message}"
+            found.note(_NOTIFY, Verdict.WARNING, f"the call could not be opened: {detail}", clock.took)
+            return
+    found.note(_NOTIFY, Verdict.OK, "the server has this method; it was not called (--notify calls it)")
+
+
+def _not_served(found: _Found, error: GRPCError, clock: _Clock) -> None:
+    said = f"UNIMPLEMENTED ({error.message or 'no message'})"
+    found.wrong(_NOTIFY, f"{said}: {_NOT_SERVED}", Fate.DEREGISTERED, clock.took)
+
+
+async def _notify(found: _Found, channel: Channel, deadline: float) -> None:
+    clock = _Clock(deadline)
+    stub = channel.stub(RegistrationStub)
+    try:
+        timeout = min(clock.left, _DAEMON.notify)
+        await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=timeout)
+    except GRPCError as error:
+        if error.status is Status.UNIMPLEMENTED:
+            _not_served(found, error, clock)
+        else:
+            detail = f"{error.status.name}: {error.message or 'no message'}"
+            found.wrong(_NOTIFY, detail, Fate.DEREGISTERED, clock.took)
+        return
+    found.note(_NOTIFY, Verdict.OK, "taken", clock.took)

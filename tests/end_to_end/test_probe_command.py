@@ -1,0 +1,197 @@
+"""``plugind probe`` as a process: its verdict and a daemon's are the same, and the plugin notices nothing of it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.testing import FakePlugin
+from plugind.tests.end_to_end.foreign import ALL, PLUGINS, Foreign
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, plugin_process
+
+
+async def probed(path: Path, *options: str) -> Done:
+    with trio.fail_after(DEADLINE):
+        ended = await trio.run_process(
+            [*PLUGIND, "probe", str(path), *options], check=False, capture_stdout=True, capture_stderr=True
+        )
+    return Done(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+async def found(path: Path, *options: str) -> tuple[int, dict[str, object]]:
+    """Return the exit code of a probe, and what it found."""
+    done = await probed(path, "--json", *options)
+    assert done.err == ""
+    result: dict[str, object] = json.loads(done.out)
+    return done.code, result
+
+
+def steps(result: dict[str, object]) -> dict[str, tuple[str, str]]:
+    """Return the verdict and the detail of each step."""
+    listed = result["steps"]
+    assert isinstance(listed, list)
+    return {step["step"]: (step["verdict"], step["detail"]) for step in listed}
+
+
+# --- plugins on other implementations of gRPC -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
+async def test_a_registered_plugin_is_probed_and_notices_nothing_of_it(
+    foreign: Foreign, patient: Daemon, tmp_path: Path
+) -> None:
+    """The probe opens a call of NotifyRegistrationStatus and does not complete it: no server hands that on."""
+    directory = patient.root / f"probe-{foreign.label}"
+    await patient.ready()
+    directory.mkdir()
+    path = directory / "a.sock"
+    async with (
+        patient.watch() as watch,
+        plugin_process(foreign.command(path, foreign.name, tmp_path / "service.sock")) as plugin,
+    ):
+        await plugin.notified_registered()
+        await watch.state(path, "registered")
+        said, seen = len(plugin.lines), len(watch.states(path))
+
+        code, result = await found(path)
+        noticed = plugin.lines[said:]
+        assert (code, result["ok"], result["outcome"]) == (0, True, "registered")
+        assert steps(result)["NotifyRegistrationStatus"][0] == "ok"
+
+        # A notification that is meant does arrive, and it is the next.
+        assert (await found(path, "--notify"))[0] == 0
+        await plugin.notified_registered()
+        noticed += plugin.lines[said:-1]
+        assert {line["call"] for line in noticed} <= {"GetInfo"}
+        assert (await patient.plugins())[str(path)]["state"] == "registered"
+        assert len(watch.states(path)) == seen
+
+
+@pytest.mark.parametrize("foreign", [foreign for foreign in ALL if foreign.label != "grpc-js"], ids=lambda it: it.label)
+async def test_real_plugins_satisfy_the_kubelet(foreign: Foreign, tmp_path: Path) -> None:
+    """Behaviour 44: the kubelet calls a CSI driver and a device plugin when it registers them; these serve the call."""
+    path = tmp_path / "a.sock"
+    async with plugin_process(foreign.command(path, foreign.name, tmp_path / "service.sock")):
+        with trio.fail_after(DEADLINE):
+            while (done := await probed(path, "--strict")).code:
+                assert "✗ path" in done.out or "✗ connect" in done.out or "✗ endpoint" in done.out, done.out
+    assert done.out.splitlines()[-1] == (
+        "the kubelet would register this plugin; it was not notified (--notify does that)"
+    )
+
+
+@pytest.mark.parametrize(("kind", "options"), [("none", []), ("base", ["--notify"])])
+async def test_a_plugin_that_cannot_be_notified_is_judged_as_the_daemon_does(
+    kind: str, options: list[str], patient: Daemon
+) -> None:
+    """Fault 71: a daemon registers it, deregisters it and parks it. A method that is there is called by --notify."""
+    directory = patient.root / f"no-notify-{kind}"
+    await patient.ready()
+    directory.mkdir()
+    path = directory / "a.sock"
+    command = [sys.executable, str(PLUGINS / "no_notify_plugin.py"), str(path), f"{kind}.example.com", kind]
+    async with patient.watch() as watch, plugin_process(command):
+        parked = await watch.state(path, "parked")
+        assert "UNIMPLEMENTED" in str(parked["reason"])
+        code, result = await found(path, *options)
+    assert (code, result["outcome"]) == (1, "deregistered")
+    verdict, detail = steps(result)["NotifyRegistrationStatus"]
+    assert verdict == "wrong"
+    assert detail.startswith("UNIMPLEMENTED (Method not ")
+
+
+# --- the daemon's verdict ---------------------------------------------------------------------------------------------
+
+CSI = FakePlugin("CSIPlugin", "csi.example.com")
+DEVICE = FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",))
+DRA = FakePlugin("DRAPlugin", "dra.example.com", ("v1.DRAPlugin",))
+FAKES = {
+    "csi": (CSI, "registered"),
+    "csi-prerelease": (attrs.evolve(CSI, versions=("2.0.0", "1.0.0-rc.1")), "registered"),
+    "csi-trailing": (attrs.evolve(CSI, versions=("1.0.",)), "registered"),
+    "csi-v1": (attrs.evolve(CSI, versions=("v1",)), "failed"),
+    "csi-1": (attrs.evolve(CSI, versions=("1",)), "failed"),
+    "csi-0.3": (attrs.evolve(CSI, versions=("0.3.0",)), "failed"),
+    "csi-none": (attrs.evolve(CSI, versions=()), "failed"),
+    "device": (DEVICE, "registered"),
+    "device-version": (attrs.evolve(DEVICE, versions=("v1",)), "failed"),
+    "device-name": (attrs.evolve(DEVICE, name="mykubernetes.io/gpu"), "failed"),
+    "dra": (DRA, "registered"),
+    "dra-1.0.0": (attrs.evolve(DRA, versions=("1.0.0",)), "failed"),
+    "endpoint": (attrs.evolve(CSI, endpoint="/nowhere/csi.sock"), "unusable"),
+    "tcp": (attrs.evolve(CSI, endpoint="tcp://127.0.0.1:1"), "failed"),
+    "name": (attrs.evolve(CSI, name=""), "failed"),
+    "type": (attrs.evolve(CSI, type="csi"), "no-handler"),
+    "slow": (attrs.evolve(CSI, delay=1.5), "failed"),
+}
+#: The state in which the daemon shows a plugin of each outcome.
+STATES = {
+    "registered": "registered",
+    "unusable": "registered",
+    "failed": "waiting",
+    "no-handler": "parked",
+    "parked": "parked",
+    "stale": "stale",
+}
+
+
+@pytest.mark.parametrize("label", FAKES)
+async def test_the_probe_and_the_daemon_agree(label: str, shared: Daemon) -> None:
+    """Behaviours 28, 29, 30 and 44; faults 44, 71, 73 to 75: where both have words for it, they have the same."""
+    plugin, outcome = FAKES[label]
+    directory = shared.root / f"agree-{label}"
+    await shared.ready()
+    directory.mkdir()
+    path = directory / "a.sock"
+    async with shared.watch() as watch, trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        shown = await watch.state(path, STATES[outcome])
+        code, result = await found(path)
+        nursery.cancel_scope.cancel()
+    assert (code, result["outcome"]) == (0 if outcome == "registered" else 1, outcome)
+    for step in ("info", "validation"):
+        verdict, detail = steps(result).get(step, ("ok", ""))
+        assert verdict == "ok" or str(shown["reason"]).endswith(detail)
+
+
+async def test_the_probe_and_the_daemon_agree_on_what_is_no_plugin(shared: Daemon) -> None:
+    """Behaviours 7 and 15, faults 7 and 28."""
+    directory = shared.root / "no-plugins"
+    await shared.ready()
+    directory.mkdir()
+    stale, link = directory / "stale.sock", directory / "link.sock"
+    async with shared.watch() as watch:
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(stale))
+        link.symlink_to(stale)
+        await watch.state(stale, "stale")
+        await watch.state(link, "parked")
+        assert [(await found(path))[1]["outcome"] for path in (stale, link)] == ["stale", "parked"]
+
+
+# --- what an author reads ---------------------------------------------------------------------------------------------
+
+
+async def test_the_lines_of_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    plugin = attrs.evolve(CSI, type="csi-plugin", endpoint="/nowhere/csi.sock")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        done = await probed(path)
+        nursery.cancel_scope.cancel()
+    assert (done.code, done.err) == (1, "")
+    lines = [line.partition(" (")[0] for line in done.out.splitlines()]
+    assert lines[4:] == [
+        f"✗ type: no handler registered for plugin type: csi-plugin at socket {path}: did you mean CSIPlugin?",
+        "✗ endpoint: cannot connect to '/nowhere/csi.sock': No such file or directory",
+        "✓ NotifyRegistrationStatus: the server has this method; it was not called",
+        "a daemon would not register this plugin, and park it until a handler for its type is added: see ✗ above",
+    ]
