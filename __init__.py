@@ -18,7 +18,7 @@ if _typing.TYPE_CHECKING:
     from .protocol.plugins import InstancePolicy, Plugin
     from .protocol.version import __version__
     from .protocol.wire.limits import Limits
-    from .supervisor import LaggedError, NodeEndedError, Ports, Supervisor
+    from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
 
 __all__ = [
     "Backoff",
@@ -34,6 +34,7 @@ __all__ = [
     "PluginError",
     "Ports",
     "Root",
+    "RootBusyError",
     "Supervisor",
     "Timeouts",
     "__version__",
@@ -55,6 +56,7 @@ if not _typing.TYPE_CHECKING:
         "PluginError": ".protocol.errors",
         "Ports": ".supervisor",
         "Root": ".protocol.config",
+        "RootBusyError": ".supervisor",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.config",
         "__version__": ".protocol.version",

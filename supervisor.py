@@ -35,6 +35,7 @@ from .actors.inboxes import Inboxes
 from .actors.io.descriptors import most_connections
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.grpc_client.dial import dial
+from .actors.io.roots import RootBusyError
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
@@ -48,7 +49,7 @@ from .protocol.errors import ConfigError
 from .protocol.logs import SILENT, Logger
 from .protocol.status import PluginStatus, StateName
 
-__all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "Supervisor"]
+__all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
 #: How many messages the inboxes of the reconciler and of the status actor hold before their writers wait.
 INBOX_SIZE = 4096
@@ -63,7 +64,7 @@ class Ports:
     """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
 
     dial: Dialer = dial
-    directory: Callable[[Root], Directory] = attrs.field(default=lambda _root: RealDirectory())
+    directory: Callable[[Root], Directory] = attrs.field(default=lambda root: RealDirectory(insecure=root.insecure))
 
 
 @attrs.frozen(eq=False)
@@ -93,7 +94,12 @@ class Supervisor:
     back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
     socket, the node serves its status there. Events are logged to ``log``; without it they are not logged.
 
+    A root that is missing or cannot be read is tried again and again, and the node runs meanwhile. The roots are
+    locked: no other node, in this process or in another one, can use them at the same time.
+
     Raises, from the block:
+      ConfigError: if a root is no directory or others may write to it, or the status socket cannot be made.
+      RootBusyError: if another node uses a root.
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
     """
 
@@ -140,7 +146,12 @@ class Supervisor:
             self._to_reconciler,
             self._crashes.count,
         )
-        self._run_watcher = _watchers(self.config, ports.directory, self._to_reconciler, self._to_status, rng)
+        # A directory lives as long as the node, since it has the lock of its root.
+        self._directories = {root: ports.directory(root) for root in self.config.roots}
+        self._watchers = {root: watcher.WatcherInbox() for root in self.config.roots}
+        self._run_watcher = _watchers(
+            self.config, self._directories, self._watchers, self._to_reconciler, self._to_status, rng
+        )
         for actor, read in (
             ("status", self._status_inbox.read),
             ("reconciler", self._reconciler_inbox.read),
@@ -198,6 +209,7 @@ class Supervisor:
     async def _running(self) -> AsyncIterator[None]:
         failure: BaseException | None = None
         try:
+            self._hold_roots()
             async with trio.open_nursery() as nursery:
                 self._start(nursery)
                 try:
@@ -215,7 +227,20 @@ class Supervisor:
                 raise errors[0] from errors[0].__cause__
             raise
         finally:
+            for directory in self._directories.values():
+                directory.release()
             self._callers.end()
+
+    def _hold_roots(self) -> None:
+        """Lock all roots that are there. A watcher tries the others again, and shows why they cannot be had (fault 4).
+
+        Raises:
+          ConfigError: if a root is no directory, or others may write to it (faults 2 and 3).
+          RootBusyError: if another node has locked one (fault 96).
+        """
+        for root, directory in self._directories.items():
+            with suppress(OSError):
+                directory.hold(root.path)
 
     def _start(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -353,6 +378,28 @@ class Supervisor:
             await report(self._to_status, m.SnapshotAsked(reply))
             return await answer.receive()
 
+    async def rescan(self) -> None:
+        """Ask for a scan of each root now, and return at once. It repairs whatever inotify's events missed.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
+        with self._callers.asking("no root is scanned"):
+            for inbox in self._watchers.values():
+                inbox.send_nowait(m.RescanNow())
+            await trio.lowlevel.checkpoint()
+
+    async def wait_scanned(self) -> None:
+        """Return once a scan of each root was tried: what can be found now was found, and the rest has a reason.
+
+        Raises:
+          NodeEndedError: if the node ends before that.
+        """
+        reply, answer = trio.open_memory_channel[bool](1)
+        with self._callers.asking("has not scanned all roots"):
+            await report(self._to_status, m.ScansAwaited(reply))
+            await answer.receive()
+
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[m.Snapshot | m.PluginChanged]]:
         """Open a stream: one :class:`Snapshot` of the present, then a :class:`PluginChanged` for each change.
@@ -427,7 +474,8 @@ async def _run_registration(
 
 def _watchers(
     config: Config,
-    directory: Callable[[Root], Directory],
+    directories: Mapping[Root, Directory],
+    inboxes: Mapping[Root, watcher.WatcherInbox],
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
     rng: random.Random,
@@ -443,7 +491,13 @@ def _watchers(
             follow_symlinks_inside_root=config.follow_symlinks_inside_root,
         )
         await watcher.run(
-            watched, directory=directory(root), reconciler=reconciler, status=status, generations=generations, rng=rng
+            watched,
+            inboxes[root],
+            directory=directories[root],
+            reconciler=reconciler,
+            status=status,
+            generations=generations,
+            rng=rng,
         )
 
     return run

@@ -29,6 +29,8 @@ way, and the reconciler sends to a registration what is the case at its path now
 the reconciler, which waits only for the status actor, and to the status actor, which waits for no other. So no
 circle of actors blocks on each other.
 
+Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor.
+
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. No actor imports
 another: the supervisor hands each the addresses that it may use.
 

@@ -22,9 +22,14 @@ import attrs
 import trio
 
 from ..protocol.discovery import LOOK, Discovery, Found, Kind, Message, below
+from ..protocol.errors import ConfigError
 from ..protocol.watches import Watches
 from .io.directory import CHUNK, Chunk, Directory, describe
 from .io.inotify import Inotify
+from .io.roots import RootBusyError
+
+#: How many marks are kept while the root cannot be scanned: as many events as the kernel's queue holds by default.
+_MOST_MARKS = 16_384
 
 #: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
 Send = Callable[[Sequence[Message]], Awaitable[None]]
@@ -50,6 +55,8 @@ class ScanReport:
     sockets: int
     #: All known paths, once: in the report of the first rescan that could read everything.
     paths: frozenset[str] | None
+    #: The root was missing, and this rescan made it (behaviour 1).
+    made: bool = False
 
 
 class Scanner:
@@ -71,8 +78,12 @@ class Scanner:
         self._inotify = Inotify(directory, self._watches)
         #: A rescan has read everything: from now on, what appears is new on the node, and not only to this scanner.
         self._complete = False
+        #: Somebody wants :meth:`follow_events` to return.
+        self._woken = False
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
+        #: The present or last rescan has made the root.
+        self._made = False
         self._last_error: str | None = None
         #: Directories to watch and scan, and paths to look at again, because of what was just found.
         self._enter: deque[str] = deque()
@@ -95,11 +106,19 @@ class Scanner:
         return self._report(failures, overflowed=overflowed)
 
     async def follow_events(self, deadline: float) -> None:
-        """Look wherever events name a path; return at ``deadline``, or earlier if a rescan is needed."""
-        while trio.current_time() < deadline and not self._watches.need_rescan:
+        """Look wherever events name a path; return at ``deadline``, upon :meth:`wake`, or if a rescan is needed."""
+        while trio.current_time() < deadline and not (self._watches.need_rescan or self._woken):
             await self._inotify.wait(deadline)
             self._inotify.read()
+            if self._unavailable is not None:
+                self._watches.limit_marks(_MOST_MARKS)
             await self._settle()
+        self._woken = False
+
+    def wake(self) -> None:
+        """Let :meth:`follow_events` return: the one under way after what it does now, or else the next one."""
+        self._woken = True
+        self._inotify.wake()
 
     def close(self) -> None:
         """Close the descriptor of inotify."""
@@ -114,6 +133,7 @@ class Scanner:
             self._inotify.read()
             self._watches.clear_overflow()
         self._unavailable = self._last_error = None
+        self._made = False
         self._discovery.begin_rescan()
         self._inotify.open()
         self._watches.begin_rescan()
@@ -126,15 +146,16 @@ class Scanner:
         try:
             found = self._directory.look(self._root)
             if found is None and make and not self._discovery.knows_directory(self._root):
-                self._directory.make(self._root)
-                self._inotify.watch_parent()
+                self._make_root()
             self._inotify.read()
             found = self._directory.look(self._root)
+            if found is not None and found.kind is Kind.DIRECTORY:
+                self._directory.hold(self._root)
         except OSError as error:
-            self._unavailable = f"cannot have {self._root}: {describe(error)}"
-            # Marks on the root ask for a rescan at once. Left there, they would do so again and again.
-            self._watches.postpone(self._root, self._watches.take_path(self._root))
-            return False
+            return self._cannot_have_root(f"cannot have {self._root}: {describe(error)}")
+        except (ConfigError, RootBusyError) as error:
+            # What is registered stays registered, and nothing new is taken, until the root may be used (fault 3).
+            return self._cannot_have_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not Kind.DIRECTORY:
             # It is made again only by the next scheduled rescan: whoever removed it may be about to remove the
@@ -144,6 +165,23 @@ class Scanner:
         self._observe(self._root, found, marks)
         await self._flush()
         return found is not None
+
+    def _make_root(self) -> None:
+        try:
+            self._directory.make(self._root)
+        except FileNotFoundError as error:
+            parent = os.path.dirname(self._root)
+            raise OSError(
+                error.errno, f"its parent directory {parent} is missing, and plugind does not make it"
+            ) from error
+        self._made = True
+        self._inotify.watch_parent()
+
+    def _cannot_have_root(self, reason: str) -> bool:
+        self._unavailable = reason
+        # Marks on the root ask for a rescan at once. Left there, they would do so again and again.
+        self._watches.postpone(self._root, self._watches.take_path(self._root))
+        return False
 
     async def _scan_tree(self, *, deep: bool) -> int:
         """Scan the root and all below it, then settle; return how many directories could not be read."""
@@ -165,6 +203,7 @@ class Scanner:
         return ScanReport(
             unavailable=self._unavailable,
             unwatched=self._inotify.unwatched,
+            made=self._made,
             last_error=self._last_error,
             failures=failures,
             overflowed=overflowed,

@@ -12,13 +12,21 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import assert_never
 
 import attrs
 import trio
 
 from ..protocol.discovery import Discovery
-from ..protocol.messages import ReconcilerMessage, RootReported, ScanCompleted, StatusMessage
+from ..protocol.messages import (
+    ReconcilerMessage,
+    RescanNow,
+    RootReported,
+    ScanCompleted,
+    StatusMessage,
+    WatcherMessage,
+)
 from ..protocol.status import Watching
 from .io.directory import Directory
 from .scanner import Scanner, ScanReport
@@ -51,8 +59,37 @@ class WatcherConfig:
     retry_cap: float = 30.0
 
 
+@attrs.define(eq=False)
+class WatcherInbox:
+    """What a watcher is asked to do. It outlives a watcher that crashes: the next one reads it.
+
+    Asks for the same coalesce, so that the inbox holds no more messages than there are different ones.
+    """
+
+    _messages: dict[WatcherMessage, None] = attrs.Factory(dict)
+    _wake: Callable[[], None] | None = None
+
+    def send_nowait(self, message: WatcherMessage, /) -> None:
+        """Put ``message`` in, if there is none like it, and wake the watcher."""
+        self._messages[message] = None
+        if self._wake is not None:
+            self._wake()
+
+    def take(self) -> list[WatcherMessage]:
+        """Remove and return all messages."""
+        messages, self._messages = list(self._messages), {}
+        return messages
+
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` for each message from now on, and at once if there is one."""
+        self._wake = wake
+        if self._messages:
+            wake()
+
+
 async def run(
     config: WatcherConfig,
+    inbox: WatcherInbox,
     *,
     directory: Directory,
     reconciler: trio.MemorySendChannel[ReconcilerMessage],
@@ -61,7 +98,7 @@ async def run(
     rng: random.Random,
 ) -> None:
     """Watch ``config.root`` until cancelled. Errors of the file system are reported; any other error is a bug."""
-    watcher = _Watcher(config, directory, reconciler, status, generations, rng)
+    watcher = _Watcher(config, inbox, directory, reconciler, status, generations, rng)
     try:
         while True:
             await watcher.rescan()
@@ -74,6 +111,7 @@ class _Watcher:
     def __init__(
         self,
         config: WatcherConfig,
+        inbox: WatcherInbox,
         directory: Directory,
         reconciler: trio.MemorySendChannel[ReconcilerMessage],
         status: trio.MemorySendChannel[StatusMessage],
@@ -81,6 +119,7 @@ class _Watcher:
         rng: random.Random,
     ) -> None:
         self._config = config
+        self._inbox = inbox
         self._reconciler = reconciler
         self._status = status
         self._rng = rng
@@ -92,6 +131,9 @@ class _Watcher:
             max_entries=config.max_entries,
         )
         self._scanner = Scanner(directory, discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root)
+        inbox.wake_by(self._scanner.wake)
+        #: The next rescan is a deep one, because somebody asked for it.
+        self._deep = False
         #: When the next rescan is due.
         self._due = trio.current_time()
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
@@ -104,12 +146,24 @@ class _Watcher:
         """Rescan everything and report. A start, a scheduled rescan and a recovery from an error are all the same."""
         scheduled = trio.current_time() >= self._due
         await self._pause_between_overflows()
-        scan = await self._scanner.rescan(deep=self._report.scans % _DEEP == 0, make_root=scheduled)
+        deep, self._deep = self._deep or self._report.scans % _DEEP == 0, False
+        scan = await self._scanner.rescan(deep=deep, make_root=scheduled)
         await self._conclude(scan, scheduled=scheduled)
 
     async def follow_events(self) -> None:
-        """Let the scanner follow events until the next rescan is due, or needed."""
+        """Let the scanner follow events, and do what the watcher is asked, until the next rescan is due or needed."""
         await self._scanner.follow_events(self._due)
+        while messages := self._inbox.take():
+            for message in messages:
+                self._obey(message)
+            await self._scanner.follow_events(self._due)
+
+    def _obey(self, message: WatcherMessage) -> None:
+        match message:
+            case RescanNow():
+                self._due, self._deep = trio.current_time(), True
+            case _:
+                assert_never(message)
 
     def close(self) -> None:
         self._scanner.close()
@@ -138,6 +192,7 @@ class _Watcher:
             report,
             watching=_watching(scan),
             time=trio.current_time(),
+            made=scan.made,
             reason=scan.unavailable or scan.unwatched or scan.last_error or self._over_limit(scan),
             ready=report.ready or available,
             scans=report.scans + 1,

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import attrs
 
+from .checks import above_zero, at_least_one, not_negative
+
 
 @attrs.frozen
 class Backoff:
-    """The delay after each consecutive failure (behaviour 23): 0.5 s, doubling, capped at 122 s."""
+    """The delay after each consecutive failure (behaviour 23): 0.5 s, doubling, capped at 122 s.
+
+    Raises:
+      ConfigError: if a number is out of range: a delay of 0, a factor below 1.
+    """
 
     #: Seconds after the first failure.
-    initial: float = 0.5
-    factor: float = 2.0
+    initial: float = attrs.field(default=0.5, validator=above_zero)
+    factor: float = attrs.field(default=2.0, validator=at_least_one)
     #: Seconds; no delay is longer, apart from jitter.
-    cap: float = 122.0
+    cap: float = attrs.field(default=122.0, validator=above_zero)
     #: The largest fraction that is added to a delay, so that many retries spread out. Jitter never shortens a
     #: delay.
-    jitter: float = 0.1
+    jitter: float = attrs.field(default=0.1, validator=not_negative)
 
     def delay(self, failures: int, chance: float = 0.0) -> float:
         """Return the delay in seconds after this many consecutive ``failures``; ``chance`` is drawn from [0, 1).
@@ -40,9 +46,9 @@ class Backoff:
 class RestartIntensity:
     """The number of crashes within a period after which a supervisor gives up (fault 85)."""
 
-    restarts: int = 10
+    restarts: int = attrs.field(default=10, validator=not_negative)
     #: Seconds.
-    period: float = 60.0
+    period: float = attrs.field(default=60.0, validator=above_zero)
 
     def admit(self, past: tuple[float, ...], now: float) -> tuple[float, ...] | None:
         """Return the recent restarts including the one at ``now``, or None if it is one too many."""

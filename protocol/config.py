@@ -6,10 +6,12 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import itertools
+import os
 
 import attrs
 
 from .backoff import Backoff, RestartIntensity
+from .checks import above_zero, not_negative
 from .errors import ConfigError
 from .plugins import InfoLimits
 from .wire.limits import DEFAULT_LIMITS, Limits
@@ -19,40 +21,56 @@ DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
 @attrs.frozen
 class Timeouts:
-    """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63)."""
+    """How long each step may take in all. A trickle of bytes extends no deadline (behaviour 26, fault 63).
+
+    Raises:
+      ConfigError: if a time is not a finite number, is negative, or is 0 where a step could never succeed.
+    """
 
     #: From the first attempt to connect until the plugin is connected.
-    dial: float = 10.0
+    dial: float = attrs.field(default=10.0, validator=above_zero)
     #: How long connections may be refused while a plugin has bound its socket and does not listen yet (behaviour 12).
-    refused_grace: float = 1.0
+    refused_grace: float = attrs.field(default=1.0, validator=not_negative)
     #: The plugin's answer to GetInfo.
-    get_info: float = 1.0
+    get_info: float = attrs.field(default=1.0, validator=above_zero)
     #: The plugin's answer to NotifyRegistrationStatus.
-    notify: float = 5.0
+    notify: float = attrs.field(default=5.0, validator=above_zero)
     #: One call of a handler: validate, register or deregister.
-    handler: float = 120.0
+    handler: float = attrs.field(default=120.0, validator=above_zero)
     #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
-    stop_grace: float = 10.0
+    stop_grace: float = attrs.field(default=10.0, validator=not_negative)
+
+
+def _root_path(path: str | os.PathLike[str]) -> str:
+    """Return ``path`` as text without a slash at its end."""
+    text = os.fspath(path)
+    return text.rstrip("/") or text[:1]
 
 
 @attrs.frozen
 class Root:
     """A directory in which plugins are discovered."""
 
-    #: An absolute path.
-    path: str
+    #: An absolute path. A :class:`pathlib.Path` is converted.
+    path: str = attrs.field(converter=_root_path)
     #: Whether plugins found here get a warning, because drivers should use another directory (behaviour 16).
     deprecated: bool = False
+    #: Whether others may write to it, and so register plugins; otherwise such a root is refused (fault 3).
+    insecure: bool = False
 
 
 @attrs.frozen
 class Config:
-    """A node's configuration."""
+    """A node's configuration.
+
+    Raises:
+      ConfigError: if ``rescan`` is not a finite number above 0.
+    """
 
     #: The directories in which plugins are discovered; none may lie in another.
     roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
-    #: Seconds between rescans, with a jitter of a tenth (behaviour 14).
-    rescan: float = 10.0
+    #: Seconds between rescans, more than 0, with a jitter of a tenth (behaviour 14).
+    rescan: float = attrs.field(default=10.0, validator=above_zero)
     #: The deadlines of single steps.
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     #: The delays between attempts to register a plugin.

@@ -25,6 +25,16 @@ class Address(Protocol[M]):
         """Put ``message`` into the inbox; never waits."""
 
 
+# --- to a watcher -----------------------------------------------------------------------------------------------------
+
+
+@value
+class RescanNow:
+    """A caller asks for a scan of the whole root now."""
+
+
+WatcherMessage = RescanNow
+
 # --- from a watcher ---------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +390,8 @@ class RootReported:
     overflows: int = 0
     sockets: int = 0
     deprecated: bool = False
+    #: The root was missing, and the scan that is reported here made it (behaviour 1).
+    made: bool = False
 
 
 @value
@@ -402,6 +414,13 @@ class SnapshotAsked:
     """A caller asks for everything that is known now."""
 
     reply: Address[Snapshot]
+
+
+@value
+class ScansAwaited:
+    """A caller waits until a scan of each root was tried; answered with True, at once if that is so."""
+
+    reply: Address[bool]
 
 
 @value
@@ -428,6 +447,7 @@ StatusMessage = (
     | HandlersChanged
     | ActorRestarted
     | SnapshotAsked
+    | ScansAwaited
     | Subscribed
     | Unsubscribed
 )

@@ -16,6 +16,7 @@ import re
 
 import attrs
 
+from .checks import at_least_one
 from .errors import ValidationError
 from .text import listed, quoted
 
@@ -42,14 +43,18 @@ class InstancePolicy(enum.Enum):
 
 @attrs.frozen
 class InfoLimits:
-    """The limits of a plugin's PluginInfo (faults 51 and 73)."""
+    """The limits of a plugin's PluginInfo (faults 51 and 73).
+
+    Raises:
+      ConfigError: if one is less than 1.
+    """
 
     #: Characters in the type, the name and each version.
-    max_string: int = 253
+    max_string: int = attrs.field(default=253, validator=at_least_one)
     #: Characters in the endpoint.
-    max_endpoint: int = 4096
+    max_endpoint: int = attrs.field(default=4096, validator=at_least_one)
     #: The number of versions.
-    max_versions: int = 128
+    max_versions: int = attrs.field(default=128, validator=at_least_one)
 
 
 @attrs.frozen

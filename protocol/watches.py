@@ -99,6 +99,16 @@ class Watches:
         """Whether the kernel has dropped events: no directory is trusted, and a rescan is needed (fault 19)."""
         return self._overflowed
 
+    def limit_marks(self, most: int) -> None:
+        """Keep no more than ``most`` marks, while nobody takes them: more count as an overflow, and a rescan follows.
+
+        Whoever may write to a root that is not scanned could otherwise fill the memory (fault 48).
+        """
+        if len(self._marks) > most:
+            self._marks.clear()
+            self._overflowed = True
+            self._trusted.clear()
+
     def clear_overflow(self) -> None:
         """Forget the overflow, because a rescan begins that recovers from it."""
         self._overflowed = False

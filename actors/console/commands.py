@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from ...protocol.version import __version__
 from .ending import run_to_end
+from .start import hold_requests, open_standard_descriptors
 
 #: The commands in the order of the help, each with its line there.
 COMMANDS = {
@@ -60,7 +61,10 @@ def command(name: str) -> Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (those of the process if None), run the command, and return its exit code."""
+    open_standard_descriptors()
     words = sys.argv[1:] if arguments is None else arguments
+    if _asked_for(words) == "run":
+        hold_requests()
     args, unknown = _parser(words).parse_known_args(words)
     if unknown:
         # The usage of the command is shown, not that of all commands.
@@ -79,8 +83,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"plugind {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    # No option that stands before the command has a value, so this is the command.
-    asked_for = next((word for word in words if not word.startswith("-")), None)
+    asked_for = _asked_for(words)
     for name, text in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == asked_for:
@@ -88,3 +91,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run, parser=subparser)
     return parser
+
+
+def _asked_for(words: Sequence[str]) -> str | None:
+    # No option that stands before the command has a value, so this is the command.
+    return next((word for word in words if not word.startswith("-")), None)

@@ -58,6 +58,9 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
 
 def _flush(code: int) -> int:
     """Write what standard output still holds, and return the exit code."""
+    if sys.stdout is None:
+        # It was closed when the process started.
+        return code
     try:
         sys.stdout.flush()
     except OSError as error:

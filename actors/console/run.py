@@ -10,7 +10,8 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Protocol
 
@@ -19,23 +20,26 @@ import trio
 from ...protocol.config import DEFAULT_ROOT, Config, Root
 from ...protocol.errors import ConfigError
 from ...protocol.logs import Format, Level
-from ...supervisor import Supervisor
+from ...protocol.version import __version__
+from ...supervisor import NodeEndedError, Supervisor
 from ..handlers.registry import installed_handlers
 from ..io.descriptors import raise_descriptor_limit
-from ..io.roots import RootBusyError, lock_roots
+from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
 from .arguments import seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
+from .signals import Answering, answer, received
 
 _EPILOG = """examples:
   plugind run
   plugind run --root /tmp/plugins --status /tmp/plugind.sock --log-format json
   PLUGIND_ROOT=/tmp/a:/tmp/b plugind run --rescan 30
 
-SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once."""
+SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once.
+SIGHUP scans all roots at once; there is no configuration file to read again. SIGUSR1 logs the state of every plugin."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root",
         action="append",
         metavar="DIR",
-        help=f"a directory to discover plugins in, made if missing; may be repeated (default: $PLUGIND_ROOT, "
-        f"several separated by ':', or {DEFAULT_ROOT})",
+        help=f"a directory to discover plugins in, made if only it is missing; may be repeated (default: "
+        f"$PLUGIND_ROOT, several separated by ':', or {DEFAULT_ROOT})",
     )
     parser.add_argument(
         "--deprecated-root",
@@ -110,8 +114,9 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
       ConfigError: if a root is named by an empty text.
     """
     named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
-    roots = [Root(_absolute(path)) for path in dict.fromkeys(named)]
-    roots += [Root(_absolute(path), deprecated=True) for path in dict.fromkeys(args.deprecated_root)]
+    insecure = args.insecure_root
+    roots = [Root(_absolute(path), insecure=insecure) for path in dict.fromkeys(named)]
+    roots += [Root(_absolute(path), deprecated=True, insecure=insecure) for path in dict.fromkeys(args.deprecated_root)]
     return Config(
         roots=tuple(roots),
         rescan=args.rescan,
@@ -131,7 +136,7 @@ def log_from(args: argparse.Namespace) -> Log:
     return Log(Level[args.log_level.upper()], Format(args.log_format))
 
 
-class Node(Protocol):
+class Node(Answering, Protocol):
     """The node that a daemon runs; it runs for as long as its ``async with`` block."""
 
     async def __aenter__(self) -> object:
@@ -142,37 +147,57 @@ class Node(Protocol):
     ) -> bool | None:
         """Stop it."""
 
-    async def snapshot(self) -> object:
-        """Return once the node has answered, which it does as soon as its status socket listens."""
+    async def wait_scanned(self) -> None:
+        """Return once a scan of each root was tried, which is after the status socket listens."""
 
 
-async def serve(node: Node, log: Log, config: Config) -> None:
+async def serve(node: Node, log: Log, config: Config, status: str) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
     raise_descriptor_limit()
     tune_gc()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with received() as (stops, requests):
         async with trio.open_nursery() as nursery:
             await nursery.start(log.run)
             stop = trio.Event()
-
-            async def listen() -> None:
-                number = await anext(signals)
-                log.event(Level.INFO, "stopping", signal=signal.Signals(number).name)
-                tell_service_manager("STOPPING=1")
-                stop.set()
-                await anext(signals)
-                log.event(Level.WARNING, "stopping at once")
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(listen)
-            async with node:
-                # Once the service manager hears that the daemon is ready, the status socket must answer.
-                await node.snapshot()
-                log.event(Level.INFO, "started", roots=", ".join(root.path for root in config.roots), pid=os.getpid())
-                tell_service_manager("READY=1")
-                await stop.wait()
+            nursery.start_soon(_stop_on_signal, stops, log, stop, nursery.cancel_scope)
+            with _gives_up_aloud(log):
+                async with node:
+                    # Whoever hears that the daemon has started may ask it.
+                    await node.snapshot()
+                    roots = ", ".join(root.path for root in config.roots)
+                    log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
+                    nursery.start_soon(_announce, node)
+                    nursery.start_soon(answer, requests, node, log, stop)
+                    await stop.wait()
             log.event(Level.INFO, "stopped")
             nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(stops: AsyncIterator[int], log: Log, stop: trio.Event, everything: trio.CancelScope) -> None:
+    number = await anext(stops)
+    log.event(Level.INFO, "stopping", signal=signal.Signals(number).name)
+    tell_service_manager("STOPPING=1")
+    stop.set()
+    await anext(stops)
+    log.event(Level.WARNING, "stopping at once")
+    everything.cancel()
+
+
+async def _announce(node: Node) -> None:
+    """Tell the service manager that the daemon is ready: what lay in the roots at the start is known (behaviour 40)."""
+    with suppress(NodeEndedError):
+        await node.wait_scanned()
+        tell_service_manager("READY=1")
+
+
+@contextmanager
+def _gives_up_aloud(log: Log) -> Iterator[None]:
+    """Log the error that ends a node; at the end of the process, the same text is its last line."""
+    try:
+        yield
+    except GaveUpError as error:
+        log.event(Level.ERROR, "gave up", error=str(error))
+        raise
 
 
 def tune_gc() -> None:
@@ -204,11 +229,7 @@ def tell_service_manager(state: str) -> None:
 async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     """Run one node until a signal ends it."""
     log = log_from(args)
-    with lock_roots((root.path for root in config.roots), allow_insecure=args.insecure_root):
-        node = Supervisor(
-            config,
-            handlers=installed_handlers(),
-            status_config=StatusConfig(socket=status_path(args), path_metrics=args.metrics_path_labels),
-            log=log,
-        )
-        await serve(node, log, config)
+    status = status_path(args)
+    status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
+    node = Supervisor(config, handlers=installed_handlers(), status_config=status_config, log=log)
+    await serve(node, log, config, status)

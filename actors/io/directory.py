@@ -22,6 +22,7 @@ from inotify_simple import INotify, flags, parse_events
 from ...protocol.discovery import Found, Kind
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
+from . import roots
 from .file_identity import AT_FDCWD, identity_at
 
 #: How many names are read before other tasks run (fault 27).
@@ -68,7 +69,18 @@ class Directory(Protocol):
     """What the scanner needs of a file system. All methods raise OSError, except where they say otherwise."""
 
     def make(self, path: str) -> None:
-        """Make the directory ``path`` and the missing ones above it (behaviour 1)."""
+        """Make the directory ``path`` if it is missing, but none above it (behaviour 1)."""
+
+    def hold(self, path: str) -> None:
+        """Lock the root ``path`` for this node, and check who may write to it. Called before each scan of the root.
+
+        Raises:
+          ConfigError: if it is no directory, or others may write to it (faults 2 and 3).
+          RootBusyError: if another node has locked it (fault 96).
+        """
+
+    def release(self) -> None:
+        """Give the lock of the root back, when the node ends."""
 
     def look(self, path: str) -> Found | None:
         """Return what lies at ``path`` itself; None if there is nothing (fault 25)."""
@@ -190,11 +202,22 @@ class RealEvents:
 
 
 class RealDirectory:
-    """The file system of this machine."""
+    """The file system of this machine, for one root; with ``insecure``, others may write to it (fault 3)."""
+
+    def __init__(self, *, insecure: bool = False) -> None:
+        self._lock = roots.RootLock(insecure=insecure)
 
     def make(self, path: str) -> None:
         """See :class:`Directory`."""
-        os.makedirs(path, mode=0o755, exist_ok=True)
+        roots.make(path)
+
+    def hold(self, path: str) -> None:
+        """See :class:`Directory`."""
+        self._lock.take(path)
+
+    def release(self) -> None:
+        """See :class:`Directory`."""
+        self._lock.release()
 
     def look(self, path: str) -> Found | None:
         """See :class:`Directory`."""

@@ -27,6 +27,7 @@ class Inotify:
         self._watches = watches
         self._events: Events | None = None
         self._unwatched: str | None = None
+        self._waiting = trio.CancelScope()
 
     @property
     def unwatched(self) -> str | None:
@@ -93,9 +94,13 @@ class Inotify:
                 self._watches.note(notice)
 
     async def wait(self, deadline: float) -> None:
-        """Return when there are events to read, and at ``deadline`` at the latest."""
-        if self._events is None:
-            await trio.sleep_until(deadline)
-            return
-        with trio.move_on_at(deadline):
-            await self._events.wait()
+        """Return when there are events to read, upon :meth:`wake`, and at ``deadline`` at the latest."""
+        with trio.CancelScope(deadline=deadline) as self._waiting:
+            if self._events is None:
+                await trio.sleep_forever()
+            else:
+                await self._events.wait()
+
+    def wake(self) -> None:
+        """End the :meth:`wait` under way, if there is one."""
+        self._waiting.cancel()

@@ -1,4 +1,4 @@
-"""Prepares the roots of a node before a watcher starts: makes them, checks them, and locks out a second daemon.
+"""The roots of a node: what may be one, how a missing one is made, and the lock that keeps a second node out.
 
 PYTEST_DONT_REWRITE
 """
@@ -9,60 +9,111 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 
 from ...protocol.errors import ConfigError
 
+#: The mode of a root that plugind makes (behaviour 1).
+_MODE = 0o755
+#: Errors that no retry cures: the path is that of a file or of a symbolic link, or no path at all.
+_NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
+
 
 class RootBusyError(Exception):
-    """Another daemon uses the root (fault 96). The text names the root."""
+    """Another node has locked the root, in this process or in another one (fault 96). The text names the root."""
 
 
-@contextmanager
-def lock_roots(paths: Iterable[str], *, allow_insecure: bool = False) -> Iterator[None]:
-    """Make and check the roots at ``paths``, and lock each of them while the context is entered.
+class RootLock:
+    """The lock of a node on the directory at the path of one root, and the check of who may write there.
 
-    The lock is on the directory itself: there is no lock file, and a killed daemon leaves no lock behind.
+    The lock is on the directory itself: there is no lock file, and a killed daemon leaves no lock behind. The root may
+    be missing at first, and another directory may take its place later. So :meth:`take` comes before each scan, and
+    changes nothing while the directory is the same and still is secure.
+    """
+
+    def __init__(self, *, insecure: bool = False) -> None:
+        self._insecure = insecure
+        self._descriptor: int | None = None
+
+    def take(self, path: str) -> None:
+        """Check the directory at ``path`` and lock it.
+
+        Raises:
+          ConfigError: if it is not a directory, or others may write to it (faults 2 and 3).
+          RootBusyError: if another node has locked it (fault 96).
+          OSError: if it is missing, or cannot be opened or locked, which may change (faults 1 and 4).
+        """
+        with ExitStack() as undo:
+            descriptor = _open(path)
+            undo.callback(os.close, descriptor)
+            found = os.fstat(descriptor)
+            problem = None if self._insecure else _insecurity(path, found)
+            if problem is not None:
+                raise ConfigError(problem)
+            if self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), found):
+                return
+            self.release()
+            _lock(path, descriptor)
+            self._descriptor = descriptor
+            undo.pop_all()
+
+    def release(self) -> None:
+        """Give the lock back, if it is taken."""
+        if self._descriptor is None:
+            return
+        # A child process that was forked holds the lock too, for as long as it keeps its copy of the descriptor open.
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def make(path: str) -> None:
+    """Make the directory ``path``, but none above it: a misspelt root must not become a tree of new directories.
 
     Raises:
-      ConfigError: if a root is not a directory, cannot be used, or others may write to it (faults 2 and 3).
-      RootBusyError: if another daemon has locked a root.
+      OSError: if it cannot be made.
     """
-    with ExitStack() as stack:
-        for path in paths:
-            descriptor = _open(path, allow_insecure=allow_insecure)
-            stack.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RootBusyError(
-                    f"another plugind runs on {path}: stop it, or choose another directory with --root"
-                ) from None
-        yield
+    with suppress(FileExistsError):
+        os.mkdir(path, mode=_MODE)
 
 
-def _open(path: str, *, allow_insecure: bool) -> int:
+def _open(path: str) -> int:
     try:
-        os.makedirs(path, mode=0o755, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in _NO_DIRECTORY:
             raise ConfigError(f"the root {path} is not a directory, or is a symbolic link: name a directory") from None
-        raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
-    found = os.fstat(descriptor)
-    if not allow_insecure and (problem := _insecure(path, found)):
-        os.close(descriptor)
-        raise ConfigError(problem)
-    return descriptor
+        if error.errno == errno.ENAMETOOLONG:
+            raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
+        raise
 
 
-def _insecure(path: str, found: os.stat_result) -> str | None:
+def _lock(path: str, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RootBusyError(
+            f"another plugind runs on {path}: stop it, or choose another directory with --root"
+        ) from None
+
+
+def _insecurity(path: str, found: os.stat_result) -> str | None:
     """Return why the root is insecure: a user who may write to it may register plugins (fault 3)."""
+    allow = "allow it with --insecure-root"
+    ours = found.st_uid == os.geteuid()
     if found.st_mode & stat.S_IWOTH:
-        return f"everybody may write to the root {path}: run 'chmod o-w {path}', or allow it with --insecure-root"
-    if found.st_uid not in (0, os.geteuid()):
+        if ours and not found.st_mode & stat.S_ISVTX:
+            return f"everybody may write to the root {path}: run 'chmod o-w {path}', or {allow}"
+        # A directory such as /tmp is shared on purpose: with another mode, other programs fail.
+        own = os.path.join(path, "plugins")
         return (
-            f"the root {path} belongs to user {found.st_uid}: give it to root or to this user, or use --insecure-root"
+            f"everybody may write to the root {path}: make a directory of your own with 'mkdir -m 0755 {own}' and name"
+            f" that with --root, or {allow}"
+        )
+    if not ours and found.st_uid != 0:
+        return (
+            f"the root {path} belongs to user {found.st_uid}: name a directory of root or of this user with --root, or"
+            f" {allow}"
         )
     return None

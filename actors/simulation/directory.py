@@ -21,8 +21,10 @@ import trio
 
 from ...protocol import watches as mask
 from ...protocol.discovery import Found, Kind, below
+from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ..io.directory import CHUNK, Chunk, Events
+from ..io.roots import RootBusyError
 from .faults import InjectedError
 from .inotify import Inode, MemoryInotify, os_error
 
@@ -62,6 +64,8 @@ class MemoryDirectory:
         #: By path, the errno with which every look at it, or every scan of it, fails.
         self.look_errors: dict[str, int] = {}
         self.scan_errors: dict[str, int] = {}
+        #: By path, why a root may not be used now: another node has it, or others may write to it (faults 3 and 96).
+        self.refused_roots: dict[str, ConfigError | RootBusyError] = {}
         #: How many scans and looks there have been.
         self.scans = 0
         self.looks = 0
@@ -81,7 +85,17 @@ class MemoryDirectory:
         """See :class:`plugind.actors.io.directory.Directory`."""
         if path in self.look_errors:
             raise os_error(self.look_errors[path], path)
+        if not self.exists(path.rpartition("/")[0] or "/"):
+            raise os_error(errno.ENOENT, path)
         self.mkdir(path)
+
+    def hold(self, path: str) -> None:
+        """See :class:`plugind.actors.io.directory.Directory`. No other node can reach it, so there is no lock."""
+        if path in self.refused_roots:
+            raise self.refused_roots[path]
+
+    def release(self) -> None:
+        """See :class:`plugind.actors.io.directory.Directory`."""
 
     def look(self, path: str) -> Found | None:
         """See :class:`plugind.actors.io.directory.Directory`."""

@@ -27,6 +27,7 @@ from ...protocol.messages import (
     ReconcilerMessage,
     RoleChanged,
     RootReported,
+    ScansAwaited,
     Snapshot,
     SnapshotAsked,
     StateChanged,
@@ -70,7 +71,7 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    listener = listen(config.socket)
+    listener = listen(config.socket, log)
     try:
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler, health)
@@ -135,6 +136,7 @@ class _Status:
                 self._note_root(view.roots.get(message.root), message)
                 view.roots[message.root] = message
                 metrics.count_root(message)
+                self._answer_waiting()
             case HandlersChanged():
                 view.handlers = message.types
                 metrics.learn_types(message.types)
@@ -143,6 +145,9 @@ class _Status:
                 self._note_restart(message)
             case SnapshotAsked():
                 _send(message.reply, await self._snapshot(history=True))
+            case ScansAwaited():
+                self.memory.awaiting_scans.append(message.reply)
+                self._answer_waiting()
             case Subscribed():
                 snapshot = await self._snapshot(history=False)
                 took = _send(message.subscriber, snapshot)
@@ -153,6 +158,13 @@ class _Status:
                         audience.remove(message.subscriber)
             case _:
                 assert_never(message)
+
+    def _answer_waiting(self) -> None:
+        """Tell those who wait for it that a scan of each root was tried."""
+        if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self._config.roots):
+            for address in self.memory.awaiting_scans:
+                _send(address, message=True)
+            self.memory.awaiting_scans.clear()
 
     async def _snapshot(self, *, history: bool) -> Snapshot:
         """Return the whole view at one moment: the actor reads no message meanwhile, but others have their turn."""
@@ -190,8 +202,8 @@ class _Status:
 
     def _note_change(self, before: Row | None, after: Row) -> None:
         last = after.last
-        level = _LEVELS.get(last.state, Level.DEBUG)
-        if level is Level.INFO and before is not None and _says_the_same(after):
+        level = _level(last)
+        if level > Level.DEBUG and before is not None and _says_the_same(after):
             # A try that failed for the same reason as the last one is not worth a line (Kubernetes issue 94827).
             level = Level.DEBUG
         if not self._log.enabled(level):
@@ -211,6 +223,8 @@ class _Status:
         )
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
+        if report.made:
+            self._log.event(Level.INFO, "root was missing and was made", root=report.root)
         if before is not None and (before.watching, before.reason, before.ready) == (
             report.watching,
             report.reason,
@@ -245,22 +259,32 @@ class _Status:
 
 _LEVELS = {
     StateName.REGISTERED: Level.INFO,
-    StateName.WAITING: Level.INFO,
-    StateName.PARKED: Level.INFO,
-    StateName.STALE: Level.INFO,
+    StateName.WAITING: Level.WARNING,
+    StateName.PARKED: Level.WARNING,
+    StateName.STALE: Level.WARNING,
     StateName.GONE: Level.INFO,
 }
 _MESSAGES = {state: f"plugin {state}" for state in StateName}
 
 
+def _level(change: StateChanged) -> Level:
+    """Success is INFO, failure is WARNING, and what is on the way is DEBUG."""
+    if change.state is StateName.GONE and _outcome(change) is not None:
+        # Its last operation was to deregister it, and that failed (fault 84).
+        return Level.WARNING
+    return _LEVELS.get(change.state, Level.DEBUG)
+
+
 def _says_the_same(row: Row) -> bool:
-    """Whether the last entry of this kind in the row's history had the same cause."""
+    """Whether the row's history has the same state with the same cause, since the plugin was registered last."""
     state, cause = row.last.state, row.last.cause or row.last.reason
     flat = row.history
     for index in range(len(flat) - 2 * FIELDS, -1, -FIELDS):
-        if flat[index + 1] in _LEVELS:
-            before = flat[index + 4] or flat[index + 2]
-            return bool(flat[index + 1] is state and before == cause and cause is not None)
+        if flat[index + 1] is StateName.REGISTERED:
+            return False
+        before = flat[index + 4] or flat[index + 2]
+        if flat[index + 1] is state and before == cause and cause is not None:
+            return True
     return False
 
 

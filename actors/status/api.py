@@ -94,6 +94,8 @@ class Memory:
     #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
+    #: Callers that wait until a scan of each root was tried.
+    awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 
 
 @attrs.define

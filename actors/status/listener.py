@@ -9,12 +9,13 @@ import errno
 import os
 
 from ...protocol.errors import ConfigError
+from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
 
 
-def listen(path: str) -> unix_socket.UnixListener:
-    """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it is missing.
+def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
+    """Listen at ``path`` with mode 0600; its directory is made, with mode 0700, where it alone is missing.
 
     The stale socket of a dead daemon is replaced.
 
@@ -25,13 +26,21 @@ def listen(path: str) -> unix_socket.UnixListener:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
     whole = os.path.abspath(path)
     try:
-        os.makedirs(os.path.dirname(whole), mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise _cannot_listen(path, error) from error
-    try:
+        _make_directory(os.path.dirname(whole), log)
         return unix_socket.listen(whole, remove_stale=True, any_length=True)
     except OSError as error:
         raise _occupied(whole, error) or _cannot_listen(path, error) from error
+
+
+def _make_directory(directory: str, log: Logger) -> None:
+    try:
+        os.mkdir(directory, mode=0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError as error:
+        parent = os.path.dirname(directory)
+        raise OSError(error.errno, f"{parent} is missing, and plugind does not make it") from error
+    log.event(Level.INFO, "directory of the status socket was missing and was made", directory=directory)
 
 
 def _occupied(path: str, error: OSError) -> ConfigError | None:

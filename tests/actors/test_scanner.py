@@ -112,11 +112,24 @@ async def test_the_first_complete_rescan_reports_all_paths_and_later_ones_none(a
 @pytest.mark.parametrize("make_root", [True, False])
 async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock, make_root: bool) -> None:
     """Behaviour 1, fault 1."""
-    stage = scanned(MemoryDirectory())
+    directory = MemoryDirectory()
+    directory.mkdir("/run")
+    stage = scanned(directory)
     report = await stage.rescan(make_root=make_root)
-    assert stage.directory.exists(ROOT) == make_root
+    assert directory.exists(ROOT) == make_root
     missing = attrs.evolve(FINE, unavailable=f"{ROOT} was removed")
-    assert report == (attrs.evolve(FINE, paths=frozenset()) if make_root else missing)
+    assert report == (attrs.evolve(FINE, paths=frozenset(), made=True) if make_root else missing)
+    assert make_root == (not (await stage.rescan()).unavailable), "it is made once"
+
+
+async def test_the_directory_above_a_missing_root_is_never_made(autojump_clock: MockClock) -> None:
+    """Behaviour 1, fault 1: a misspelt root must not become a tree of new directories."""
+    stage = scanned(MemoryDirectory())
+    reason = f"cannot have {ROOT}: its parent directory /run is missing, and plugind does not make it"
+    assert await stage.rescan(make_root=True) == attrs.evolve(FINE, unavailable=reason)
+    assert not stage.directory.exists("/run")
+    stage.directory.mkdir("/run")
+    assert (await stage.rescan(make_root=True)).made
 
 
 async def test_a_removed_root_is_not_made_again_by_the_rescan_that_notices_the_removal(
@@ -476,7 +489,10 @@ async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> Non
 
 async def test_a_scanner_of_a_real_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    stage = scanned(RealDirectory(), str(tmp_path))
-    await stage.rescan()
+    directory = RealDirectory()
+    stage = scanned(directory, str(tmp_path))
+    for _ in range(2):
+        await stage.rescan()
     stage.scanner.close()
+    directory.release()
     assert set(os.listdir("/proc/self/fd")) == before

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 
 import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
-from plugind.actors.watcher import WatcherConfig
+from plugind.actors.watcher import WatcherConfig, WatcherInbox
+from plugind.protocol.messages import RescanNow
 from plugind.tests.actors.watching import ROOT, staged
 
 
 async def test_a_missing_root_is_made_and_watched(autojump_clock: MockClock) -> None:
     """Behaviour 1, fault 1."""
-    async with staged(prepare=lambda directory: None) as stage:
+    async with staged(prepare=lambda directory: directory.mkdir("/run")) as stage:
         assert await stage.sent() == ["first scan completed of []"]
         stage.directory.bind(f"{ROOT}/a.sock")
         assert await stage.sent() == ["a.sock appeared #1"]
         assert [report.watching for report in stage.reports] == ["events"]
-        assert stage.reports[0].ready
+        assert (stage.reports[0].ready, stage.reports[0].made) == (True, True)
+        await trio.sleep(20)
+        assert not stage.reports[-1].made
 
 
 async def test_the_first_scan_finds_the_entries_that_exist_at_the_start(autojump_clock: MockClock) -> None:
@@ -301,3 +305,67 @@ async def test_a_full_inbox_slows_the_watcher_and_loses_no_message(autojump_cloc
         lines = await stage.sent()
         assert lines[:-1] == [f"{number:03}.sock appeared #{number + 1} (first scan)" for number in range(600)]
         assert stage.reports[-1].sockets == 600
+
+
+# --- what it is asked -------------------------------------------------------------------------------------------------
+
+
+async def test_a_rescan_that_is_asked_for_begins_at_once_and_finds_what_no_event_told(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 14: SIGHUP asks for one."""
+    async with staged() as stage:
+        await trio.sleep(1)
+        stage.directory.drop_events()
+        stage.directory.bind(f"{ROOT}/a.sock")
+        stage.directory.resume_events()
+        for _ in range(100):
+            stage.asks.send_nowait(RescanNow())
+        assert (await stage.timeline())[1:] == [(1.0, "a.sock appeared #1"), (1.0, "scan completed")]
+        await trio.sleep(15)
+        assert [report.time for report in stage.reports] == [0, 1, 11], "the schedule goes on from there"
+
+
+async def test_a_rescan_that_is_asked_for_is_a_deep_one(autojump_clock: MockClock) -> None:
+    """Fault 16: only a look shows another device under the same inode number."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        directory.bind(f"{ROOT}/a.sock")
+
+    async with staged(prepare=prepare) as stage:
+        await trio.sleep(1)
+        stage.directory.inode(f"{ROOT}/a.sock").device = 9
+        await trio.sleep(10)
+        assert (await stage.timeline())[2:] == [(10.0, "scan completed")]
+        stage.asks.send_nowait(RescanNow())
+        assert await stage.sent() == ["a.sock appeared #2"]
+
+
+async def test_a_rescan_tries_an_unavailable_root_at_once(autojump_clock: MockClock) -> None:
+    """Behaviour 2, fault 4: it need not wait for the end of the delay."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        directory.look_errors[ROOT] = errno.EACCES
+
+    async with staged(prepare=prepare) as stage:
+        await trio.sleep(70)
+        stage.directory.look_errors.clear()
+        assert await stage.sent() == []
+        stage.asks.send_nowait(RescanNow())
+        assert await stage.timeline() == [(70.0, "first scan completed of []")]
+
+
+async def test_an_ask_from_before_the_start_or_during_a_scan_is_not_lost(autojump_clock: MockClock) -> None:
+    """Fault 86."""
+    inbox = WatcherInbox()
+    inbox.send_nowait(RescanNow())
+    woken: list[None] = []
+    inbox.wake_by(lambda: woken.append(None))
+    inbox.send_nowait(RescanNow())
+    assert (len(woken), inbox.take(), inbox.take()) == (2, [RescanNow()], [])
+    async with staged(inbox=0) as stage:
+        stage.asks.send_nowait(RescanNow())
+        await stage.sent()
+        assert [report.time for report in stage.reports] == [0, 0]

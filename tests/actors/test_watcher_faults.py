@@ -9,9 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from plugind.actors.io.roots import RootBusyError
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
 from plugind.protocol.discovery import Found
+from plugind.protocol.errors import ConfigError
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 
@@ -36,6 +38,7 @@ async def test_a_root_that_cannot_be_made_is_tried_again_with_doubling_delays(au
     """Behaviour 2, faults 1 and 4: a failed start is visible, and retried."""
 
     def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir("/run")
         directory.look_errors[ROOT] = errno.EACCES
 
     async with staged(prepare=prepare) as stage:
@@ -48,6 +51,57 @@ async def test_a_root_that_cannot_be_made_is_tried_again_with_doubling_delays(au
         await trio.sleep(22)
         assert await stage.timeline() == [(121.5, "first scan completed of []")]
         assert stage.reports[-1].ready
+
+
+async def test_a_root_below_a_missing_directory_is_awaited(autojump_clock: MockClock) -> None:
+    """Behaviour 1, faults 1 and 4."""
+    async with staged(prepare=lambda directory: None) as stage:
+        await trio.sleep(5)
+        reason = f"cannot have {ROOT}: its parent directory /run is missing, and plugind does not make it"
+        assert states(stage) == [(0, "unavailable", reason)]
+        stage.directory.mkdir("/run")
+        await trio.sleep(5)
+        assert await stage.timeline() == [(7.5, "first scan completed of []")]
+        assert states(stage)[-1] == (7.5, "events", None)
+
+
+@pytest.mark.parametrize("error", [ConfigError("everybody may write"), RootBusyError("another plugind runs")])
+async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_takes_nothing_new(
+    autojump_clock: MockClock, error: ConfigError | RootBusyError
+) -> None:
+    """Faults 3 and 96: who may write there could register a plugin, and must not end one."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.sent()
+        await trio.sleep(1)
+        stage.directory.refused_roots[ROOT] = error
+        stage.directory.chmod(ROOT)
+        stage.directory.bind(f"{ROOT}/b.sock")
+        stage.directory.unlink(f"{ROOT}/a.sock")
+        assert await stage.sent() == []
+        assert states(stage)[-1] == (1.0, "unavailable", str(error))
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        stage.directory.refused_roots.clear()
+        stage.directory.chmod(ROOT)
+        assert sorted(await stage.sent()) == ["a.sock vanished #1", "b.sock appeared #2"]
+        assert states(stage)[-1] == (101.0, "events", None)
+
+
+async def test_names_in_a_root_that_may_not_be_used_do_not_fill_the_memory(autojump_clock: MockClock) -> None:
+    """Faults 3 and 48: events are forgotten, and the next scan recovers from that as from an overflow."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.sent()
+        stage.directory.refused_roots[ROOT] = ConfigError("everybody may write")
+        stage.directory.chmod(ROOT)
+        await stage.sent()
+        for number in range(20_000):
+            stage.directory.write(f"{ROOT}/{number}")
+        await trio.sleep(0.5)
+        assert stage.reports[-1].overflows > 0
+        stage.directory.replace(f"{ROOT}/a.sock")
+        stage.directory.refused_roots.clear()
+        await trio.sleep(30)
+        assert await stage.sent() == ["a.sock appeared #2"]
 
 
 async def test_a_removed_root_is_recreated_and_watched_again(autojump_clock: MockClock) -> None:

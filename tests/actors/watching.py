@@ -58,6 +58,8 @@ class Stage:
     """A directory to change, and the messages of its watcher as lines."""
 
     directory: MemoryDirectory
+    #: What the watcher is asked to do.
+    asks: watcher.WatcherInbox = attrs.Factory(watcher.WatcherInbox)
     lines: list[Line] = attrs.Factory(list)
     reports: list[RootReported] = attrs.Factory(list)
     #: The latest generation of each path, and every generation so far.
@@ -121,6 +123,7 @@ async def staged(
     async def watch() -> None:
         await watcher.run(
             config,
+            stage.asks,
             directory=directory,
             reconciler=reconciler,
             status=status,

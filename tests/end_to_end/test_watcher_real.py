@@ -80,6 +80,7 @@ async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
     async def watch() -> None:
         await watcher.run(
             watcher.WatcherConfig(str(root), rescan=rescan),
+            watcher.WatcherInbox(),
             directory=RealDirectory(),
             reconciler=reconciler,
             status=status,

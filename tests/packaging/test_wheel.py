@@ -75,7 +75,7 @@ def test_the_installed_package_is_typed(installed: Path, tmp_path: Path) -> None
 
     program.write_text(program.read_text().replace("Root(root)", "Root(3)"))
     done = check_types(installed, program, tmp_path)
-    assert 'Argument 1 to "Root" has incompatible type "int"; expected "str"' in done.stdout
+    assert 'Argument 1 to "Root" has incompatible type "int"; expected "str | PathLike[str]"' in done.stdout
 
 
 REWRITING = """

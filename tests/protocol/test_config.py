@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import math
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.config import DEFAULT_ROOT, Config, Root, check_roots
+from plugind.protocol.backoff import Backoff, RestartIntensity
+from plugind.protocol.config import DEFAULT_ROOT, Config, Root, Timeouts, check_roots
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.plugins import InfoLimits
 from plugind.tests.protocol.hypothesis_settings import examples
 
 
@@ -28,7 +32,7 @@ def problem(*paths: str) -> str | None:
         (("r",), "the root 'r' is not an absolute path"),
         (("/a", ""), "the root '' is not an absolute path"),
         (("/a", "/a"), "the roots /a and /a lie in each other: name one of them"),
-        (("/a", "/a/"), "the roots /a and /a/ lie in each other: name one of them"),
+        (("/a", "/a/"), "the roots /a and /a lie in each other: name one of them"),
         (("/a/b", "/a"), "the roots /a and /a/b lie in each other: name one of them"),
         (("/a", "/"), "the roots / and /a lie in each other: name one of them"),
         (("/a", "/ab"), None),
@@ -72,3 +76,51 @@ def test_the_defaults_are_those_of_the_kubelet() -> None:
     assert (times.handler, times.stop_grace, config.rescan) == (120.0, 10.0, 10.0)
     assert (config.deregister_at_stop, config.follow_symlinks_inside_root) == (False, False)
     assert (config.expected, config.seed) == ((), None)
+
+
+@pytest.mark.parametrize("path", [Path("/a/b"), "/a/b", "/a/b/", "/a/b//"])
+def test_a_root_is_a_path_or_text_and_ends_without_a_slash(path: Path | str) -> None:
+    """The paths of its sockets begin with the root and one slash."""
+    assert Root(path).path == "/a/b"
+    assert (Root(Path("/")).path, Root("//").path) == ("/", "/")
+
+
+POSITIVE = "a finite number above 0"
+NOT_NEGATIVE = "a finite number, 0 or more"
+NO_NUMBERS = (-1, math.nan, math.inf, -math.inf, "10")
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "allowed", "also_bad"),
+    [
+        (lambda bad: Config(rescan=bad), "Config.rescan", POSITIVE, 0),
+        (lambda bad: Timeouts(dial=bad), "Timeouts.dial", POSITIVE, 0),
+        (lambda bad: Timeouts(refused_grace=bad), "Timeouts.refused_grace", NOT_NEGATIVE, -0.1),
+        (lambda bad: Timeouts(get_info=bad), "Timeouts.get_info", POSITIVE, 0),
+        (lambda bad: Timeouts(notify=bad), "Timeouts.notify", POSITIVE, 0.0),
+        (lambda bad: Timeouts(handler=bad), "Timeouts.handler", POSITIVE, 0),
+        (lambda bad: Timeouts(stop_grace=bad), "Timeouts.stop_grace", NOT_NEGATIVE, -1e-9),
+        (lambda bad: Backoff(initial=bad), "Backoff.initial", POSITIVE, 0),
+        (lambda bad: Backoff(factor=bad), "Backoff.factor", "a finite number, 1 or more", 0.5),
+        (lambda bad: Backoff(cap=bad), "Backoff.cap", POSITIVE, 0),
+        (lambda bad: Backoff(jitter=bad), "Backoff.jitter", NOT_NEGATIVE, -0.1),
+        (lambda bad: RestartIntensity(restarts=bad), "RestartIntensity.restarts", NOT_NEGATIVE, -1),
+        (lambda bad: RestartIntensity(period=bad), "RestartIntensity.period", POSITIVE, 0),
+        (lambda bad: InfoLimits(max_string=bad), "InfoLimits.max_string", "a finite number, 1 or more", 0),
+        (lambda bad: InfoLimits(max_endpoint=bad), "InfoLimits.max_endpoint", "a finite number, 1 or more", 0),
+        (lambda bad: InfoLimits(max_versions=bad), "InfoLimits.max_versions", "a finite number, 1 or more", 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
+def test_a_number_out_of_range_is_a_configuration_error_that_names_the_field_and_what_is_allowed(
+    make: Callable[[object], object], field: str, allowed: str, also_bad: float
+) -> None:
+    for bad in (*NO_NUMBERS, also_bad):
+        with pytest.raises(ConfigError) as error:
+            make(bad)
+        assert str(error.value) == f"{field} is {bad!r}: it must be {allowed}"
+
+
+def test_a_deadline_may_leave_no_grace_at_all() -> None:
+    timeouts = Timeouts(refused_grace=0, stop_grace=0)
+    assert (timeouts.refused_grace, timeouts.stop_grace) == (0, 0)

@@ -7,10 +7,25 @@ import socket
 import stat
 from pathlib import Path
 
+import attrs
 import pytest
 
 from plugind.actors.status.listener import listen
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.logs import Field, Level
+
+
+@attrs.define
+class Lines:
+    """A logger that keeps its lines."""
+
+    lines: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
+
+    def enabled(self, level: Level) -> bool:
+        return True
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        self.lines.append((level, message, fields))
 
 
 async def test_the_socket_is_for_its_owner_alone_and_is_removed(tmp_path: Path) -> None:
@@ -61,9 +76,25 @@ async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
 async def test_a_directory_too_deep_for_a_socket_address_holds_a_status_socket(tmp_path: Path) -> None:
     """Fault 23."""
     path = tmp_path / ("d" * 100) / ("e" * 100) / "status.sock"
+    path.parent.parent.mkdir()
     with listen(str(path)):
         assert path.is_socket()
     assert not path.exists()
+
+
+async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tmp_path: Path) -> None:
+    """A misspelt path must not become a tree of new directories."""
+    log = Lines()
+    path = tmp_path / "missing" / "run" / "status.sock"
+    reason = f"cannot make the status socket {path}: {tmp_path}/missing is missing, and plugind does not make it; give"
+    with pytest.raises(ConfigError, match=reason):
+        listen(str(path), log)
+    assert (os.listdir(tmp_path), log.lines) == ([], [])
+    (tmp_path / "missing").mkdir()
+    for _ in range(2):
+        listen(str(path), log).close()
+    said = "directory of the status socket was missing and was made"
+    assert log.lines == [(Level.INFO, said, {"directory": str(path.parent)})]
 
 
 @pytest.mark.parametrize("path", ["", "status/", "a\0b"])

@@ -25,6 +25,7 @@ from plugind.protocol.messages import (
     RetryAsked,
     RoleChanged,
     RootReported,
+    ScansAwaited,
     Snapshot,
     SnapshotAsked,
     StateChanged,
@@ -249,6 +250,68 @@ async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_
         ("plugin waiting", "refused", 3, None),
         ("plugin registered", None, 4, "a"),
         ("plugin gone", "the socket was removed", None, "a"),
+    ]
+
+
+async def test_with_the_level_warning_each_failure_is_shown_once_for_each_cause(autojump_clock: MockClock) -> None:
+    """Kubernetes issue 94827: two causes that take turns are two lines. A success makes both news again."""
+
+    def failed(state: StateName, reason: str) -> StateChanged:
+        return attrs.evolve(changed("a", state), reason=reason, attempt=1)
+
+    hung = failed(StateName.WAITING, "no answer")
+    refused = failed(StateName.WAITING, "refused")
+    stale = failed(StateName.STALE, "nobody listens")
+    parked = failed(StateName.PARKED, "no handler")
+    dialing, registered = changed("a", StateName.DIALING), changed("a", StateName.REGISTERED)
+    async with bench(level=Level.WARNING) as node:
+        for change in (hung, refused, hung, refused, stale, hung, stale, parked, stale, parked):
+            await node.take(dialing, change)
+        await node.take(registered, dialing, hung, attrs.evolve(hung, generation=2), changed("a", StateName.GONE))
+    logged = [(level, message, fields["cause"]) for level, message, fields in node.log.events]
+    assert logged == [
+        (Level.WARNING, "plugin waiting", "no answer"),
+        (Level.WARNING, "plugin waiting", "refused"),
+        (Level.WARNING, "plugin stale", "nobody listens"),
+        (Level.WARNING, "plugin parked", "no handler"),
+        (Level.WARNING, "plugin waiting", "no answer"),
+    ]
+
+
+@pytest.mark.parametrize(("outcome", "level"), [(Outcome.OK, Level.INFO), (Outcome.FAILED, Level.WARNING)])
+async def test_a_plugin_that_could_not_be_deregistered_is_a_warning(
+    autojump_clock: MockClock, outcome: Outcome, level: Level
+) -> None:
+    """Fault 84."""
+    deregistered = Finished(Operation.DEREGISTER, outcome, 0.1)
+    async with bench() as node:
+        await node.take(changed("a", StateName.REGISTERED), changed("a", StateName.LEAVING))
+        node.log.events.clear()
+        await node.take(attrs.evolve(changed("a", StateName.GONE), finished=deregistered))
+    assert [event[:2] for event in node.log.events] == [(level, "plugin gone")]
+
+
+async def test_a_caller_learns_when_a_scan_of_each_root_was_tried(autojump_clock: MockClock) -> None:
+    """Behaviour 2: a root that cannot be read was tried, too."""
+    async with bench(StatusConfig(roots=("/r", "/s"))) as node:
+        replies = [trio.open_memory_channel[bool](1) for _ in range(3)]
+        for reply, _ in replies[:2]:
+            await node.take(ScansAwaited(reply))
+        await node.take(RootReported("/r", Watching.EVENTS, 0.0, ready=True))
+        with pytest.raises(trio.WouldBlock):
+            replies[0][1].receive_nowait()
+        await node.take(RootReported("/s", Watching.UNAVAILABLE, 0.0), ScansAwaited(replies[2][0]))
+        assert [answer.receive_nowait() for _, answer in replies] == [True, True, True]
+
+
+async def test_a_root_that_was_made_is_logged(autojump_clock: MockClock) -> None:
+    """Behaviour 1."""
+    async with bench() as node:
+        made = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, made=True)
+        await node.take(made, attrs.evolve(made, made=False, scans=2))
+    assert [event[:2] for event in node.log.events] == [
+        (Level.INFO, "root was missing and was made"),
+        (Level.INFO, "root is watched"),
     ]
 
 

@@ -1,0 +1,137 @@
+"""The signals of ``plugind run``: how they are received, and how SIGHUP and SIGUSR1 are answered.
+
+A signal that is sent again before it was looked at counts once; so signals in a burst pile up nothing. The two that
+stop the daemon have a task of their own, so no answer to another signal delays them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+import trio
+
+from ...protocol.logs import Level, Logger
+from ...protocol.messages import Snapshot
+from ...protocol.status import PluginStatus, StateName
+from ...supervisor import NodeEndedError
+from .start import REQUESTS
+
+#: They stop the daemon.
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+#: The most plugins that SIGUSR1 logs, those that are not registered first; the summary counts all.
+MOST_LINES: Final = 1000
+#: How many lines are logged before other actors have their turn: about a millisecond of work.
+_BATCH: Final = 64
+#: Seconds for the node to answer.
+_ANSWER: Final = 5.0
+
+
+class Answering(Protocol):
+    """What the signals need of a node."""
+
+    async def snapshot(self) -> Snapshot:
+        """Return everything that is known at this moment."""
+
+    async def rescan(self) -> None:
+        """Have every root scanned now."""
+
+
+@contextmanager
+def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
+    """Receive the signals that stop the daemon, and the others.
+
+    Those that nobody read are dropped at the end: the process ends then, and must not die of a signal that came late.
+    """
+    everything = (*STOPS, *REQUESTS)
+    # None is lost between two of these steps.
+    signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+    for number in everything:
+        signal.signal(number, _drop)
+    with trio.open_signal_receiver(*STOPS) as stops, trio.open_signal_receiver(*REQUESTS) as requests:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
+        yield stops, requests
+
+
+def _drop(_number: int, _frame: object) -> None:
+    """Handle a signal by doing nothing. Trio's receiver passes on to it what was not read."""
+
+
+async def answer(requests: AsyncIterator[int], node: Answering, log: Logger, stop: trio.Event) -> None:
+    """Answer SIGHUP and SIGUSR1 until the node has ended."""
+    async for number in requests:
+        name = signal.Signals(number).name
+        try:
+            with trio.move_on_after(_ANSWER) as scope:
+                if number == signal.SIGUSR1:
+                    await log_states(await node.snapshot(), log)
+                else:
+                    await _reload(node, log, stop)
+            if scope.cancelled_caught:
+                log.event(Level.WARNING, "the node does not answer", signal=name, seconds=_ANSWER)
+        except NodeEndedError:
+            log.event(Level.INFO, "signal ignored", signal=name, reason="the node has ended")
+
+
+async def _reload(node: Answering, log: Logger, stop: trio.Event) -> None:
+    if stop.is_set():
+        log.event(Level.INFO, "signal ignored", signal="SIGHUP", reason="plugind stops")
+        return
+    await node.rescan()
+    log.event(
+        Level.INFO, "nothing to reload, scanning all roots", signal="SIGHUP", reason="there is no configuration file"
+    )
+
+
+async def log_states(snapshot: Snapshot, log: Logger) -> None:
+    """Log a line for each plugin, for each root, and one that sums them up."""
+    if log.enabled(Level.INFO):
+        registered = [plugin for plugin in snapshot.plugins if plugin.state is StateName.REGISTERED]
+        others = [plugin for plugin in snapshot.plugins if plugin.state is not StateName.REGISTERED]
+        for number, plugin in enumerate((others + registered)[:MOST_LINES], 1):
+            _log_plugin(plugin, snapshot.time, log)
+            if number % _BATCH == 0:
+                await trio.lowlevel.checkpoint()
+        for root in snapshot.roots:
+            log.event(
+                Level.INFO, "root", root=root.root, watching=root.watching, sockets=root.sockets, reason=root.reason
+            )
+    _log_summary(snapshot, log)
+
+
+def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:
+    log.event(
+        Level.INFO,
+        "state",
+        socket=plugin.socket,
+        state=plugin.state.value,
+        type=plugin.type,
+        name=plugin.name,
+        seconds=round(now - plugin.since, 3),
+        cause=plugin.cause or plugin.reason,
+        attempt=plugin.attempt or None,
+        next_try_in=None if plugin.next_try is None else round(max(0.0, plugin.next_try - now), 3),
+        generation=plugin.generation,
+    )
+
+
+def _log_summary(snapshot: Snapshot, log: Logger) -> None:
+    # Whoever asks gets an answer, however little is logged otherwise.
+    level = next((level for level in (Level.INFO, Level.WARNING) if log.enabled(level)), Level.ERROR)
+    states = Counter(plugin.state.value for plugin in snapshot.plugins)
+    listed = min(len(snapshot.plugins), MOST_LINES) if level is Level.INFO else 0
+    log.event(
+        level,
+        "states",
+        plugins=len(snapshot.plugins),
+        listed=listed,
+        by_state=", ".join(f"{states[state.value]} {state.value}" for state in StateName if state.value in states)
+        or None,
+        roots=len(snapshot.roots),
+        handlers=", ".join(snapshot.handlers),
+    )

@@ -1,0 +1,31 @@
+"""What a command does before anything else, while it has no descriptor of its own and can be ended by any signal.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Final
+
+#: The signals that ask a running daemon for something. Unhandled, they end a process.
+REQUESTS: Final = (signal.SIGHUP, signal.SIGUSR1)
+
+
+def open_standard_descriptors() -> None:
+    """Open /dev/null at each of the descriptors 0 to 2 that is closed.
+
+    A socket would get the number otherwise, and whatever is printed would go to its other end.
+    """
+    # Without /dev/null, as in some containers, there is nothing better to open.
+    with contextlib.suppress(OSError):
+        while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(lowest, True)  # noqa: FBT003 - it takes no keyword
+        os.close(lowest)
+
+
+def hold_requests() -> None:
+    """Keep :data:`REQUESTS` pending until the daemon receives them, instead of being ended by one that comes early."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)

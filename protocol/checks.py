@@ -1,0 +1,32 @@
+"""Checks of configured numbers: a value that is out of range is an error of the operator, and names its field.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from .errors import ConfigError
+
+#: A validator as attrs calls it: with the instance, the attribute and the value, whatever a caller has passed.
+Check = Callable[[object, "attrs.Attribute[Any]", Any], None]
+
+
+def _number(allowed: Callable[[float], bool], words: str) -> Check:
+    """Return a validator that refuses what is no finite number, and a number that is not ``allowed``."""
+
+    def check(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not (isinstance(value, int | float) and math.isfinite(value) and allowed(value)):
+            raise ConfigError(f"{type(owner).__name__}.{attribute.name} is {value!r}: it must be {words}")
+
+    return check
+
+
+above_zero = _number(lambda value: value > 0, "a finite number above 0")
+not_negative = _number(lambda value: value >= 0, "a finite number, 0 or more")
+at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")

@@ -1,0 +1,364 @@
+"""A daemon as an operator meets it: signals, roots that cannot be used now, what its log says at which level."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind import __version__
+from plugind.tests.end_to_end.foreign import GRPCLIB
+from plugind.tests.end_to_end.processes import (
+    DEADLINE,
+    PLUGIND,
+    Daemon,
+    Watch,
+    daemon,
+    daemon_process,
+    plugin_process,
+    run,
+)
+
+#: The command line of plugind, in a process that sends itself two signals as soon as its own code runs.
+SIGNALLED_EARLY = """
+import os, signal, sys
+from plugind.actors.console import commands
+
+imported = commands.command
+
+def command(name):
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        os.kill(os.getpid(), number)
+    return imported(name)
+
+commands.command = command
+sys.exit(commands.main(sys.argv[1:]))
+"""
+
+
+def about(node: Daemon, message: str) -> list[dict[str, object]]:
+    return [line for line in node.lines() if line["msg"] == message]
+
+
+async def logged(node: Daemon, message: str, times: int = 1) -> list[dict[str, object]]:
+    """Wait until the message was logged that often; return its lines."""
+    with trio.fail_after(DEADLINE):
+        while len(about(node, message)) < times:
+            assert node.process.poll() is None, node.log.read_text()
+            await trio.sleep(0.02)
+    return about(node, message)
+
+
+async def health(node: Daemon) -> dict[str, object]:
+    """What ``GET /healthz`` says of the first root."""
+    _, body = await node.get("/healthz")
+    root: dict[str, object] = json.loads(body)["roots"][0]
+    return root
+
+
+async def root_becomes(node: Daemon, holds: Callable[[dict[str, object]], bool]) -> dict[str, object]:
+    with trio.fail_after(DEADLINE):
+        while not holds(root := await health(node)):  # noqa: ASYNC110 - it is in another process
+            await trio.sleep(0.02)
+    return root
+
+
+@contextmanager
+def silent(path: Path) -> Iterator[None]:
+    """A plugin that accepts nothing and says nothing."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield
+
+
+@contextmanager
+def service_manager(directory: Path) -> Iterator[Callable[[], bytes]]:
+    """A socket for ``NOTIFY_SOCKET`` at ``directory / "notify"``; the function reads the next notification."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(directory / "notify"))
+        manager.settimeout(DEADLINE)
+        yield lambda: manager.recv(100)
+
+
+@asynccontextmanager
+async def registered(node: Daemon, path: Path) -> AsyncIterator[Watch]:
+    async with plugin_process(GRPCLIB.command(path, GRPCLIB.name, path)) as plugin, node.watch() as watch:
+        await plugin.notified_registered()
+        await watch.state(path, "registered")
+        yield watch
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+async def test_sighup_scans_all_roots_at_once_and_says_that_there_is_nothing_to_reload(tmp_path: Path) -> None:
+    """It ended the daemon with code 129."""
+    with daemon(tmp_path) as node:
+        await node.ready()
+        for scans in (2, 3):
+            node.process.send_signal(signal.SIGHUP)
+            await root_becomes(node, lambda root, scans=scans: root["scans"] == scans)  # type: ignore[misc]  # a lambda has no annotations
+        lines = await logged(node, "nothing to reload, scanning all roots", 2)
+        assert [(line["level"], line["signal"]) for line in lines] == [("info", "SIGHUP")] * 2
+        node.process.terminate()
+        assert await node.ended() == 0
+
+
+async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path) -> None:
+    """It ended the daemon with code 138."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link.sock").symlink_to("a.sock")
+    path = tmp_path / "root" / "a.sock"
+    with silent(tmp_path / "root" / "silent.sock"), daemon(tmp_path) as node:
+        await node.ready()
+        async with registered(node, path) as watch:
+            await watch.state(node.root / "silent.sock", "waiting")
+            node.process.send_signal(signal.SIGUSR1)
+            (summary,) = await logged(node, "states")
+        states = {str(line["socket"]): line for line in about(node, "state")}
+        assert list(states)[-1] == str(path), "those that are not registered come first"
+        silent_one = states[str(node.root / "silent.sock")]
+        assert (states[str(path)]["state"], states[str(path)]["name"]) == ("registered", GRPCLIB.name)
+        assert states[str(node.root / "link.sock")]["state"] == "parked"
+        assert silent_one["state"] in ("waiting", "dialing", "asking-info")
+        assert (summary["level"], summary["plugins"], summary["listed"], summary["roots"]) == ("info", 3, 3, 1)
+        assert "1 parked" in str(summary["by_state"])
+        assert "1 registered" in str(summary["by_state"])
+        assert summary["handlers"] == "CSIPlugin, DRAPlugin, DevicePlugin"
+        assert [line["watching"] for line in about(node, "root")] == ["events"]
+
+
+async def test_sigusr1_is_answered_in_one_line_where_only_warnings_are_logged(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--log-level", "warning") as node:
+        await node.ready()
+        node.process.send_signal(signal.SIGUSR1)
+        (summary,) = await logged(node, "states")
+        assert (summary["level"], summary["plugins"], summary["listed"]) == ("warning", 0, 0)
+        assert node.lines() == [summary]
+
+
+async def test_a_burst_of_signals_ends_nothing_and_delays_no_stop(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node:
+        await node.ready()
+        for _ in range(300):
+            node.process.send_signal(signal.SIGHUP)
+            node.process.send_signal(signal.SIGUSR1)
+        node.process.terminate()
+        assert await node.ended() == 0
+    assert 1 <= len(about(node, "states")) <= 300
+
+
+async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(tmp_path: Path) -> None:
+    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    command = [sys.executable, "-c", SIGNALLED_EARLY, "run", "--root", str(root), "--status", status]
+    with (tmp_path / "log").open("ab") as log, daemon_process([*command, "--log-format", "json"], log) as process:
+        node = Daemon(root, status, process, tmp_path / "log")
+        await logged(node, "nothing to reload, scanning all roots")
+        await logged(node, "states")
+        process.terminate()
+        assert await node.ended() == 0
+
+
+async def test_signals_during_a_stop_change_nothing_but_sigusr1_shows_what_it_waits_for(tmp_path: Path) -> None:
+    """Fault 87: a plugin hangs, so that the stop takes half of the grace."""
+    path = tmp_path / "root" / "silent.sock"
+    path.parent.mkdir()
+    with silent(path), daemon(tmp_path, timeouts={"get_info": DEADLINE}) as node:
+        async with node.watch() as watch:
+            await watch.state(path, "asking-info")
+            node.process.terminate()
+            await logged(node, "stopping")
+            node.process.send_signal(signal.SIGHUP)
+            node.process.send_signal(signal.SIGUSR1)
+            (ignored,) = await logged(node, "signal ignored")
+            assert (ignored["signal"], ignored["reason"]) == ("SIGHUP", "plugind stops")
+            await logged(node, "states")
+            assert [line["state"] for line in about(node, "state")] == ["asking-info"]
+        with trio.fail_after(DEADLINE):
+            while node.process.poll() is None:
+                # None of them may end a process that has stopped already.
+                for number in (signal.SIGHUP, signal.SIGUSR1):
+                    node.process.send_signal(number)
+                await trio.sleep(0.001)
+    assert node.process.returncode == 0
+
+
+# --- roots that cannot be used ----------------------------------------------------------------------------------------
+
+
+async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_ready_and_unhealthy(
+    tmp_path: Path,
+) -> None:
+    """Faults 1 and 4, behaviours 1 and 2; no directory above the root is made."""
+    root = tmp_path / "missing" / "root"
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with service_manager(tmp_path) as notified, daemon(tmp_path, root=root, environment=environment) as node:
+        assert await trio.to_thread.run_sync(notified) == b"READY=1"
+        # The first try is over by now.
+        found = await health(node)
+        parent = f"its parent directory {root.parent} is missing, and plugind does not make it"
+        assert (found["status"], found["reason"]) == ("failed", f"cannot have {root}: {parent}")
+        assert (await node.get("/healthz"))[0] == 503
+        assert not root.parent.exists()
+        root.parent.mkdir()
+        await node.ready()
+        assert (await health(node))["status"] == "ok"
+        async with registered(node, root / "a.sock"):
+            pass
+        assert [line["root"] for line in about(node, "root was missing and was made")] == [str(root)]
+        node.process.terminate()
+        assert await node.ended() == 0
+
+
+async def test_a_root_that_cannot_be_read_at_the_start_is_retried(tmp_path: Path) -> None:
+    """Fault 4, behaviour 2: it ended the daemon with code 78."""
+    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    root.mkdir(mode=0o000)
+    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json"]
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("setpriv is not installed (Debian package util-linux)")
+        # Without these two the superuser may read no more than others.
+        dropped = "-dac_override,-dac_read_search"
+        command = [setpriv, "--bounding-set", dropped, "--inh-caps", dropped, *command]
+    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
+        node = Daemon(root, status, process, tmp_path / "log")
+        found = await root_becomes(node, lambda root: root["status"] == "failed")
+        assert found["reason"] == f"cannot have {root}: Permission denied"
+        root.chmod(0o755)
+        await node.ready()
+        process.terminate()
+        assert await node.ended() == 0
+
+
+async def test_a_root_that_everybody_may_write_to_later_keeps_what_is_registered_and_takes_nothing_new(
+    tmp_path: Path,
+) -> None:
+    """Fault 3."""
+    path = tmp_path / "root" / "a.sock"
+    with daemon(tmp_path) as node:
+        await node.ready()
+        async with registered(node, path) as watch:
+            node.root.chmod(0o777)
+            found = await root_becomes(node, lambda root: root["status"] == "failed")
+            assert str(found["reason"]).startswith(f"everybody may write to the root {node.root}")
+            with silent(node.root / "b.sock"):
+                node.process.send_signal(signal.SIGHUP)
+                await root_becomes(node, lambda root: root["scans"] != found["scans"])
+                assert {socket: plugin["state"] for socket, plugin in (await node.plugins()).items()} == {
+                    str(path): "registered"
+                }
+                node.root.chmod(0o755)
+                await watch.state(node.root / "b.sock", "asking-info")
+
+
+async def test_the_second_of_two_daemons_on_a_root_that_appears_late_waits_for_the_end_of_the_first(
+    tmp_path: Path,
+) -> None:
+    """Fault 96: the lock is taken when the root is there, and tried again."""
+    root = tmp_path / "missing" / "root"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with daemon(tmp_path / "one", root=root) as one, daemon(tmp_path / "two", root=root) as two:
+        nodes = [one, two]
+        for node in nodes:
+            await root_becomes(node, lambda root: root["status"] == "failed")
+        root.parent.mkdir()
+        busy = f"another plugind runs on {root}: stop it, or choose another directory with --root"
+        reasons = [(await root_becomes(node, lambda root: root["reason"] in (None, busy)))["reason"] for node in nodes]
+        assert sorted(reasons, key=str) == [None, busy]
+        first, second = nodes if reasons[0] is None else nodes[::-1]
+        first.process.terminate()
+        assert await first.ended() == 0
+        # It would be tried again within 30 seconds.
+        second.process.send_signal(signal.SIGHUP)
+        await second.ready()
+
+
+async def test_ready_comes_after_the_first_scan_of_each_root(tmp_path: Path) -> None:
+    """Behaviour 40: what lay in the roots at the start is known when the service manager goes on."""
+    (tmp_path / "root").mkdir()
+    for number in range(3000):
+        (tmp_path / "root" / str(number)).touch()
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with (
+        silent(tmp_path / "root" / "a.sock"),
+        service_manager(tmp_path) as notified,
+        daemon(tmp_path, environment=environment) as node,
+    ):
+        assert await trio.to_thread.run_sync(notified) == b"READY=1"
+        assert [(await health(node))[key] for key in ("status", "scans", "sockets")] == ["ok", 1, 1]
+
+
+def test_a_shared_directory_is_refused_with_advice_that_breaks_nothing(tmp_path: Path) -> None:
+    """Fault 3: ``chmod o-w /tmp`` would break every other program."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    done = run("run", "--root", str(shared), status=str(tmp_path / "status.sock"))
+    make = f"make a directory of your own with 'mkdir -m 0755 {shared}/plugins' and name that with --root"
+    said = f"plugind: everybody may write to the root {shared}: {make}, or allow it with --insecure-root\n"
+    assert (done.code, done.err) == (78, said)
+
+
+def test_the_directory_above_that_of_the_status_socket_is_not_made(tmp_path: Path) -> None:
+    status = tmp_path / "missing" / "run" / "status.sock"
+    done = run("run", "--root", str(tmp_path / "root"), status=str(status))
+    missing = f"{tmp_path}/missing is missing, and plugind does not make it"
+    said = f"cannot make the status socket {status}: {missing}; give another path with --status or PLUGIND_STATUS"
+    assert (done.code, done.err) == (78, f"plugind: {said}\n")
+    assert not (tmp_path / "missing").exists()
+
+
+# --- the log, and what is inherited -----------------------------------------------------------------------------------
+
+
+async def test_the_line_of_the_start_names_the_version_the_status_socket_and_the_roots(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node:
+        await node.ready()
+        (line,) = await logged(node, "started")
+    assert (line["version"], line["status"], line["roots"]) == (__version__, node.status, str(node.root))
+
+
+async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parked_is_shown_once(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link.sock").symlink_to("nowhere")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(root / "stale.sock"))
+    options = ("--type", "Unknown", "--name", "parked.example.com")
+    fake = [*PLUGIND, "fake", "--socket", str(root / "parked.sock"), *options]
+    with silent(root / "hung.sock"), daemon(tmp_path, "--log-level", "warning") as node:
+        async with plugin_process(fake), node.watch() as watch:
+            for name, state in {"link": "parked", "stale": "stale", "parked": "parked"}.items():
+                await watch.state(root / f"{name}.sock", state)
+            await watch.until(lambda watch: watch.states(root / "hung.sock").count("waiting") == 3)
+    assert sorted((str(line["socket"]), line["level"], line["msg"]) for line in node.lines()) == [
+        (str(root / "hung.sock"), "warning", "plugin waiting"),
+        (str(root / "link.sock"), "warning", "plugin parked"),
+        (str(root / "parked.sock"), "warning", "plugin parked"),
+        (str(root / "stale.sock"), "warning", "plugin stale"),
+    ]
+
+
+async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_path: Path) -> None:
+    """Fault 95: no socket of the daemon gets the number of standard output."""
+    arguments = ["run", "--root", str(tmp_path / "root"), "--status", str(tmp_path / "status.sock")]
+    command = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *PLUGIND, *arguments]
+    with (tmp_path / "log").open("wb") as log, daemon_process(command, log) as process:
+        node = Daemon(tmp_path / "root", str(tmp_path / "status.sock"), process, tmp_path / "log")
+        await node.ready()
+        assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == [os.devnull] * 3
+        process.terminate()
+        assert await node.ended() == 0
