@@ -1,10 +1,11 @@
-"""Plugins that appear and disappear at a steady rate: which rate the daemon sustains, and whether its memory is stable.
+"""Plugins that appear and disappear at a steady rate: the rate that the daemon sustains, and the growth of its memory.
 
     python -m benchmarks.churn --rates 50 100 200 400 --seconds 60
 
-At each rate sockets are created evenly, and each is removed ``--life`` seconds later. ``--standing`` other plugins stay
-registered throughout. The daemon sustains a rate if every plugin was notified exactly once before its removal, and none
-waited long. Memory is sampled each second; its slope over the second half of the time should be about zero.
+Sockets are created at even intervals, and each is removed ``--life`` seconds later. ``--standing`` other plugins stay
+registered all the time. The daemon sustains a rate if every plugin was notified exactly once before its removal and
+the sockets were created as fast as requested. Memory is sampled each second; its slope over the second half of the
+time should be about zero.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from plugind.benchmarks.report.files import add_file_arguments, write_files
 from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
-#: Seconds between two commands to the plugins' process. All sockets that are due are created, and removed, together.
+#: Seconds between two commands to the plugins' process. Each command creates or removes all sockets that are due.
 _BEAT = 0.02
 _PATIENCE = 30.0
 _DEREGISTERED = re.compile(r'plugind_operations_total\{operation="deregister",outcome="ok",[^}]*\} (\S+)')
@@ -43,7 +44,7 @@ class Churn:
     never_notified: int = 0
     notified_twice: int = 0
     refused: int = 0
-    not_let_go: int = 0
+    not_deregistered: int = 0
     achieved: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -58,7 +59,7 @@ class Churn:
     @property
     def errors(self) -> int:
         """The number of plugins that were lost or notified twice."""
-        return self.never_notified + self.notified_twice + self.refused + self.not_let_go
+        return self.never_notified + self.notified_twice + self.refused + self.not_deregistered
 
 
 @attrs.frozen(kw_only=True)
@@ -97,7 +98,7 @@ def measure(rate: float, conditions: Conditions) -> Churn:
 
 
 def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditions: Conditions, total: int) -> Churn:
-    standing, let_go = conditions.standing, _let_go(daemon)
+    standing, deregistered = conditions.standing, _deregistered(daemon)
     cpu, began = daemon.cpu_seconds(), time.monotonic()
     made = removed = 0
     with StatusPoll(daemon) as poll:
@@ -119,9 +120,9 @@ def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditio
     result.cpu_percent, result.cpu_ms = spent / lasted * 100, spent / total * 1000
     result.healthz_max_ms = max(poll.times, default=None)
     deadline = time.monotonic() + _PATIENCE
-    while _let_go(daemon) - let_go < total and time.monotonic() < deadline:
+    while _deregistered(daemon) - deregistered < total and time.monotonic() < deadline:
         time.sleep(0.1)
-    result.not_let_go = total - (_let_go(daemon) - let_go)
+    result.not_deregistered = total - (_deregistered(daemon) - deregistered)
     result.descriptors = daemon.descriptors()
     _account(result, [plugin for plugin in server.report() if plugin["index"] >= standing])
     return result
@@ -142,7 +143,7 @@ def _account(result: Churn, report: Sequence[PluginReport]) -> None:
         result.slope_kib_min = linear_regression(*zip(*later, strict=True)).slope * 1024 * 60
 
 
-def _let_go(daemon: DaemonProcess) -> int:
+def _deregistered(daemon: DaemonProcess) -> int:
     found = _DEREGISTERED.findall(daemon.get("/metrics")[1].decode())
     return int(sum(float(count) for count in found))
 
@@ -156,15 +157,15 @@ def summary(results: Sequence[Churn]) -> str:
         line: list[Cell] = [one.rate, one.achieved, one.plugins, one.p50_ms, one.p99_ms, one.max_ms, one.cpu_percent]
         line += [one.cpu_ms, one.healthz_max_ms, one.rss[0][1], one.rss[-1][1], one.slope_kib_min]
         lines.append([*line, one.descriptors, one.errors])
-    troubles = [
+    errors = [
         f"{one.rate:g} per second: {one.never_notified} never notified, {one.notified_twice} notified more than "
-        f"once, {one.refused} refused, {one.not_let_go} not let go"
+        f"once, {one.refused} refused, {one.not_deregistered} not deregistered"
         for one in results
         if one.errors
     ]
     sustained = [one.rate for one in results if not one.errors and one.achieved >= 0.98 * one.rate]
-    verdict = f"held: {', '.join(f'{rate:g}' for rate in sustained) or 'none'} per second"
-    return "\n".join(["Plugins that come and go", machine(), "", table(head, lines), "", *troubles, verdict])
+    verdict = f"sustained: {', '.join(f'{rate:g}' for rate in sustained) or 'none'} per second"
+    return "\n".join(["Plugins that appear and disappear", machine(), "", table(head, lines), "", *errors, verdict])
 
 
 def plot(results: Sequence[Churn], conditions: Conditions) -> Plot:

@@ -3,7 +3,7 @@
     python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
 
 CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
-what each plugin adds to a daemon without any. The number of wake-ups shows timers that fire for nothing.
+what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine
 
 _PATIENCE = 300.0
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
-#: Per cent of a core that the reference takes with this many plugins (Kubernetes v1.36.2, on two cores).
+#: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
 
 
@@ -82,7 +82,7 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
 
 
 def _wakeups(process: DaemonProcess) -> int:
-    """Return how often its threads blocked voluntarily and were woken."""
+    """Return how often the daemon's threads blocked voluntarily and were woken."""
     lines = (
         line
         for status in Path(f"/proc/{process.pid}/task").glob("*/status")

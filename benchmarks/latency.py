@@ -2,8 +2,8 @@
 
     python -m benchmarks.latency --registered 0 1000 --runs 50
 
-The daemon is ``plugind run`` with its default options, idle except for the plugins that are registered already. The
-plugins live in one process of their own, which sleeps between calls as real plugins do. Each run creates one socket and
+The daemon is ``plugind run`` with its default options; some plugins are registered already, and it is idle otherwise.
+All plugins are in one other process, which sleeps between calls as real plugins do. Each run creates one socket and
 waits until its plugin is notified. The plugins' process takes both times.
 """
 
@@ -26,7 +26,7 @@ _PATIENCE = 120.0
 
 
 def measure(registered: int, runs: int, progress: Progress) -> list[float]:
-    """Return the milliseconds of each run, with this many plugins registered before.
+    """Return the milliseconds of each run, with ``registered`` plugins registered before.
 
     Raises:
       RuntimeError: if a plugin is not registered in time.
@@ -38,12 +38,12 @@ def measure(registered: int, runs: int, progress: Progress) -> list[float]:
         with cheap_server(options) as server, plugind_run(root, scratch / "log"):
             if registered:
                 server.create(0, registered)
-                _wait_until_told(server, registered)
+                _wait_until_notified(server, registered)
                 time.sleep(1.0)  # The daemon's remaining work for those plugins must not count for the new one.
             for index in range(registered, registered + runs):
                 progress.step(f"{registered} registered")
                 server.create(index, 1)
-                _wait_until_told(server, index + 1)
+                _wait_until_notified(server, index + 1)
                 # The pause differs from the period of any timer, so that the next run finds an idle daemon.
                 time.sleep(0.02 + 0.0007 * (index % 40))
             return [
@@ -53,7 +53,7 @@ def measure(registered: int, runs: int, progress: Progress) -> list[float]:
             ]
 
 
-def _wait_until_told(server: ServerProcess, count: int) -> None:
+def _wait_until_notified(server: ServerProcess, count: int) -> None:
     deadline = time.monotonic() + _PATIENCE
     while server.counts()["notified"] < count:
         if time.monotonic() > deadline:

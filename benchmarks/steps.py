@@ -3,8 +3,8 @@
     python -m benchmarks.steps --sockets 5000 --runs 3
 
 The daemon runs under ``benchmarks.report.sampler``. Each sample counts for the step to which the innermost function of
-plugind belongs, either as its own time or as the time of Trio or another library that it called. The kernel reports the
-total, so shares become microseconds.
+plugind belongs, either as its own time or as the time of Trio or another library that it called. The shares of the
+samples are converted to microseconds with the total that the kernel reports.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _KINDS = ("own code", "Trio", "libraries and builtins in Python")
 
 @attrs.frozen
 class Steps:
-    """Microseconds of each step and kind, with the number of samples."""
+    """The microseconds of each step and kind, and the number of samples."""
 
     total_us: float
     parts: dict[tuple[str, str], float]
@@ -81,7 +81,7 @@ class Steps:
 
 
 def step_of(where: str) -> str:
-    """Return the step to which a function belongs: the longest prefix wins."""
+    """Return the step to which a function belongs: that of the longest matching prefix."""
     fitting = [
         (len(prefix), step) for step, prefixes in STEPS.items() for prefix in prefixes if where.startswith(prefix)
     ]
@@ -93,7 +93,7 @@ def _kind_of(library: str) -> str:
 
 
 def measure(scenario: Scenario, runs: int) -> Steps:
-    """Sample this many storms.
+    """Sample ``runs`` storms.
 
     Raises:
       RuntimeError: if a plugin was lost.

@@ -1,11 +1,11 @@
-"""Thousands of plugin sockets at once: how soon each is registered, and what that costs the daemon.
+"""Thousands of plugin sockets at once: how soon each is registered, and the cost for the daemon.
 
     python -m benchmarks.storm --sockets 1 100 1000 2000 5000 10000 --runs 3
 
-The daemon is ``plugind run`` with its status socket, logs and metrics. The plugins live in a process of their own: they
-are as cheap as possible (``--server fake``) or grpcio servers (``--server grpcio``). A storm lasts from the first
-listening socket until the last plugin is notified. Sizes take turns, so that a temporary load on the machine disturbs
-all of them alike.
+The daemon is ``plugind run`` with its status socket, logs and metrics. The plugins are in other processes: they are
+as cheap as possible (``--server fake``) or grpcio servers (``--server grpcio``). A storm lasts from the first listening
+socket until the last plugin is notified. The sizes take turns, so that a temporary load on the machine affects all of
+them equally.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(wanted: Sequence[Scenario], runs: int, *, floor: bool) -> StormResul
 
 
 def bare_conversation(scenario: Scenario) -> float | None:
-    """Return the CPU milliseconds of a bare conversation, which shows the speed of the machine right now."""
+    """Return the CPU milliseconds of a bare conversation, which shows the present speed of the machine."""
     if scenario.daemon_core is None:
         return None
     with scratch_directory() as directory:
@@ -96,9 +96,9 @@ def bare_conversation(scenario: Scenario) -> float | None:
 
 
 def limits(wanted: Sequence[Scenario]) -> Iterator[str]:
-    """Raise the limit of descriptors, which child processes inherit, and yield what could not be had."""
+    """Raise the limit of descriptors, which child processes inherit, and yield a message if it is too low."""
     most = max(scenario.sockets for scenario in wanted)
-    # The daemon may hold a connection to each plugin, and a process of plugins has a listener for each besides.
+    # The daemon may have a connection to each plugin, and a process of plugins also has a listener for each.
     needed = 2 * most + 1024
     if (have := raise_descriptor_limit(needed)) < needed:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -145,7 +145,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=180.0, help="seconds until a plugin counts as lost")
     parser.add_argument("--settle", type=float, default=2.0, help="seconds before the memory at rest is read")
     parser.add_argument(
-        "--profile", type=Path, metavar="OUT", help="sample the daemon; the file of the last run remains"
+        "--profile", type=Path, metavar="OUT", help="sample the daemon; the file is that of the last run"
     )
     add_file_arguments(parser)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""One storm: many sockets at once, and how the daemon copes with them."""
+"""One storm: many sockets at once, and the figures of the daemon."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import scratch_directory
 from plugind.benchmarks.plugins.storm_plugins import Plugins, plugins
 
-#: Seconds without news after which the remaining plugins count as never removed.
+#: Seconds without a change after which the remaining plugins count as never removed.
 _REMOVAL = 20.0
-#: Seconds after the last notification in which the daemon finishes its work: it closes, logs and counts.
+#: Seconds after the last notification in which the daemon finishes its work: closing, logging and counting.
 _TAIL = 0.5
 
 
@@ -26,8 +26,8 @@ _TAIL = 0.5
 class Scenario:
     """The events of a storm.
 
-    ``patience`` is how many seconds the plugins wait to be notified. ``settle`` is how many seconds the daemon is left
-    alone before its memory at rest is read.
+    ``patience`` is how many seconds the plugins wait to be notified. ``settle`` is how many seconds the daemon is idle
+    before its memory at rest is read.
     """
 
     sockets: int
@@ -50,7 +50,7 @@ class Scenario:
     profile: Path | None = None
 
     def plugin_options(self, root: Path) -> ServerOptions:
-        """The options of the plugins' process."""
+        """Return the options of the plugins' process."""
         return ServerOptions(
             directory=root,
             sockets=self.sockets,
@@ -69,7 +69,7 @@ class StormRun:
 
     ``cpu_ms`` is the daemon's CPU time per registration until the last plugin was notified, ``cpu_settled_ms`` half a
     second later, when logs and views are up to date. ``delayed_s`` is how long the daemon was ready to run while other
-    processes had its core. ``floor_ms`` is what a bare conversation cost just before, which shows the machine's load.
+    processes had its core. ``floor_ms`` is the cost of a bare conversation just before, which shows the machine's load.
     A value of None was not measured.
     """
 
@@ -161,7 +161,7 @@ class _Storm:
         return peer_started(root, self._log, scenario.daemon_core)
 
     def _existing(self, daemon: DaemonProcess, started_ns: int) -> None:
-        # The start of the interpreter counts, since users wait for it too.
+        # The start of the interpreter is included, since users wait for it too.
         self._wait(daemon, 0.0)
         daemon.wait_ready()
         self._account(since_ns=started_ns)
@@ -201,7 +201,7 @@ class _Storm:
         result.cpu_settled_ms = (daemon.cpu_seconds() - cpu_before) / notified * 1000
 
     def _account(self, since_ns: int) -> None:
-        """Count what the plugins saw. Existing plugins could first be found at ``since_ns``."""
+        """Count the events of the plugins. Existing plugins could not be found before ``since_ns``."""
         result, report = self.result, self._plugins.report()
         healthy = [plugin for plugin in report if not plugin["hang"]]
         notified = [plugin for plugin in healthy if plugin["notified_ns"]]
@@ -233,7 +233,7 @@ class _Storm:
             if self._scenario.overflow and daemon.status is not None:
                 found = re.search(rb'"overflows": (\d+)', daemon.get("/healthz")[1])
                 result.overflows = int(found[1]) if found else None
-            # Counted again, since a second notification may come late.
+            # This is counted again, since a second notification may come late.
             result.notified_twice = sum(plugin["notified"] > 1 for plugin in self._plugins.report())
             if self._scenario.remove:
                 self._remove(daemon)
@@ -244,26 +244,28 @@ class _Storm:
         result.warnings = len(re.findall(rb"^[^\n]*level=(?:warning|error)", self._log.read_bytes(), re.MULTILINE))
 
     def _remove(self, daemon: DaemonProcess) -> None:
-        before = _let_go(daemon)
+        before = _deregistered(daemon)
         with self._log.open("rb") as log:
             log.seek(0, 2)
             ended = began = self._plugins.remove() / 1e9
             gone = 0
-            # The log costs the daemon little, but it may drop lines. When it is silent, the counters decide.
+            # The log costs the daemon little, but it may drop lines. When no more lines come, the counters decide.
             while gone < self.result.sockets:  # Plugins that hang disappear too.
                 time.sleep(0.005)
                 now = time.monotonic()
                 if lines := log.read().count(b'msg="plugin gone"'):
                     gone, ended = gone + lines, now
                 elif now - ended > 0.3:
-                    if _let_go(daemon) - before >= self.result.notified:
+                    if _deregistered(daemon) - before >= self.result.notified:
                         break
                     if now - ended > _REMOVAL:
-                        self.result.last_error = f"only {gone} of {self.result.notified} plugins were seen to go"
+                        self.result.last_error = (
+                            f"only {gone} of {self.result.notified} plugins were seen to be removed"
+                        )
                         break
             self.result.removal_s = ended - began
-        if daemon.status is not None and (gone := _let_go(daemon) - before) != self.result.notified:
-            self.result.last_error = f"of {self.result.notified} plugins the handler let {gone} go"
+        if daemon.status is not None and (gone := _deregistered(daemon) - before) != self.result.notified:
+            self.result.last_error = f"the handler deregistered {gone} of {self.result.notified} plugins"
 
 
 _DEREGISTERED = re.compile(
@@ -271,7 +273,7 @@ _DEREGISTERED = re.compile(
 )
 
 
-def _let_go(daemon: DaemonProcess) -> int:
+def _deregistered(daemon: DaemonProcess) -> int:
     """Return how many plugins were deregistered since the daemon's start."""
     found = _DEREGISTERED.search(daemon.get("/metrics")[1]) if daemon.status is not None else None
     return 0 if found is None else int(float(found[1]))

@@ -1,12 +1,12 @@
-"""Registration conversations: pace and cost of plugind's client, of its peers, and of a baseline.
+"""Registration conversations: the rate and the cost of plugind's client, of its peers, and of a baseline.
 
     python -m benchmarks.wire --json wire.json --plot wire.svg
 
-One conversation is connect, GetInfo, NotifyRegistrationStatus(true), close. One cheap server process on the last core
-answers on all sockets. It does not sleep unless ``--no-spin`` is given, so a client's figure includes no wake-ups of
-the server. Each measurement is a process of its own on the first core, and the runs of all clients take turns. The
-baseline, called the floor, makes the same system calls on Trio and parses nothing. A client whose package is missing is
-named and left out.
+A conversation consists of connect, GetInfo, NotifyRegistrationStatus(true) and close. One cheap server process on the
+last core answers on all sockets. It does not sleep unless ``--no-spin`` is given, so a client's figure includes no
+wake-ups of the server. Each measurement is a separate process on the first core, and the runs of all clients take
+turns. The baseline, called the floor, makes the same system calls on Trio and parses nothing. A client whose package is
+missing is named and not measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLOURS = {
     "floor": "#8a94a0",
 }
 _MOST_IDLE_CHANNELS = 1000
-#: The aim for plugind's client, in floors.
+#: The goal for plugind's client, as a multiple of the floor.
 _TARGET = 2.5
 
 
@@ -75,9 +75,9 @@ class WireResult:
         return Spread.of([run.conversations_per_s for run in runs]) if runs else None
 
     def ratio(self, client: str, other: str, concurrency: int) -> float | None:
-        """Return the CPU of ``client`` in conversations of ``other``: the median of the ratios of each run's pair.
+        """Return the CPU of ``client`` relative to ``other``: the median of the ratios of each pair of runs.
 
-        Runs that follow each other met the same load, which separate medians would mix.
+        Runs that follow each other had the same load. Separate medians would compare runs under different loads.
         """
         mine, theirs = self.runs.get((client, concurrency)), self.runs.get((other, concurrency))
         if not mine or not theirs:
@@ -138,7 +138,7 @@ class Bench:
 
 
 def measure(bench: Bench, clients: Sequence[str], concurrency: Sequence[int], runs: int) -> WireResult:
-    """Measure all clients in turns, so that a temporary load on the machine disturbs all of them alike."""
+    """Measure all clients in turns, so that a temporary load on the machine affects all of them equally."""
     outcome = WireResult({}, {}, {})
     steps: list[tuple[str, int | None]] = [(c, level) for _ in range(runs) for level in concurrency for c in clients]
     steps += [(client, None) for client in clients if client != "floor"]
@@ -210,7 +210,7 @@ def summary(outcome: WireResult, server: ServerOptions, clients: Sequence[str], 
 
 
 def plot(outcome: WireResult, server: ServerOptions, clients: Sequence[str], concurrency: Sequence[int]) -> Plot:
-    """Return a plot of CPU and pace, with a group of bars for each concurrency."""
+    """Return a plot of CPU and rate, with a group of bars for each concurrency."""
     groups = {level: f"{level:,} at once" for level in concurrency}
     pairs = [(level, client) for level in concurrency for client in clients]
     cpu = {(groups[level], client): outcome.cpu(client, level) for level, client in pairs}
@@ -251,7 +251,7 @@ def _idle_channels(server: ServerOptions) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wire", description=__doc__.split("\n")[0])
-    parser.add_argument("--sockets", type=int, default=2000, help="how many plugins there are (default 2000)")
+    parser.add_argument("--sockets", type=int, default=2000, help="the number of plugins (default 2000)")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 64, 512], help="conversations at once")
     parser.add_argument("--runs", type=int, default=3, help="the number of runs (default 3); medians are shown")
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))

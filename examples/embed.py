@@ -1,4 +1,4 @@
-"""A program that embeds plugind: it waits for a plugin before it goes on, and adds a handler while it runs.
+"""A program that embeds plugind: it adds a handler to a running node, and waits for a plugin before it continues.
 
 ::
 
@@ -18,26 +18,26 @@ from plugind import Config, Plugin, PluginError, Root, Supervisor
 
 
 class ColourHandler:
-    """The consumer of plugins of type ``ColourPlugin``: three methods are all that a handler needs."""
+    """The consumer of plugins of type ``ColourPlugin``. A handler needs only these three methods."""
 
     async def validate(self, plugin: Plugin) -> None:
-        """Raise if the plugin is not acceptable; the plugin is told the text."""
+        """Raise an error if the plugin is not acceptable; the plugin gets the text of the error."""
         if not plugin.name.endswith(".example.com"):
-            raise PluginError(f"{plugin.name} is not a colour of ours")
+            raise PluginError(f"{plugin.name} is not one of our colours")
 
     async def register(self, plugin: Plugin) -> None:
-        """Take the plugin into service."""
+        """Start to use the plugin."""
         print(f"in service: {plugin.name}, at {plugin.endpoint}", flush=True)
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Let the plugin go."""
+        """Stop using the plugin."""
         print(f"out of service: {plugin.name}", flush=True)
 
 
 async def main(root: str) -> None:
     """Run a node on the directory ``root``, wait for a colour, and stop."""
     async with Supervisor(Config(roots=(Root(root),))) as node:
-        # Plugins of this type that came before are parked, and are tried at once when their handler is there.
+        # Plugins of this type that were found before are parked; they are tried at once when their handler is added.
         await node.add_handler("ColourPlugin", ColourHandler())
         with trio.fail_after(60):
             plugin = await node.wait_for("red.example.com", type="ColourPlugin")

@@ -1,4 +1,4 @@
-"""A handler as a user would write it: it serves the plugin type ``ExamplePlugin``.
+"""A handler as a user would write it, for the plugin type ``ExamplePlugin``.
 
 A plugin of that type serves one or both versions of the example service on its endpoint. The handler accepts it if
 the two have a version in common, and calls the newest common one at registration. Run it with the example plugin::
@@ -32,29 +32,29 @@ from plugind.protocol.proto.example_v1beta2_pb2 import ExampleRequest as Example
 if TYPE_CHECKING:
     import grpclib.client
 
-#: What this handler can speak, the newest first.
-KNOWN_VERSIONS = ("v1beta2", "v1beta1")
+#: The versions that this handler supports, newest first.
+SUPPORTED_VERSIONS = ("v1beta2", "v1beta1")
 
 
 class ExampleHandler:
-    """Registers example plugins, by the newest version of the example service that both sides know."""
+    """Registers example plugins, with the newest version of the example service that both sides support."""
 
-    #: Two sockets that bring one name are both kept, and the one that came last is active.
+    #: If two sockets offer the same name, both are kept, and the newer one is active.
     instances = InstancePolicy.NEWEST
 
     def __init__(self, *, permit_deprecated_dir: bool = False) -> None:
         self.permit_deprecated_dir = permit_deprecated_dir
-        #: The plugins that are registered, by socket, with the version that is spoken.
+        #: The version that is used with each registered plugin, by socket.
         self.registered: dict[str, str] = {}
 
     async def validate(self, plugin: Plugin) -> None:
-        """Refuse what cannot be spoken with. The text of the error is what the plugin is told."""
+        """Refuse a plugin without a common version. The plugin gets the text of the error."""
         if plugin.found_in_deprecated_dir and not self.permit_deprecated_dir:
             raise PluginError(f"{plugin.socket} lies in a deprecated directory: move it")
         newest_common_version(plugin)
 
     async def register(self, plugin: Plugin) -> None:
-        """Call the plugin once; only one that answers well is registered."""
+        """Call the plugin once, and register it only if it answers without an error."""
         version = newest_common_version(plugin)
         error = await call_example(plugin.endpoint, version)
         if error:
@@ -62,22 +62,22 @@ class ExampleHandler:
         self.registered[plugin.socket] = version
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Called once for each register, one that raised included: so do not assume that it got far."""
+        """Called once for each register, including one that raised, so the plugin may be unknown here."""
         self.registered.pop(plugin.socket, None)
 
 
 def newest_common_version(plugin: Plugin) -> str:
-    """Return the newest version that the plugin and this handler both know."""
-    for version in KNOWN_VERSIONS:
+    """Return the newest version that the plugin and this handler both support."""
+    for version in SUPPORTED_VERSIONS:
         if version in plugin.versions:
             return version
-    raise PluginError(f"none of {', '.join(KNOWN_VERSIONS)} is among the versions {', '.join(plugin.versions)}")
+    raise PluginError(f"none of {', '.join(SUPPORTED_VERSIONS)} is among the versions {', '.join(plugin.versions)}")
 
 
 async def call_example(endpoint: str, version: str) -> str:
-    """Call GetExampleInfo on ``endpoint`` and return the error that it answers, empty if all is well."""
+    """Call GetExampleInfo on ``endpoint`` and return the error in its answer, which is empty on success."""
     async with await dial(endpoint, timeout=10) as channel:
-        # plugind's channel has all that a generated stub asks of grpclib's.
+        # plugind's channel has everything that a generated stub uses of grpclib's.
         stub_channel = cast("grpclib.client.Channel", channel)
         if version == "v1beta2":
             newer = ExampleRequestV1Beta2(request="hello", v1beta2_field="from the example handler")

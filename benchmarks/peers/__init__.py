@@ -1,1 +1,1 @@
-"""Other ways to build the daemon, in their plainest form, so that ratios are meaningful on any machine."""
+"""Other designs of the daemon and of its client in their simplest form, to compare with on the same machine."""

@@ -1,6 +1,6 @@
 """A daemon as a child process: ``plugind run`` with its status socket, logs and metrics, or a peer.
 
-The kernel reports the costs, so measuring adds nothing to them.
+The kernel reports the costs, so that measuring them does not increase them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-#: CPUCLOCK_SCHED of the kernel's clock numbers: the nanoseconds that all threads of a process have run.
+#: The kernel's clock CPUCLOCK_SCHED: the nanoseconds for which all threads of a process have run.
 _CPU_OF_ALL_THREADS = 2
 #: Seconds until the daemon must be ready, and until a request must be answered.
 _PATIENCE = 60.0
@@ -120,7 +120,7 @@ class DaemonProcess:
                 if self._is_ready():
                     return
             except OSError:
-                pass  # It does not listen yet.
+                pass  # The daemon does not listen yet.
             time.sleep(0.01)
         raise RuntimeError(f"the daemon was not ready in {_PATIENCE:g} s")
 
@@ -167,7 +167,7 @@ class StatusPoll:
 
 @contextmanager
 def plugind_run(root: Path, log: Path, options: Sequence[str] = (), core: int | None = None) -> Iterator[DaemonProcess]:
-    """Run the daemon on ``root`` while the block lasts, ready; its lines go to the file ``log``."""
+    """Run the daemon on ``root`` for the duration of the block, once it is ready; it logs to the file ``log``."""
     with plugind_started(root, log, options, core) as daemon:
         daemon.wait_ready()
         yield daemon

@@ -1,12 +1,12 @@
-"""The design of the kubelet's plugin manager in its plainest form in Python, as a peer to measure plugind against.
+"""The design of the kubelet's plugin manager in its simplest form in Python, as a peer to measure plugind against.
 
     python -m benchmarks.peers.reference --root DIR
 
-One thread follows inotify and keeps the desired world. Another one compares both worlds every second and hands the
+One thread follows inotify and keeps the desired world. Another one compares both worlds every second and passes the
 differences to a pool of threads, one operation at a time for each path, with the reference's backoff. An operation uses
 grpcio's blocking API: dial, GetInfo, the handler, NotifyRegistrationStatus, close. The worlds are maps with a lock. The
-peer has the reference's weaknesses too: it never recovers from an overflow of inotify's queue, and hung plugins hold
-threads.
+peer also has the reference's weaknesses: it never recovers from an overflow of inotify's queue, and a hung plugin
+occupies a thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TYPES = ("CSIPlugin", "DevicePlugin", "DRAPlugin")
 
 
 class OperationError(Exception):
-    """An operation failed; it is tried again after a delay."""
+    """An operation failed, and will be tried again after a delay."""
 
 
 @attrs.define
@@ -54,7 +54,7 @@ class _Pending:
 
 
 class Operations:
-    """At most one operation at a time for each path, in a pool; after a failure the path is left alone for a while."""
+    """Runs at most one operation at a time for each path, in a pool; after a failure the path has a backoff."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers)
@@ -62,7 +62,7 @@ class Operations:
         self._pending: dict[str, _Pending] = {}
 
     def run(self, path: str, operation: Callable[[], None]) -> None:
-        """Start the operation, unless one is in progress for that path, or its backoff has not passed."""
+        """Start the operation, unless one is in progress for that path or its backoff has not passed."""
         with self._lock:
             pending = self._pending.setdefault(path, _Pending(running=False))
             if pending.running or time.monotonic() - pending.failed_at <= pending.delay:
@@ -136,7 +136,7 @@ class Manager:
         _log(f'msg="plugin gone" socket={path} name={plugin.name}')
 
     def _register(self, path: str, identity: uuid.UUID) -> None:
-        # Each socket needs a subchannel of its own, or equal channels share one.
+        # Without its own subchannel pool, a channel shares its connection with equal channels.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"unix:{path}", options) as channel:
             try:
@@ -146,10 +146,10 @@ class Manager:
                 error = _validate(info)
                 if not error:
                     self._actual.add(path, Registered(identity, info.type, info.name, info.endpoint or path))
-                tell = channel.unary_unary(
+                notify = channel.unary_unary(
                     NOTIFY, RegistrationStatus.SerializeToString, RegistrationStatusResponse.FromString
                 )
-                tell(RegistrationStatus(plugin_registered=not error, error=error), timeout=_NOTIFY)
+                notify(RegistrationStatus(plugin_registered=not error, error=error), timeout=_NOTIFY)
             except (grpc.RpcError, grpc.FutureTimeoutError) as failure:
                 self._actual.remove(path)
                 raise OperationError(f"{path}: {failure!r}") from failure
@@ -179,7 +179,7 @@ def main() -> int:
     Manager(arguments.root, arguments.workers).start()
     _log("ready")
     signal.sigwait(signals)
-    # Threads may be in the middle of calls; the reference does not wait for them either.
+    # Threads may be in the middle of calls; like the reference, the peer does not wait for them.
     os._exit(0)
 
 

@@ -19,7 +19,7 @@ class Registered:
 
 
 class DesiredWorld:
-    """The sockets that were seen. Each sighting is a new identity, so a re-created socket is registered again."""
+    """The sockets that were seen. Each sighting gets a new identity, so a re-created socket is registered again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class DesiredWorld:
             return dict(self._sockets)
 
     def has(self, path: str, identity: uuid.UUID) -> bool:
-        """Whether this sighting is the latest one."""
+        """Return whether this sighting is the latest one."""
         with self._lock:
             return self._sockets.get(path) == identity
 
@@ -69,7 +69,7 @@ class ActualWorld:
             return dict(self._plugins)
 
     def has(self, path: str, identity: uuid.UUID) -> bool:
-        """Whether this sighting is registered."""
+        """Return whether this sighting is registered."""
         with self._lock:
             plugin = self._plugins.get(path)
             return plugin is not None and plugin.identity == identity

@@ -1,1 +1,1 @@
-"""Plugins to measure with."""
+"""Plugins for the measurements."""

@@ -1,4 +1,4 @@
-"""The options of the cheap server, and one of its plugins."""
+"""The options of the cheap server, and its plugins."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _UNAVAILABLE = 14
 class ServerOptions:
     """The options of the server; ``arguments()`` is the same as a command line.
 
-    ``name``, ``file`` and ``endpoint`` are patterns over ``{i}``. ``file`` may name subdirectories. An ``endpoint`` of
-    None means the socket's own path. With ``wait`` no socket is created before a command. ``fail_first`` fails that
-    many GetInfo calls of each socket with UNAVAILABLE.
+    ``name``, ``file`` and ``endpoint`` are patterns over ``{i}``. ``file`` may contain subdirectories. An ``endpoint``
+    of None means the socket's own path. With ``wait``, a command must create the sockets. The first ``fail_first``
+    GetInfo calls of each socket fail with UNAVAILABLE.
     """
 
     directory: Path
@@ -49,7 +49,7 @@ class ServerOptions:
         return self.directory / self.file.format(i=index)
 
     def hangs(self, index: int) -> bool:
-        """Return whether this plugin hangs: ``hang_fraction`` of them do, spread evenly."""
+        """Return whether this plugin hangs: ``hang_fraction`` of all plugins do, spread evenly."""
         return int((index + 1) * self.hang_fraction) > int(index * self.hang_fraction)
 
     def arguments(self) -> list[str]:
@@ -74,7 +74,7 @@ class Tally:
 
 
 class PluginReport(TypedDict):
-    """What one socket saw. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 means never."""
+    """Events of one socket. Times are nanoseconds of CLOCK_MONOTONIC, of the first call of each kind; 0 is never."""
 
     index: int
     name: str
@@ -91,7 +91,7 @@ class PluginReport(TypedDict):
 
 
 class Plugin:
-    """One socket: its answers, and what happened to it and when (nanoseconds; 0 means never)."""
+    """One socket: its answers, and the times of its events (nanoseconds; 0 means never)."""
 
     __slots__ = (
         "accept",
@@ -135,18 +135,18 @@ class Plugin:
         self.error = ""
 
     def listen(self, file: str) -> socket.socket:
-        """Bind and listen. A plugin that hangs in its backlog starts with a full one.
+        """Bind and listen. The backlog of a plugin that hangs there is full from the start.
 
         Raises:
           OSError: if the socket cannot be created.
         """
-        # Bare on purpose: this plugin stands for foreign code, and must cost less than what it measures.
+        # This plugin represents foreign code and must be cheaper than its client, so it uses the bare socket module.
         listener = self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(file)
         self.bound_ns = time.monotonic_ns()
         listener.listen(0 if self.hang == "backlog" else 128)
         self.listening_ns = time.monotonic_ns()
-        # This is the half of accept() that returns a bare descriptor: a socket object would cost more than the call.
+        # socket._accept() returns a bare descriptor; creating a socket object would cost more than the call.
         self.accept = listener._accept  # type: ignore[attr-defined]
         while self.hang == "backlog":
             filler = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -200,7 +200,7 @@ class Plugin:
             self.error = notified.error
 
     def report(self) -> PluginReport:
-        """Return all facts, for JSON."""
+        """Return all facts as values for JSON."""
         return {
             "index": self.index,
             "name": self.name,

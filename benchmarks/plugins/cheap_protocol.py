@@ -1,12 +1,12 @@
 """The plugin's side of a registration conversation, as a memoizing automaton.
 
-The answer on a connection depends only on the bytes that came before. So the state of a connection is a node, and the
-effect of a chunk of bytes is a transition, which is computed once in full (frames, HPACK with its dynamic table, gRPC
-messages) and remembered. Clients repeat themselves: after the first few connections a chunk costs one dictionary
-lookup, whichever client sent it. The answer is still exact, since nothing is guessed.
+The answer on a connection depends only on the bytes that were received before. So the state of a connection is a node,
+and the effect of a chunk of bytes is a transition, which is computed once in full (frames, HPACK with its dynamic
+table, gRPC messages) and remembered. Connections repeat the same chunks: after the first few connections a chunk costs
+one dictionary lookup, whichever client sent it. The answer is still exact, since nothing is guessed.
 
-A connection accepts 64 KiB of requests, since no WINDOW_UPDATE is ever sent. That is enough for a benchmark's clients;
-this is no server for anything else.
+A connection accepts 64 KiB of requests, since no WINDOW_UPDATE is ever sent. That is enough for the clients of a
+benchmark; the server is not suited for anything else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_INFO = "/pluginregistration.Registration/GetInfo"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
-#: Beyond this number everything is forgotten and computed again, so that clients with random PINGs do not fill memory.
+#: Beyond this number all nodes are dropped and computed again, so that clients with random PINGs do not fill memory.
 MOST_TRANSITIONS = 8192
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 6, 7, 9
@@ -37,12 +37,12 @@ class BadClient(Exception):  # noqa: N818 - named by whose fault it is
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One HTTP/2 frame (RFC 9113 section 4.1)."""
+    """Return an HTTP/2 frame (RFC 9113 section 4.1)."""
     return _HEADER.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream) + payload
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header field without indexing, with a literal name (RFC 7541 section 6.2.2): neither side keeps a table."""
+    """Return a header field without indexing and with a literal name (RFC 7541 section 6.2.2), which uses no table."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -101,7 +101,7 @@ class _Call:
 
 @attrs.frozen
 class _History:
-    """The part of a connection's past on which its future depends."""
+    """The part of a connection's history that determines later answers."""
 
     greeted: bool = False
     rest: bytes = b""
@@ -110,7 +110,7 @@ class _History:
 
 
 class Node:
-    """The state of a connection, and the known transitions from it."""
+    """The state of a connection, and the transitions from it that were computed already."""
 
     __slots__ = ("history", "transitions")
 
@@ -120,7 +120,7 @@ class Node:
 
 
 class Transition:
-    """The answer to a chunk and the next node: ``parts`` in order, or ``fixed`` if none concerns the plugin."""
+    """The node after a chunk, and the answer: ``parts`` in order, or ``fixed`` if no part depends on the plugin."""
 
     __slots__ = ("fixed", "node", "parts")
 
@@ -132,7 +132,7 @@ class Transition:
 
 
 class Automaton:
-    """All nodes that any connection has reached, starting from the first."""
+    """All nodes that any connection has reached, starting with the first one."""
 
     def __init__(self) -> None:
         self.start = Node(_History())
@@ -140,7 +140,7 @@ class Automaton:
         self._remembered = 0
 
     def learn(self, node: Node, chunk: bytes) -> Transition:
-        """Compute what ``chunk`` does at ``node``, and remember it.
+        """Compute the effect of ``chunk`` at ``node``, and remember it.
 
         Raises:
           BadClient: if the client breaks the protocol.

@@ -1,4 +1,4 @@
-"""Thousands of plugins in one process, as cheap as possible, so that a benchmark measures their client.
+"""Runs thousands of plugins in one process as cheaply as possible, so that a benchmark measures their client.
 
     python -m benchmarks.plugins.cheap_server --dir D --sockets 2000 --type CSIPlugin
 
@@ -26,7 +26,7 @@ import attrs
 from plugind.benchmarks.plugins.cheap_plugin import HANGS, Plugin, ServerOptions, Tally
 from plugind.benchmarks.plugins.cheap_protocol import Automaton, BadClient, Node
 
-#: Sockets created or removed between two polls of the connections: the first is served before the last exists.
+#: Sockets created or removed between two polls of the connections, so that the first is served before the last exists.
 _BATCH = 32
 
 
@@ -41,13 +41,13 @@ class Connection:
 
 
 class Server:
-    """The loop: one epoll over the listeners, the connections and the commands."""
+    """The event loop: one epoll for the listeners, the connections and the commands."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.plugins: dict[int, Plugin] = {}
         self.tally = Tally()
-        # Created now, so that a command only needs to bind and listen.
+        # The plugins are created now, so that a command only needs to bind and listen.
         self._prepared = {index: Plugin(options, index, self.tally) for index in range(options.sockets)}
         self.replaced: list[Plugin] = []
         self._epoll = select.epoll()
@@ -66,14 +66,14 @@ class Server:
         self._epoll.register(0, select.EPOLLIN)
         if not self.options.wait:
             self._ask("create", range(self.options.sockets))
-        _say({"event": "ready"})
+        _print({"event": "ready"})
         while self._running:
-            # A sleeping server costs its client a wake-up across cores for each call.
+            # A server that sleeps costs its client a wake-up across cores for each call.
             self._turn(0 if self.options.spin or self._work else self._patience())
             if self._work:
-                self._do_some()
+                self._do_batch()
             if self._awaited is not None:
-                self._look_for_the_awaited(*self._awaited)
+                self._check_awaited(*self._awaited)
 
     def _turn(self, timeout: float) -> None:
         connections, listeners = self._connections, self._listeners
@@ -89,17 +89,17 @@ class Server:
     def _patience(self) -> float:
         return -1 if self._awaited is None else max(0.0, self._awaited[1] - time.monotonic())
 
-    def _look_for_the_awaited(self, count: int, deadline: float) -> None:
+    def _check_awaited(self, count: int, deadline: float) -> None:
         if self.tally.notified >= count or time.monotonic() >= deadline:
             self._awaited = None
-            _say({"event": "reached", "notified": self.tally.notified, "at_ns": time.monotonic_ns()})
+            _print({"event": "reached", "notified": self.tally.notified, "at_ns": time.monotonic_ns()})
 
     def _accept(self, plugin: Plugin) -> None:
         assert plugin.accept is not None
         try:
             descriptor, _ = plugin.accept()
         except OSError:
-            if not plugin.error:  # Each turn tries again; one failure counts for each socket.
+            if not plugin.error:  # Each turn tries again, but only one failure is counted for each socket.
                 self.accept_errors += 1
                 plugin.error = "its connection could not be accepted"
             return
@@ -149,13 +149,13 @@ class Server:
             case ["await", count, seconds]:
                 self._awaited = int(count), time.monotonic() + float(seconds)
             case ["counts"]:
-                _say({"event": "counts"} | self._counts())
+                _print({"event": "counts"} | self._counts())
             case ["report"]:
-                _say({"event": "report"} | self._counts() | {"plugins": [p.report() for p in self._all()]})
+                _print({"event": "report"} | self._counts() | {"plugins": [p.report() for p in self._all()]})
             case ["quit"]:
                 self._running = False
             case _:
-                _say({"event": "error", "reason": f"no such command: {' '.join(words)}"})
+                _print({"event": "error", "reason": f"no such command: {' '.join(words)}"})
 
     def _all(self) -> list[Plugin]:
         return [*self.replaced, *self.plugins.values()]
@@ -176,11 +176,11 @@ class Server:
         }
 
     def _ask(self, verb: str, indexes: range | list[int]) -> None:
-        said: dict[str, object] = {"event": f"{verb}d", "count": len(indexes), "started_ns": time.monotonic_ns()}
-        self._work.append((verb, deque(indexes), said))
+        event: dict[str, object] = {"event": f"{verb}d", "count": len(indexes), "started_ns": time.monotonic_ns()}
+        self._work.append((verb, deque(indexes), event))
 
-    def _do_some(self) -> None:
-        verb, indexes, said = self._work[0]
+    def _do_batch(self) -> None:
+        verb, indexes, event = self._work[0]
         for _ in range(min(_BATCH, len(indexes))):
             if verb == "create":
                 self._create(indexes.popleft())
@@ -188,7 +188,7 @@ class Server:
                 self._remove(indexes.popleft())
         if not indexes:
             self._work.popleft()
-            _say(said | {"ended_ns": time.monotonic_ns()})
+            _print(event | {"ended_ns": time.monotonic_ns()})
 
     def _create(self, index: int) -> None:
         plugin = self._prepared.pop(index, None) or Plugin(self.options, index, self.tally)
@@ -211,7 +211,7 @@ class Server:
             Path(self.options.file.format(i=index)).unlink(missing_ok=True)
 
 
-def _say(event: dict[str, object]) -> None:
+def _print(event: dict[str, object]) -> None:
     print(json.dumps(event), flush=True)
 
 
@@ -226,18 +226,18 @@ def raise_descriptor_limit(wanted: int) -> int:
 def parse_options(program: str, about: str) -> ServerOptions:
     """Return the command line parser of a process with plugins."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{program}", description=about.split("\n")[0])
-    parser.add_argument("--dir", dest="directory", type=Path, required=True, help="where the sockets are made")
+    parser.add_argument("--dir", dest="directory", type=Path, required=True, help="the directory for the sockets")
     parser.add_argument("--sockets", type=int, default=2000)
-    parser.add_argument("--type", default="CSIPlugin", help="the plugin type that each names")
+    parser.add_argument("--type", default="CSIPlugin", help="the type of all plugins")
     parser.add_argument("--name", default="plugin-{i:05d}.example.com", help="pattern of the plugins' names")
     parser.add_argument("--file", default="plugin-{i:05d}.sock", help="pattern of the sockets' names under --dir")
     parser.add_argument("--endpoint", help="pattern of the endpoints (default: the socket's own path)")
     parser.add_argument("--version", dest="versions", action="append", default=[], help="a version; repeatable")
     parser.add_argument("--wait", action="store_true", help="create no socket before the command `create` arrives")
-    parser.add_argument("--existing", dest="wait", action="store_false", help="make them at once (the default)")
     parser.add_argument(
-        "--spin", action="store_true", help="never sleep, so that a client's cost has no wake-ups in it"
+        "--existing", dest="wait", action="store_false", help="create the sockets at once (the default)"
     )
+    parser.add_argument("--spin", action="store_true", help="never sleep, so that a client's cost includes no wake-ups")
     parser.add_argument("--core", type=int, help="run on this core only")
     parser.add_argument("--hang-fraction", type=float, default=0.0, help="how many of the sockets hang, 0 to 1")
     parser.add_argument("--hang", choices=HANGS, default="get-info", help="where they hang")

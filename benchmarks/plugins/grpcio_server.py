@@ -1,4 +1,4 @@
-"""Plugins that are grpcio servers, many in one process: the daemon talks to code that we did not write.
+"""Runs many plugins that are grpcio servers in one process, so that the daemon talks to code that we did not write.
 
     python -m benchmarks.plugins.grpcio_server --dir D --sockets 200
 
@@ -79,7 +79,7 @@ class GrpcioPlugin:
 
 
 class Server:
-    """Carry out the commands, one after the other."""
+    """Carries out the commands, one after the other."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -98,7 +98,7 @@ class Server:
         loop.add_reader(0, self._read)
         if not self._options.wait:
             await self._create()
-        _say({"event": "ready"})
+        _print({"event": "ready"})
         while self._running:
             while self._lines:
                 await self._command(self._lines.popleft())
@@ -120,26 +120,26 @@ class Server:
             case ["remove"]:
                 started_ns = time.monotonic_ns()
                 await asyncio.gather(*(plugin.stop() for plugin in self._plugins))
-                _say({"event": "removed", "started_ns": started_ns, "ended_ns": time.monotonic_ns()})
+                _print({"event": "removed", "started_ns": started_ns, "ended_ns": time.monotonic_ns()})
             case ["await", count, seconds]:
                 task = asyncio.create_task(self._await(int(count), float(seconds)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case ["counts"]:
-                _say({"event": "counts"} | self._counts())
+                _print({"event": "counts"} | self._counts())
             case ["report"]:
                 plugins = [plugin.plugin.report() for plugin in self._plugins]
-                _say({"event": "report"} | self._counts() | {"plugins": plugins})
+                _print({"event": "report"} | self._counts() | {"plugins": plugins})
             case ["quit"]:
                 self._running = False
             case _:
-                _say({"event": "error", "reason": f"no such command: {' '.join(words)}"})
+                _print({"event": "error", "reason": f"no such command: {' '.join(words)}"})
 
     async def _create(self) -> None:
         started_ns = time.monotonic_ns()
         for plugin in self._plugins:
             await plugin.start()
-        _say({"event": "created", "started_ns": started_ns, "ended_ns": time.monotonic_ns()})
+        _print({"event": "created", "started_ns": started_ns, "ended_ns": time.monotonic_ns()})
 
     async def _await(self, count: int, seconds: float) -> None:
         try:
@@ -149,7 +149,7 @@ class Server:
                     await self._changed.wait()
         except TimeoutError:
             pass  # The count so far is the answer.
-        _say({"event": "reached", "notified": self._tally.notified, "at_ns": time.monotonic_ns()})
+        _print({"event": "reached", "notified": self._tally.notified, "at_ns": time.monotonic_ns()})
 
     def _counts(self) -> dict[str, object]:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -164,7 +164,7 @@ class Server:
         }
 
 
-def _say(event: dict[str, object]) -> None:
+def _print(event: dict[str, object]) -> None:
     print(json.dumps(event), flush=True)
 
 
@@ -185,7 +185,7 @@ def main() -> int:
 
     asyncio.run(serve())
     sys.stdout.flush()
-    # The orderly end of thousands of servers takes time that nobody needs.
+    # Stopping thousands of servers properly would take time without any use.
     os._exit(0)
 
 

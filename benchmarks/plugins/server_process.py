@@ -43,7 +43,7 @@ class ServerProcess:
             line = self._process.stdout.readline()
             event: Event = json.loads(line or "{}")
             if event.get("event", "error") == "error":
-                raise RuntimeError(f"the plugins' process said {line!r}, not {name!r}")
+                raise RuntimeError(f"the plugins' process printed {line!r} instead of {name!r}")
             self._early[str(event["event"])] = event
         return self._early.pop(name)
 
@@ -68,14 +68,14 @@ class ServerProcess:
         return {key: value for key, value in self.event("counts").items() if isinstance(value, int | float)}
 
     def report(self) -> list[PluginReport]:
-        """Return what each socket saw since the start, replaced sockets first."""
+        """Return the events of each socket since the start, with replaced sockets first."""
         self.ask("report")
         return cast("list[PluginReport]", self.event("report")["plugins"])
 
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield a directory for sockets, in memory if the machine has such a place.
+    """Yield a directory for sockets, in memory if the machine has a file system for that.
 
     ext4 skips recently deleted inodes one by one, so a second run creates its sockets many times slower than the first:
     18,000 took 0.75 s, then 10 s; on tmpfs they take 0.35 s each time.
@@ -88,7 +88,7 @@ def scratch_directory() -> Iterator[Path]:
 
 @contextmanager
 def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterator[ServerProcess]:
-    """Run the server while the block lasts. It is ready, and its sockets listen unless the options say ``wait``."""
+    """Run the server for the duration of the block. Its sockets already listen, unless the options have ``wait``."""
     command = [sys.executable, "-m", f"plugind.benchmarks.plugins.{module}", *options.arguments()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -98,5 +98,5 @@ def cheap_server(options: ServerOptions, module: str = "cheap_server") -> Iterat
                 server.event("created")
             yield server
         finally:
-            # The end of its input ends the server, but one that spins or hangs is killed.
+            # The server ends with its input; one that spins or hangs is killed.
             process.kill()

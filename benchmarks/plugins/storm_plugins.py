@@ -1,4 +1,4 @@
-"""The plugins of a storm: one process of cheap plugins, or several processes of grpcio servers, commanded as one."""
+"""The plugins of a storm: one process of cheap plugins, or several processes of grpcio servers, used as one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_serve
 
 #: The kinds of servers, and their modules.
 SERVERS = {"fake": "cheap_server", "grpcio": "grpcio_server"}
-#: grpcio servers in one process: each has threads, pipes and an epoll of its own.
+#: grpcio servers in one process. Each one has threads, pipes and an epoll of its own.
 GRPCIO_SHARE = 250
 #: Descriptors per cheap plugin: its listener, and a connection for half of them at the same time.
 _DESCRIPTORS = 1.5
@@ -39,13 +39,13 @@ class Plugins:
             process.event("created")
 
     def remove(self) -> int:
-        """Remove all sockets; return when the first one went, in nanoseconds of the monotonic clock."""
+        """Remove all sockets; return when the first one was removed, in nanoseconds of the monotonic clock."""
         for process in self.processes:
             process.ask("remove")
         return min(int(cast("int", process.event("removed")["started_ns"])) for process in self.processes)
 
     def reached(self, share: float, patience: float) -> int:
-        """Wait until that share of the healthy plugins was notified, or until the deadline; return how many were."""
+        """Wait until ``share`` of the healthy plugins were notified, or until the deadline; return how many were."""
         deadline = time.monotonic() + patience
         for process in self.processes:
             process.ask("await", math.ceil(share * healthy(process.options)), patience)
@@ -56,7 +56,7 @@ class Plugins:
         return notified
 
     def report(self) -> list[PluginReport]:
-        """Return what each socket saw."""
+        """Return the events of each socket."""
         return [plugin for process in self.processes for plugin in process.report()]
 
     def failures(self) -> int:

@@ -1,1 +1,1 @@
-"""How measurements are reported: tables, plots, JSON, samples."""
+"""Reports of measurements: tables, plots, JSON, samples."""

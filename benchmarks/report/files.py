@@ -20,11 +20,13 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 def add_file_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--json`` and ``--plot``."""
     add_json_argument(parser)
-    parser.add_argument("--plot", type=_plot_path, metavar="OUT.svg", help="draw them; the suffix names the format")
+    parser.add_argument(
+        "--plot", type=_plot_path, metavar="OUT.svg", help="plot the figures; the suffix names the format"
+    )
 
 
 def _plot_path(text: str) -> Path:
-    # Checked before anything is measured: a missing library must not cost a measurement of minutes.
+    # This is checked before the measurement, which may take minutes and would be lost if the library were missing.
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("plots need matplotlib: run pip install -e '.[dev]'")
     path = Path(text)
@@ -40,7 +42,7 @@ def write_json(arguments: argparse.Namespace, rows: Sequence[Row]) -> None:
 
 
 def write_files(arguments: argparse.Namespace, rows: Sequence[Row], plot: Plot) -> None:
-    """Write the files that were asked for."""
+    """Write the requested files."""
     write_json(arguments, rows)
     if arguments.plot:
         plot.save(arguments.plot)

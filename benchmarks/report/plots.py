@@ -26,7 +26,7 @@ _INK, _GRID = "#1f2933", "#e4e7eb"
 
 @attrs.frozen
 class Series:
-    """The name that a colour stands for."""
+    """A series of the plot, with its name and colour."""
 
     name: str
     colour: str
@@ -34,11 +34,11 @@ class Series:
 
 @attrs.frozen(kw_only=True)
 class Bars:
-    """A panel of grouped bars. ``marks`` draws a dashed level across a group; ``mark`` explains it in the title."""
+    """A panel of grouped bars. ``marks`` are dashed levels across groups, which ``mark`` explains in the title."""
 
     title: str
     groups: Sequence[str]
-    #: By group and series.
+    #: The values by group and series.
     values: dict[tuple[str, str], Spread]
     log: bool = False
     marks: dict[str, float] = attrs.field(factory=dict)
@@ -58,7 +58,7 @@ class Lines:
 
 @attrs.frozen
 class Plot:
-    """A picture: panels one below the other, with one colour for each series."""
+    """A figure of panels one below the other, with one colour for each series."""
 
     title: str
     subtitle: str
@@ -70,7 +70,7 @@ class Plot:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        # Text stays text, and neither a date nor a random identifier is written: the same figures give the same file.
+        # Text stays text, and no date or random identifier is written, so that the same figures give the same file.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "plugind", "font.size": 9}):
             height = _MARGINS + _PANEL_HEIGHT * len(self.panels)
             picture = Figure(figsize=(_WIDTH, height), layout="constrained")
@@ -152,5 +152,5 @@ def _lines(axes: Axes, panel: Lines, series: Sequence[Series]) -> None:
 
 
 def _errors(spreads: Sequence[Spread]) -> list[list[float]]:
-    """Return how far the lowest and the highest run lie from the median."""
+    """Return the distances of the lowest and the highest run from the median."""
     return [[spread.median - spread.low for spread in spreads], [spread.high - spread.median for spread in spreads]]

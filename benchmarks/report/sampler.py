@@ -1,12 +1,12 @@
-"""Run the daemon and sample its stack a thousand times per second: where the CPU time of a registration goes.
+"""Runs the daemon and samples its stack a thousand times per second, to find where it spends CPU time.
 
     python -m benchmarks.report.sampler OUT.json run --root DIR --status PATH
 
-cProfile makes calls expensive and so distorts the shares; a signal after each millisecond does not. Timers of CPU time
-follow the kernel's tick, which is too coarse, so the timer counts real time, and samples of a waiting daemon are
-dropped. A sample counts for the innermost function of plugind on the stack, and records whether the time was its own or
-that of a library that it called. The garbage collector's callbacks measure its time. Samples that fall into a
-collection are delivered after it, and dropped.
+cProfile makes calls expensive and so distorts the shares; a signal each millisecond does not. Timers of CPU time depend
+on the kernel's tick, which is too coarse, so the timer counts real time, and samples of a waiting daemon are dropped. A
+sample counts for the innermost function of plugind on the stack, and records whether the time was its own or that of a
+library that it called. The time of the garbage collector is measured by its callbacks. Signals during a collection are
+delivered after it, and these samples are dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIBRARIES = ("/trio/", "/grpclib/", "/google/protobuf/", "/h11/", "/outcome/", 
 
 
 class Sampler:
-    """Counts samples by function, and the seconds of the garbage collector."""
+    """Counts samples by function, and the seconds that the garbage collector takes."""
 
     def __init__(self) -> None:
         self.hits: Counter[tuple[str, str]] = Counter()
@@ -57,7 +57,7 @@ class Sampler:
             self._collected = False
             return
         if frame is None or frame.f_code.co_name == "get_events":
-            return  # The daemon waits for events.
+            return  # The daemon is waiting for events.
         where, library, in_trio = None, "own", False
         while frame is not None and where is None:
             code = frame.f_code

@@ -14,7 +14,7 @@ from plugind.benchmarks.storm_run import Scenario, StormRun
 _TITLE = "Storms: sockets that appear at once, until the last plugin is notified"
 _COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
 _REFERENCE = "the reference, in Go"
-#: The reference's own figures on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
+#: The figures of the reference on two cores (Kubernetes v1.36.2): seconds, CPU ms per registration, peak MiB.
 _REFERENCE_FIGURES = {
     1: (0.50, 3.0, 13.0),
     100: (0.42, 0.59, 23.0),
@@ -85,7 +85,7 @@ def summary(outcome: StormResult) -> str:
         line += [scenario.daemon] * several + [f"{scenario.hang_fraction:.0%}"] * hanging
         line += [outcome.median(scenario, field) for field in shown.values()]
         lines.append([*line, sum(run.errors for run in outcome.runs[scenario])])
-    notes = [*_troubles(outcome), *_ratios(outcome, measured), *_overflows(outcome)]
+    notes = [*_errors(outcome), *_ratios(outcome, measured), *_overflows(outcome)]
     return "\n".join([_TITLE, conditions(measured[0]), machine(), "", table(head, lines), "", *notes])
 
 
@@ -102,7 +102,7 @@ def conditions(scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def _troubles(outcome: StormResult) -> Iterator[str]:
+def _errors(outcome: StormResult) -> Iterator[str]:
     for scenario, runs in outcome.runs.items():
         for run in runs:
             if run.errors:
@@ -131,7 +131,7 @@ def _ratios(outcome: StormResult, measured: list[Scenario]) -> Iterator[str]:
 
 
 def _ratio(outcome: StormResult, one: Scenario, other: Scenario, field: str) -> float | None:
-    """Return ``one`` in terms of ``other``: the median of the ratios of each pair of runs, which met the same load."""
+    """Return ``one`` relative to ``other``: the median of the ratios of each pair of runs, which had the same load."""
     pairs = zip(outcome.runs[one], outcome.runs[other], strict=False)
     both = [(getattr(mine, field), getattr(theirs, field)) for mine, theirs in pairs]
     ratios = [mine / theirs for mine, theirs in both if mine is not None and theirs]

@@ -1,4 +1,4 @@
-"""What all benchmarks share: aligned tables, the facts of the machine, medians, a progress bar."""
+"""Tools for all benchmarks: aligned tables, the facts of the machine, medians, a progress bar."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def figure(value: Cell) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Align columns, text to the left and numbers to the right; a pipe and a terminal get the same text."""
+    """Align columns: text to the left, numbers to the right. A pipe and a terminal get the same text."""
     lines = [list(head), *([figure(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     numeric = [all(not isinstance(row[column], str) for row in rows) for column in range(len(head))]
@@ -63,7 +63,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def machine() -> str:
-    """Return the facts that a figure depends on, in a few words."""
+    """Return the facts about the machine on which figures depend, in a few words."""
     return f"{_processor()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
 
 
@@ -75,7 +75,7 @@ def _processor() -> str:
 
 
 class Progress:
-    """A progress bar on standard error with the current step; nothing is shown if standard error is no terminal."""
+    """A progress bar with the current step on standard error, which is only shown on a terminal."""
 
     def __init__(self, steps: int) -> None:
         console = Console(stderr=True)
@@ -85,7 +85,7 @@ class Progress:
         self._bar.start()
 
     def step(self, doing: str) -> None:
-        """Show what begins now."""
+        """Show the step that begins now."""
         self._bar.update(self._task, description=doing, advance=1)
 
     def end(self) -> None:

@@ -114,7 +114,7 @@ def run(operations: list[Operation], reuse_inodes: bool, telling: Telling, patie
 def test_events_alone_are_enough_unless_some_are_lost_without_an_overflow(
     operations: list[Operation], reuse: bool, telling: Telling
 ) -> None:
-    """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: no rescan is due yet; each generation is used once."""
+    """Behaviours 3, 4, 8 to 11, 13, faults 8 to 15 and 20: no rescan is due yet, and each generation is used once."""
     run(operations, reuse, telling, patience=1.0)
 
 

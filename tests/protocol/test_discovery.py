@@ -162,8 +162,8 @@ def test_a_removal_before_the_first_scan_of_a_restarted_watcher_is_that_of_an_ea
     assert tree.take().messages == [appeared(A, 1, found(7, handle=handle), first=first)]
 
 
-def test_a_removal_seen_with_the_new_socket_makes_its_late_event_a_duplicate() -> None:
-    """Behaviour 9: DELETE, an observation that finds the new socket already, then its CREATE."""
+def test_the_late_creation_event_of_a_socket_that_was_already_found_is_a_duplicate() -> None:
+    """Behaviour 9: after DELETE an observation finds the new socket, and its CREATE arrives later."""
     tree = discovery()
     tree.observe(A, found(7), time=0.0)
     tree.observe(A, found(7), LOOK | REMOVED, time=0.0)

@@ -227,7 +227,7 @@ def test_what_the_kubelet_does_not_read_as_a_version_is_rejected_in_its_words(te
 
 
 def test_a_number_too_long_for_an_int_is_rejected() -> None:
-    """Fault 75: invalid text raises only the declared error."""
+    """Fault 75: invalid text raises no other error than the declared one."""
     assert "value out of range" in str(rejection(lambda: parse_version(f"1.{5000 * '9'}")))
     assert parse_version(f"1.{5000 * '0'}1") == parse_version("1.1")
 
@@ -360,7 +360,7 @@ def test_invalid_versions_are_skipped_when_the_highest_is_chosen() -> None:
         (("1.0", "1.0.0-rc.1"), "1.0.0"),
     ],
 )
-def test_a_csi_driver_speaks_its_highest_version_below_two(versions: tuple[str, ...], highest: str) -> None:
+def test_a_csi_driver_is_used_with_its_highest_version_below_two(versions: tuple[str, ...], highest: str) -> None:
     """TestValidatePlugin: accepted versions; of equal ones the last is shown, as by the kubelet."""
     assert str(check_csi_versions(versions)) == highest
 

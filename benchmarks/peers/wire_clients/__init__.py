@@ -1,8 +1,8 @@
-"""The clients that ``benchmarks.wire`` compares, one module each with the same two functions.
+"""The clients that ``benchmarks.wire`` compares. Each one is a module with the same two functions.
 
-``converse(work, concurrency)`` empties ``work``: for each target it connects, calls GetInfo, checks the answer, calls
-NotifyRegistrationStatus and closes, up to ``concurrency`` at once. ``hold(targets, measure)`` opens a channel to each
-target, makes one call on it, and returns the result of ``measure`` while all of them are open and idle.
+``converse(work, concurrency)`` processes all of ``work``: for each target it connects, calls GetInfo, checks the
+answer, calls NotifyRegistrationStatus and closes, up to ``concurrency`` at once. ``hold(targets, measure)`` opens a
+channel to each target, makes one call on it, and returns the result of ``measure`` while all of them are open and idle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-#: The name of each client and its module, in the order of measurement; clients to compare are neighbours.
+#: The name of each client and its module, in the order of measurement; clients to be compared are adjacent.
 CLIENTS = {
     "plugind": "plugind_channel",
     "floor": "floor",
@@ -25,13 +25,13 @@ CLIENTS = {
 
 @attrs.frozen
 class Target:
-    """A plugin's socket, and the name that it must return."""
+    """A plugin's socket, and the name that the plugin must return."""
 
     path: str
     name: str
 
 
-#: The remaining targets. Taking one is atomic, so threads may share the list.
+#: The remaining targets. ``pop`` is atomic, so threads can share the list.
 Work = deque[Target]
 
 
@@ -40,7 +40,7 @@ class WrongAnswer(Exception):  # noqa: N818 - named by whose fault it is
 
 
 def check(target: Target, name: str) -> None:
-    """Check that ``name`` is the target's.
+    """Check that ``name`` is the name of the target.
 
     Raises:
       WrongAnswer: if it is not.
@@ -53,7 +53,7 @@ class Client(Protocol):
     """The interface of each module of this package."""
 
     def converse(self, work: Work, concurrency: int) -> None:
-        """Empty ``work``."""
+        """Process all of ``work``."""
 
     def hold(self, targets: Sequence[Target], measure: Callable[[], float]) -> float:
         """Measure while channels to all targets are open and idle."""

@@ -1,4 +1,4 @@
-"""One measurement of one client, in a process of its own; prints one line of JSON.
+"""Makes one measurement of one client in a separate process, and prints one line of JSON.
 
 ``cpu_s`` is the user and system time of the whole process around the work, without imports and a warm-up.
 """
@@ -41,7 +41,7 @@ def _timed(client: Client, work: Work, concurrency: int) -> dict[str, float]:
 
 
 def _measure(client: Client, targets: list[Target], concurrency: int, seconds: float) -> dict[str, float]:
-    """Yield every socket in turn until ``seconds`` have passed, and each at least once."""
+    """Use the sockets in turn until ``seconds`` have passed, and each at least once."""
     warm = _timed(client, Work(targets[:_WARM_UP]), concurrency)
     passes = max(1, math.ceil(seconds / (warm["wall_s"] / warm["conversations"] * len(targets))))
     gc.collect()
@@ -55,7 +55,7 @@ def _resident_kib() -> float:
 
 
 def _hold(client: Client, targets: list[Target]) -> dict[str, float]:
-    """Return the KiB of resident memory for each open idle channel, beyond the growth by the first few."""
+    """Return the KiB of resident memory for each open idle channel, not counting the growth by the first few."""
     client.hold(targets[:_WARM_UP], _resident_kib)
     gc.collect()
     few = min(len(targets) // 10, _WARM_UP)
@@ -65,7 +65,7 @@ def _hold(client: Client, targets: list[Target]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure as the options say. Exit with 3 and a line with ``missing`` if the client's package is missing."""
+    """Measure as the options require. If the client's package is missing, print ``missing`` and return 3."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--client", choices=CLIENTS, required=True)
     parser.add_argument("--dir", type=Path, required=True)

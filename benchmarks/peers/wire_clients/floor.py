@@ -1,6 +1,6 @@
-"""The least cost of a client on Trio: its system calls and waits, with prepared bytes that it does not parse.
+"""The lowest possible cost of a client on Trio: its system calls and waits, with prepared bytes and without parsing.
 
-An answer is complete when its last bytes have arrived; nothing else is checked. The module shares no code with
+An answer counts as complete when its last bytes have arrived; nothing else is checked. The module shares no code with
 plugind's own client, not even for sockets, since that client is measured against it.
 """
 
@@ -36,7 +36,7 @@ def _request(stream: int, path: str, message: bytes) -> bytes:
         ("content-type", "application/grpc"),
         ("user-agent", "floor"),
     ]
-    # A sensitive field is never indexed, so the block means the same on every connection.
+    # A sensitive field is never indexed, so the block can be used on every connection.
     block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(*field) for field in fields])
     return frame(1, 0x4, stream, block) + frame(0, 0x1, stream, struct.pack(">BL", 0, len(message)) + message)
 

@@ -1,4 +1,4 @@
-"""plugind's channel on Trio, under grpclib's unmodified generated stubs: each task takes one socket after another."""
+"""plugind's channel on Trio with grpclib's unmodified generated stubs. Each task processes one socket after another."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def echo(request: Request) -> Response:
 
 
 async def served(sent: bytes, *, handler: http.RequestHandler = echo, limits: HttpLimits = LIMITS) -> tuple[int, bytes]:
-    """Send bytes to a connection that is served, and return its answer; status 0 if there was none."""
+    """Send bytes on a new connection and return the answer, with status 0 if there was none."""
     client, server = memory_stream_pair()
     async with trio.open_nursery() as nursery:
 
