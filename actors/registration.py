@@ -223,7 +223,7 @@ class _Registration:
             case m.HandlerAnswered():
                 if message.outcome is Outcome.OK:
                     return states.HandlerAccepted()
-                return states.Failed(message.error, outcome=message.outcome)
+                return states.Failed(message.error, outcome=message.outcome, cause=message.cause)
             case m.Admitted():
                 self.asks.handler = message.handler
                 return message

@@ -12,7 +12,17 @@ from __future__ import annotations
 
 
 class PluginError(Exception):
-    """A plugin, a handler or a file system broke a rule; the text of the exception is the reason that is shown."""
+    """A plugin, a handler or a file system broke a rule; the text of the exception is what the plugin is told.
+
+    Users are shown the ``cause``: the error in few words, for a text that says more. Without it they are shown the
+    text.
+    """
+
+    cause: str | None = None
+
+    def __init__(self, *args: object, cause: str | None = None) -> None:
+        super().__init__(*args)
+        self.cause = cause
 
 
 class ValidationError(PluginError):

@@ -396,7 +396,7 @@ def _after_validating(state: Validating, event: _Outcome) -> Step | None:
             registering = Registering(state.generation, state.attempt, state.info, cause=state.cause)
             return registering, (AskRegister(state.info),)
         case Failed():
-            return _fail_validation(state, state.info, event.reason)
+            return _fail_validation(state, state.info, event.reason, event.cause)
         case _:
             return None
 
@@ -407,7 +407,7 @@ def _after_registering(state: Registering, event: _Outcome) -> Step | None:
             notifying = Notifying(state.generation, state.attempt, state.info, 1, state.stopping)
             return notifying, (Announce(), Notify(None))
         case Failed():
-            return _fail_register(state, event.reason)
+            return _fail_register(state, event)
         case _:
             return None
 
@@ -465,9 +465,11 @@ def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
     assert_never(failure.retry)
 
 
-def _fail_validation(state: AskingInfo | Claiming | Validating, info: PluginInfo | None, reason: str) -> Step:
+def _fail_validation(
+    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, reason: str, words: str | None = None
+) -> Step:
     """Tell the plugin that it is not acceptable, and wait out the backoff."""
-    error, cause = _refusal(_VALIDATION, reason)
+    error, cause = _refusal(_VALIDATION, reason, words)
     return _refuse(state, info, error, ThenWait(error, state.attempt, cause), cause)
 
 
@@ -481,9 +483,13 @@ def _refuse(
     return refusing, (*release, Notify(error))
 
 
-def _refusal(what: str, reason: str) -> tuple[str, Cause]:
-    """Return the words of the reference that the plugin is told, and the cause that users are shown."""
-    return f"RegisterPlugin error -- {what} with err: {reason}", Cause(f"{what}: {reason}", answered=True)
+def _refusal(what: str, reason: str, words: str | None) -> tuple[str, Cause]:
+    """Return the words of the reference that the plugin is told, and the cause that users are shown.
+
+    ``words`` are the few ones for ``reason``, if there are such.
+    """
+    cause = Cause(f"{what}: {reason if words is None else words}", answered=True)
+    return f"RegisterPlugin error -- {what} with err: {reason}", cause
 
 
 def _cause(state: State, failure: Failed) -> Cause:
@@ -499,9 +505,9 @@ def _kept(cause: Cause | None) -> Cause | None:
     return Cause(cause.error, answered=True) if cause is not None and cause.answered else None
 
 
-def _fail_register(state: Registering, reason: str) -> Step:
+def _fail_register(state: Registering, failure: Failed) -> Step:
     """Tell the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
-    error, cause = _refusal(_REGISTRATION, reason)
+    error, cause = _refusal(_REGISTRATION, failure.reason, failure.cause)
     then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt, cause)
     return Refusing(state.generation, state.attempt, state.info, error, then, state.info, cause), (Notify(error),)
 

@@ -266,6 +266,8 @@ class HandlerAnswered:
     ticket: int
     outcome: Outcome
     error: str = ""
+    #: The error in few words; None if ``error`` is no more than that.
+    cause: str | None = None
 
 
 #: Messages on which the lifecycle itself decides; they are events of ``plugind.protocol.lifecycle``.

@@ -22,7 +22,8 @@ from ..handlers.actor import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from .arguments import seconds
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
-from .probing import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict, probe
+from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
+from .probing import probe
 
 _EPILOG = """exit codes:
   0  nothing is wrong: a daemon would register the plugin, and its endpoint can be called

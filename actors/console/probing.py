@@ -1,8 +1,8 @@
 """What ``plugind probe`` checks, in the order in which a daemon meets it.
 
 The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.check_info`, and everything that
-depends on the type by the handler that a daemon would ask. What a probe does without a daemon's leave, it does without
-effect: it asks, and it opens calls that it does not complete.
+depends on the type by the handler that a daemon would ask. Unless it is to notify, a probe changes nothing: it asks for
+the info, and opens a call that it does not complete.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,7 +10,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import difflib
-import enum
 import os
 import re
 import stat
@@ -18,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 
-import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -29,145 +27,32 @@ from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, Plugin, PluginInfo, 
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ...protocol.status import Outcome
-from ...protocol.text import cut
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..handlers.actor import Handler, validate
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
+from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLS
 
-#: Characters of a detail (fault 94).
-MAX_DETAIL = 2048
 #: Seconds in which a server says that it does not know a method. It says so upon the headers of the call, before any
 #: code of the plugin runs; one that takes them for longer than this knows the method.
 UNKNOWN_METHOD = 0.25
 _DAEMON = Timeouts()
 
 
-class Verdict(enum.StrEnum):
-    """The result of a step."""
-
-    OK = "ok"
-    #: A daemon would go on, but the author should know.
-    WARNING = "warning"
-    WRONG = "wrong"
-
-
-class Fate(enum.StrEnum):
-    """What becomes of a plugin."""
-
-    REGISTERED = "registered"
-    #: Registered, but nothing can be called on its endpoint.
-    UNUSABLE = "unusable"
-    #: Not a socket that is looked at.
-    IGNORED = "ignored"
-    #: Nobody listens.
-    STALE = "stale"
-    #: Not registered, and tried again.
-    FAILED = "failed"
-    #: Not registered, and not tried again by itself.
-    PARKED = "parked"
-    NO_HANDLER = "no-handler"
-    #: Registered, and then deregistered because it cannot be notified.
-    DEREGISTERED = "deregistered"
-
-
-@attrs.frozen
-class ProbeStep:
-    """One thing that was checked."""
-
-    step: str
-    verdict: Verdict
-    detail: str
-    #: Seconds that it took; None where nothing was waited for.
-    seconds: float | None = None
-
-
-@attrs.frozen
-class ProbeOptions:
-    """What a probe is asked to do."""
-
-    #: Seconds for all of it.
-    timeout: float = 10.0
-    #: Whether to notify the plugin of its registration, if it would be registered.
-    notify: bool = False
-    #: Whether to judge as the kubelet does, where a daemon judges otherwise.
-    strict: bool = False
-    #: Whether the socket's root is marked deprecated (behaviour 16).
-    deprecated: bool = False
-
-
-@attrs.frozen
-class ProbeResult:
-    """What was found."""
-
-    steps: tuple[ProbeStep, ...]
-    fate: Fate
-
-    @property
-    def well(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(step.verdict is not Verdict.WRONG for step in self.steps)
-
-
-class _StopError(Exception):
-    """The steps after this one make no sense."""
-
-
-@attrs.define
-class _Found:
-    """The steps so far, and what becomes of the plugin."""
-
-    _on_step: Callable[[ProbeStep], None]
-    steps: list[ProbeStep] = attrs.field(factory=list)
-    fate: Fate = Fate.REGISTERED
-
-    def note(self, step: str, verdict: Verdict, detail: str, seconds: float | None = None) -> None:
-        done = ProbeStep(step, verdict, cut(detail, MAX_DETAIL), seconds)
-        self.steps.append(done)
-        self._on_step(done)
-
-    def wrong(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> None:
-        """Note what is wrong. The first thing that keeps the plugin from being registered decides about its fate."""
-        self.note(step, Verdict.WRONG, detail, seconds)
-        if self.fate in (Fate.REGISTERED, Fate.UNUSABLE):
-            self.fate = fate
-
-    def stop(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> _StopError:
-        """Note what is wrong; the result is to be raised."""
-        self.wrong(step, detail, fate, seconds)
-        return _StopError(detail)
-
-
-@attrs.frozen
-class _Clock:
-    """The time since ``began``, and what is left of the whole."""
-
-    deadline: float
-    began: float = attrs.field(factory=trio.current_time)
-
-    @property
-    def took(self) -> float:
-        return trio.current_time() - self.began
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self.deadline - trio.current_time())
-
-
 async def probe(
     path: str,
     handlers: Mapping[str, Handler],
-    options: ProbeOptions = ProbeOptions(),
-    on_step: Callable[[ProbeStep], None] = lambda _: None,
+    options: ProbeOptions,
+    on_step: Callable[[ProbeStep], None],
 ) -> ProbeResult:
     """Probe the registration socket at ``path``; ``on_step`` is given each step as it is done.
 
     ``handlers`` are those of the daemon, by type.
     """
-    found = _Found(on_step)
-    with suppress(_StopError):
+    found = Findings(on_step)
+    with suppress(StopError):
         whole = _check_path(found, path, options)
         deadline = trio.current_time() + options.timeout
         channel = await _connect(found, whole, deadline)
@@ -187,7 +72,7 @@ async def probe(
 # --- the path ---------------------------------------------------------------------------------------------------------
 
 
-def _check_path(found: _Found, path: str, options: ProbeOptions) -> str:
+def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
     """Check what is at ``path``, and return the absolute path."""
     try:
         mode = os.lstat(path).st_mode
@@ -211,7 +96,7 @@ def _check_path(found: _Found, path: str, options: ProbeOptions) -> str:
     return whole
 
 
-def _check_length(found: _Found, path: str, options: ProbeOptions) -> None:
+def _check_length(found: Findings, path: str, options: ProbeOptions) -> None:
     length = len(os.fsencode(path))
     if length <= MAX_PATH:
         return
@@ -239,8 +124,8 @@ _DIAL_FATES = {
 _PLAIN = "gRPC on a unix socket is plain HTTP/2, without TLS"
 
 
-async def _connect(found: _Found, path: str, deadline: float) -> Channel:
-    clock = _Clock(deadline)
+async def _connect(found: Findings, path: str, deadline: float) -> Channel:
+    clock = Clock(deadline)
     try:
         channel = await dial(path, timeout=clock.left)
     except DialError as error:
@@ -253,8 +138,8 @@ async def _connect(found: _Found, path: str, deadline: float) -> Channel:
     return channel
 
 
-async def _ask(found: _Found, channel: Channel, path: str, deadline: float) -> PluginInfo:
-    clock = _Clock(deadline)
+async def _ask(found: Findings, channel: Channel, path: str, deadline: float) -> PluginInfo:
+    clock = Clock(deadline)
     try:
         reply = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=clock.left)
     except GRPCError as error:
@@ -276,7 +161,7 @@ async def _ask(found: _Found, channel: Channel, path: str, deadline: float) -> P
     return info
 
 
-def _get_info_failed(error: GRPCError, channel: Channel, clock: _Clock) -> str:
+def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
     if error.status is Status.DEADLINE_EXCEEDED and not clock.left:
         return f"no answer in {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
     text = f"{error.status.name}: {error.message or 'no message'}"
@@ -294,7 +179,7 @@ def _get_info_failed(error: GRPCError, channel: Channel, clock: _Clock) -> str:
 
 
 async def _check_type(
-    found: _Found, info: PluginInfo, path: str, handlers: Mapping[str, Handler], options: ProbeOptions
+    found: Findings, info: PluginInfo, path: str, handlers: Mapping[str, Handler], options: ProbeOptions
 ) -> None:
     handler = handlers.get(info.type)
     if handler is None:
@@ -335,7 +220,7 @@ def _stem(plugin_type: str) -> str:
 
 
 async def _check_endpoint(
-    found: _Found, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
+    found: Findings, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
 ) -> None:
     """Connect to the endpoint, as its consumer will; under ``strict`` make the kubelet's first call there."""
     if info.endpoint == path:
@@ -343,7 +228,7 @@ async def _check_endpoint(
         await _check_consumer(found, info, channel, options, deadline)
         return
     _check_length(found, info.endpoint, options)
-    clock = _Clock(deadline)
+    clock = Clock(deadline)
     try:
         own = await dial(info.endpoint, timeout=clock.left)
     except DialError as error:
@@ -359,11 +244,11 @@ async def _check_endpoint(
 
 
 async def _check_consumer(
-    found: _Found, info: PluginInfo, channel: Channel, options: ProbeOptions, deadline: float
+    found: Findings, info: PluginInfo, channel: Channel, options: ProbeOptions, deadline: float
 ) -> None:
     if not options.strict or info.type not in CALLS:
         return
-    clock = _Clock(deadline)
+    clock = Clock(deadline)
     method, call = CALLS[info.type]
     try:
         answer = await call(channel, clock.left)
@@ -381,12 +266,12 @@ _NOTIFY = "NotifyRegistrationStatus"
 _NOT_SERVED = "the plugin cannot be told that it is registered; serve this method too"
 
 
-async def _look_for_notify(found: _Found, channel: Channel, deadline: float) -> None:
+async def _look_for_notify(found: Findings, channel: Channel, deadline: float) -> None:
     """Find out whether the server knows the method, without calling it: the call is reset before it has a message.
 
     A plugin that is registered with a daemon notices nothing, and one that is not is told no lie.
     """
-    clock = _Clock(deadline)
+    clock = Clock(deadline)
     patience = min(UNKNOWN_METHOD, clock.left)
     try:
         async with channel.stub(RegistrationStub).NotifyRegistrationStatus.open(timeout=patience) as stream:
@@ -404,13 +289,13 @@ async def _look_for_notify(found: _Found, channel: Channel, deadline: float) -> 
     found.note(_NOTIFY, Verdict.OK, "the server has this method; it was not called (--notify calls it)")
 
 
-def _not_served(found: _Found, error: GRPCError, clock: _Clock) -> None:
+def _not_served(found: Findings, error: GRPCError, clock: Clock) -> None:
     said = f"UNIMPLEMENTED ({error.message or 'no message'})"
     found.wrong(_NOTIFY, f"{said}: {_NOT_SERVED}", Fate.DEREGISTERED, clock.took)
 
 
-async def _notify(found: _Found, channel: Channel, deadline: float) -> None:
-    clock = _Clock(deadline)
+async def _notify(found: Findings, channel: Channel, deadline: float) -> None:
+    clock = Clock(deadline)
     stub = channel.stub(RegistrationStub)
     try:
         timeout = min(clock.left, _DAEMON.notify)

@@ -256,9 +256,9 @@ class _Pool:
     async def _serve(self, name: str, lane: Lane) -> None:
         ask = lane.present or lane.next()
         while ask is not None:
-            outcome, error = await _contain(partial(_call, self._handler, ask), self._timeout, lane)
+            outcome, error, cause = await _contain(partial(_call, self._handler, ask), self._timeout, lane)
             if lane.present is ask:
-                ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR]))
+                ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR], cause))
             ask = lane.next()
         del self._lanes[name]
 
@@ -276,32 +276,41 @@ async def _call(handler: Handler, ask: m.Ask) -> None:
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
-    """Have ``handler`` validate ``plugin`` as its actor does, without one; return how the call ended, and the error."""
-    outcome, error = await _contain(partial(handler.validate, plugin), timeout, Lane(None))
-    return outcome, error[:MAX_ERROR]
+    """Have ``handler`` validate ``plugin`` as its actor does, without one; return how the call ended, and the cause."""
+    outcome, error, cause = await _contain(partial(handler.validate, plugin), timeout, Lane(None))
+    return outcome, cause or error[:MAX_ERROR]
 
 
-async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: Lane) -> tuple[Outcome, str]:
-    """Call a handler, which may fail in any way; return how the call ended, and the error."""
+#: How a call ended, the error, and the error in few words, if the handler gave them.
+_Ending = tuple[Outcome, str, str | None]
+
+
+async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: Lane) -> _Ending:
+    """Call a handler, which may fail in any way; return how the call ended."""
     try:
         # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
         with trio.move_on_after(timeout) as scope:
             lane.scope = scope
             await call()
     except PluginError as error:
-        return Outcome.REFUSED, _words(error)
+        return Outcome.REFUSED, _words(error), _cause(error)
     except GRPCError as error:
         # Usually what the plugin answered to a call of the handler's own.
-        return Outcome.FAILED, status_text(error)
+        return Outcome.FAILED, status_text(error), None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
-        return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}"
+        return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}", None
     except BaseExceptionGroup as group:
         if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
             raise
-        return Outcome.FAILED, f"{type(group).__name__}: {_words(group)}"
+        return Outcome.FAILED, f"{type(group).__name__}: {_words(group)}", None
     if scope.cancelled_caught:
-        return Outcome.TIMED_OUT, f"the handler did not finish in {timeout:g} s"
-    return Outcome.OK, ""
+        return Outcome.TIMED_OUT, f"the handler did not finish in {timeout:g} s", None
+    return Outcome.OK, "", None
+
+
+def _cause(error: PluginError) -> str | None:
+    # A user's class may have its own idea of this attribute.
+    return error.cause[:MAX_ERROR] if isinstance(error.cause, str) else None
 
 
 def _words(error: BaseException) -> str:

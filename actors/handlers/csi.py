@@ -36,7 +36,8 @@ class CSIHandler:
         except ValidationError as error:
             raise ValidationError(
                 f"validation failed for CSI Driver {plugin.name} at endpoint {plugin.endpoint}: kubernetes.io/csi: "
-                f"ValidatePlugin for CSI driver {quoted(plugin.name)} failed. {error}"
+                f"ValidatePlugin for CSI driver {quoted(plugin.name)} failed. {error}",
+                cause=str(error),
             ) from error
 
     def _check(self, plugin: Plugin) -> None:

@@ -34,7 +34,8 @@ class DRAHandler:
         except ValidationError as error:
             raise ValidationError(
                 f"invalid supported gRPC versions of DRA driver plugin {plugin.name} at endpoint {plugin.endpoint}: "
-                f"{error}"
+                f"{error}",
+                cause=str(error),
             ) from error
         for other in self.drivers.others(plugin):
             if other.endpoint == plugin.endpoint:

@@ -16,7 +16,7 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.handlers import actor
 from plugind.actors.handlers.actor import policy_of
 from plugind.protocol import messages as m
-from plugind.protocol.errors import ValidationError
+from plugind.protocol.errors import PluginError, ValidationError
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.protocol.status import Outcome
 
@@ -290,6 +290,35 @@ async def test_an_unusual_exception_is_contained_too(
         asker.ask(m.Deregister, 2)
 
     assert [(answer.ticket, answer.outcome) for _, answer in asker.answers] == [(1, outcome), (2, Outcome.OK)]
+
+
+class OwnCause(PluginError):  # noqa: N818 - its name does not matter
+    """An error of a user, who has another idea of its cause, and does not call the constructor of its base."""
+
+    cause = 7  # type: ignore[assignment] # see above
+
+    def __init__(self) -> None:
+        self.args = ("no",)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (PluginError("a long story: too old", cause="too old"), "too old"),
+        (PluginError("too old"), None),
+        (PluginError("no", cause=5000 * "x"), 1024 * "x"),
+        (OwnCause(), None),
+    ],
+    ids=["cause", "text", "long", "own"],
+)
+async def test_a_refusal_may_have_its_cause_in_few_words_beside_the_text(
+    autojump_clock: trio.testing.MockClock, error: PluginError, cause: str | None
+) -> None:
+    """Faults 81 and 94: the plugin is told the text, and users are shown the cause."""
+    async with running(Recording(registered=raising(error))) as asker:
+        asker.ask(m.Register, 1)
+
+    assert asker.answers == [(0.0, m.HandlerAnswered(1, Outcome.REFUSED, str(error), cause))]
 
 
 async def test_an_error_whose_text_cannot_be_read_is_contained_too(

@@ -337,39 +337,48 @@ async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itse
 
 
 @pytest.mark.parametrize(
-    ("plugin", "error"),
+    ("plugin", "error", "cause"),
     [
         (
             FakePlugin("DevicePlugin", "vendor.example/gpu", ("1.0.0",)),
             "manager version, v1beta1, is not among plugin supported versions [1.0.0]",
+            None,
         ),
         (
             FakePlugin("DevicePlugin", "mykubernetes.io/gpu", ("v1beta1",)),
             'invalid name of device plugin socket: the ResourceName "mykubernetes.io/gpu" is invalid: '
             '"kubernetes.io/" is for the resources of Kubernetes itself',
+            None,
         ),
         (
             FakePlugin("CSIPlugin", "a.example.com", ("1", "0.3.0")),
             "validation failed for CSI Driver a.example.com at endpoint /plugins/a.sock: kubernetes.io/csi: "
             'ValidatePlugin for CSI driver "a.example.com" failed. None of the versions specified ["1" "0.3.0"] are '
             "supported. err=highest supported version reported is 0.3.0, must be v1.x",
+            'None of the versions specified ["1" "0.3.0"] are supported. err=highest supported version reported is '
+            "0.3.0, must be v1.x",
         ),
         (
             FakePlugin("DRAPlugin", "d.example.com", ("1.0.0",)),
             "invalid supported gRPC versions of DRA driver plugin d.example.com at endpoint /plugins/a.sock: none of "
             'services supported by the plugin (["1.0.0"]) are supported by the kubelet '
             '(["v1.DRAPlugin" "v1beta1.DRAPlugin"])',
+            'none of services supported by the plugin (["1.0.0"]) are supported by the kubelet '
+            '(["v1.DRAPlugin" "v1beta1.DRAPlugin"])',
         ),
     ],
     ids=lambda value: value.name if isinstance(value, FakePlugin) else "",
 )
-async def test_a_plugin_that_is_refused_hears_the_kubelets_words(
-    plugin: FakePlugin, error: str, autojump_clock: MockClock
+async def test_a_plugin_that_is_refused_hears_the_kubelets_words_and_users_see_the_cause(
+    plugin: FakePlugin, error: str, cause: str | None, autojump_clock: MockClock
 ) -> None:
     """Behaviours 30 and 44."""
     async with SimulatedNode(handlers=built_in_handlers()) as node:
         plugged = node.plug("a.sock", plugin)
         await trio.sleep(0.25)
+        shown = node.status("a.sock")
+        assert shown is not None
+        assert shown.cause == f"plugin validation failed: {cause or error}"
         assert plugged.calls == [
             Call(0.0, "GetInfo"),
             Call(

@@ -353,7 +353,11 @@ async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_th
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 30, fault 75; generator TestNotifyPlugin: the plugin gets the failure."""
-    reason = "none of the CSI versions '2.0.0' is a version number below 2"
+    reason = (
+        "validation failed for CSI Driver a.example.com at endpoint /plugins/a.sock: kubernetes.io/csi: "
+        'ValidatePlugin for CSI driver "a.example.com" failed. None of the versions specified ["2.0.0"] are supported. '
+        "err=could not find a highest supported version from versions ([2.0.0]) reported: <nil>"
+    )
     error = f"RegisterPlugin error -- plugin validation failed with err: {reason}"
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com", ["2.0.0"]))

@@ -17,7 +17,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.console.fake import FakeSpec, run_fake
-from plugind.actors.console.probing import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict, probe
+from plugind.actors.console.findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
+from plugind.actors.console.probing import probe
 from plugind.actors.handlers.actor import Handler
 from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.registry import built_in_handlers
@@ -50,7 +51,7 @@ async def probed(
     handlers: dict[str, Handler] | None = None,
 ) -> ProbeResult:
     options = ProbeOptions(timeout, notify=notify, strict=strict, deprecated=deprecated)
-    return await probe(str(path), built_in_handlers() | (handlers or {}), options)
+    return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None)
 
 
 def verdicts(steps: Iterable[ProbeStep]) -> list[tuple[str, Verdict]]:
