@@ -329,7 +329,13 @@ class Supervisor:
                 if plugin.socket in self._registrations.detached:
                     continue
                 gone = m.StateChanged(
-                    plugin.socket, plugin.root, plugin.generation, StateName.GONE, trio.current_time(), "started anew"
+                    plugin.socket,
+                    plugin.root,
+                    plugin.generation,
+                    StateName.GONE,
+                    trio.current_time(),
+                    "started anew",
+                    still_there=True,
                 )
                 await report(self._to_status, gone)
 

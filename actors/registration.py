@@ -117,6 +117,7 @@ class _Registration:
         "_began",
         "_commands",
         "_config",
+        "_ending",
         "_finished",
         "_in_progress",
         "_inbox",
@@ -150,6 +151,8 @@ class _Registration:
         #: The command whose outcome is pending, and when it began. Its deadline is that of ``_wait``.
         self._in_progress: states.WaitingCommand | None = None
         self._began = 0.0
+        #: The registration that ends once the handler has deregistered the plugin.
+        self._ending: m.Deregistered | None = None
         #: What the plugin last said of itself in this generation.
         self._info: PluginInfo | None = None
         #: What the status actor was last sent.
@@ -159,6 +162,8 @@ class _Registration:
         """Begin in the generation that a predecessor may have registered. Its path, and so its root, are the same."""
         self.asks.handler = pending.handler
         self._socket, self._info = attrs.evolve(self._newest, generation=pending.generation), pending.info
+        if pending.registered:
+            self._ending = m.Deregistered(pending.generation, pending.info, "its actor crashed")
 
     # --- the loop ---
 
@@ -189,7 +194,10 @@ class _Registration:
 
     def _advance(self, event: states.Event) -> None:
         self._now = trio.current_time()
-        self._state, self._commands = lifecycle.step(self._state, event)
+        before = self._state
+        self._state, self._commands = lifecycle.step(before, event)
+        if isinstance(before, states.Registered) and isinstance(self._state, states.Leaving):
+            self._ending = m.Deregistered(before.generation, before.info, self._state.reason)
         self._finished = self._end_operation(event, self._commands) or self._finished
 
     async def _next_event(self) -> states.Event:
@@ -367,8 +375,17 @@ class _Registration:
             None if peer is None else peer.pid,
             finished,
             cause,
+            self._take_ended(),
+            isinstance(state, states.Gone) and state.stopped,
         )
         await self._wait.to_send(self._config.status, self._shown)
+
+    def _take_ended(self) -> m.Deregistered | None:
+        """Return the registration that has ended and was not reported yet, if there is one."""
+        if self._ending is None or isinstance(self._state, states.Leaving):
+            return None
+        ended, self._ending = self._ending, None
+        return ended
 
     @property
     def _was_leaving(self) -> bool:
@@ -376,7 +393,8 @@ class _Registration:
 
     async def _show_again(self) -> None:
         if self._shown is not None:
-            await self._wait.to_send(self._config.status, attrs.evolve(self._shown, finished=None))
+            again = attrs.evolve(self._shown, finished=None, deregistered=None)
+            await self._wait.to_send(self._config.status, again)
 
 
 #: Events that are the answer to an operation, be it a welcome one or not: the operation itself did not fail.

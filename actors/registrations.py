@@ -105,7 +105,7 @@ class Registrations:
             if path in self._detached:
                 del self._current[path]
             else:
-                inbox.send_nowait(m.StopAsked(deregister=True))
+                inbox.send_nowait(m.StopAsked(deregister=True, anew=True))
 
     def detach(self) -> None:
         """Make all current actors detached, after :meth:`let_go`."""

@@ -17,6 +17,8 @@ class PendingDeregistration:
     info: PluginInfo
     generation: int
     handler: m.Address[m.HandlerMessage]
+    #: Whether the plugin was registered; otherwise the crash came on the way there.
+    registered: bool = False
 
 
 @value

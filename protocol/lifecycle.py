@@ -198,7 +198,8 @@ def _stop(state: State, event: StopAsked | StopForced) -> Step:
         return Gone(state.generation, stopped=True), ()
     if isinstance(state, Registering | Notifying) and event == StopAsked():
         return attrs.evolve(state, stopping=True), ()
-    return _abandon(state, ThenEnd(stopped=True), "plugind stops")
+    anew = isinstance(event, StopAsked) and event.anew
+    return _abandon(state, ThenEnd(stopped=True), "plugind starts anew" if anew else "plugind stops")
 
 
 def _lose_handler(state: State, plugin_type: str) -> Step:

@@ -173,6 +173,8 @@ class StopAsked:
     """Finish what is in flight and end; with ``deregister``, also deregister what is registered (behaviour 42)."""
 
     deregister: bool = False
+    #: The registrations end because the reconciler crashed; the node starts anew (fault 85).
+    anew: bool = False
 
 
 @value
@@ -332,6 +334,16 @@ HandlerMessage = Ask | Withdraw
 
 
 @value
+class Deregistered:
+    """A plugin that was registered, and that its handler has let go."""
+
+    generation: int
+    info: PluginInfo
+    #: Why: its socket was removed, for example.
+    cause: str
+
+
+@value
 class StateChanged:
     """The registration of a socket is in another state.
 
@@ -362,6 +374,10 @@ class StateChanged:
     finished: Finished | None = None
     #: The error alone, in few words. In a later try it is what the plugin answered, or was told, in an earlier one.
     cause: str | None = None
+    #: The registration that ended with this change; it may be that of an earlier generation.
+    deregistered: Deregistered | None = None
+    #: Only with GONE: the socket may be there still, but plugind stops or starts anew.
+    still_there: bool = False
 
 
 @value

@@ -24,10 +24,16 @@ from .text import encodable, escaped
 HISTORY = 32
 #: How many sockets that are gone are kept for ``describe``.
 GONE_KEPT = 100
+#: How many causes are remembered as logged for each socket; one before these would be logged again.
+CAUSES = 8
 #: How many values an entry of a row's history has.
 FIELDS = 5
 _GONE = StateName.GONE
 DEPRECATED = "the socket lies in a deprecated directory"
+
+
+#: A state and its cause.
+Said = tuple[StateName, str | None]
 
 
 class Row(NamedTuple):
@@ -44,6 +50,8 @@ class Row(NamedTuple):
     active: bool | None
     #: Time, state, reason, attempt and cause of each entry in turn. It is flat because it takes most of the memory.
     history: list[Any]
+    #: What lines of the log said of this generation since it was registered last: each is said once.
+    logged: tuple[Said, ...] = ()
 
     @property
     def type(self) -> str | None:
@@ -151,7 +159,13 @@ class View:
             before.pid if pid is None else pid,
             before.active,
             before.history,
+            () if change.deregistered is not None else before.logged,
         )
+
+    def set_logged(self, row: Row, said: Said) -> None:
+        """Note what the log says of the socket of ``row``, which is its present row."""
+        earlier = () if said[0] is StateName.REGISTERED else row.logged[-CAUSES + 1 :]
+        self.rows[row.last.socket] = row._replace(logged=(*earlier, said))
 
     def set_active(self, socket: str, generation: int, *, active: bool) -> Row | None:
         """Note that an instance is active or stands by; return its row if that changed (behaviour 37)."""

@@ -51,6 +51,7 @@ from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
 from ...protocol.health import ActorHealth
+from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
 from ...supervisor import Ports, Supervisor
 from ..handlers.actor import Handler
@@ -111,7 +112,7 @@ class SimulatedNode:
 
     ``config`` is that of a real node; where it names no root, :data:`ROOT` is the root, and where it has no seed, the
     seed is 0. Without a ``config`` the backoff has no jitter. ``handlers`` are added to the built-in ones, as
-    in :class:`~plugind.supervisor.Supervisor`.
+    in :class:`~plugind.supervisor.Supervisor`, and ``log`` is given the events that a daemon logs.
 
     Plugins may be plugged in before the block, to be there when the node starts. Leaving the block stops the node as
     it stops for real, then checks that nothing was left open.
@@ -122,7 +123,13 @@ class SimulatedNode:
       GaveUpError: if actors crash more often than ``config.intensity`` allows.
     """
 
-    def __init__(self, config: Config = DEFAULT_CONFIG, *, handlers: Mapping[str, Handler] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config = DEFAULT_CONFIG,
+        *,
+        handlers: Mapping[str, Handler] | None = None,
+        log: Logger | None = None,
+    ) -> None:
         if config.roots == Config().roots:
             config = attrs.evolve(config, roots=(Root(ROOT),))
         if config.seed is None:
@@ -134,6 +141,7 @@ class SimulatedNode:
         #: The listening sockets; it records every attempt to connect.
         self.network = MemoryNetwork(self.directory)
         self._handlers = dict(handlers or {})
+        self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
         self._statuses: dict[str, PluginStatus] = {}
         self._changed = trio.Event()
@@ -226,7 +234,7 @@ class SimulatedNode:
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
         ports = Ports(self.network.dial, lambda _root: self.directory)
-        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports)
+        supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()
         assert self._world is not None
         try:

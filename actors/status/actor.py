@@ -21,6 +21,7 @@ from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
     ActorRestarted,
     Address,
+    Deregistered,
     HandlersChanged,
     Lagged,
     PluginChanged,
@@ -37,7 +38,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.status import Outcome, StateName, Watching
-from ...protocol.view import FIELDS, Row
+from ...protocol.view import Row
 from ..io import http_server as http
 from ..mailbox import Readable
 from .api import Api, LastCrash, Memory, StatusConfig, place
@@ -118,7 +119,11 @@ class _Status:
         """Apply a change of state, the most frequent message: some seven for each registration."""
         before, after = self.memory.view.apply(change)
         self.memory.metrics.count(change, after or before)
+        if change.deregistered is not None:
+            self._note_deregistered(change, change.deregistered)
         if after is not None:
+            if before is not None and before.last.generation != after.last.generation:
+                self._note_replaced(before, after)
             self._note_change(before, after)
             if self.memory.subscribers:
                 self._publish(after, change.time)
@@ -200,11 +205,39 @@ class _Status:
 
     # --- what is logged: each change once -----------------------------------------------------------------------------
 
+    def _note_deregistered(self, change: StateChanged, ended: Deregistered) -> None:
+        """Log the end of a registration, which began with a line "plugin registered"."""
+        outcome = _outcome(change)
+        self._log.event(
+            Level.INFO if outcome is None else Level.WARNING,
+            "plugin deregistered",
+            socket=change.socket,
+            type=ended.info.type,
+            name=ended.info.name,
+            cause=ended.cause,
+            generation=ended.generation,
+            outcome=outcome,
+        )
+
+    def _note_replaced(self, before: Row, after: Row) -> None:
+        """Log the end of a socket that another entry has replaced: no change of its own tells of it."""
+        if before.refused:
+            return  # It was no socket of a plugin.
+        last = before.last
+        self._log.event(
+            Level.INFO,
+            _MESSAGES[_GONE],
+            socket=last.socket,
+            type=before.type,
+            name=before.name,
+            cause="another entry is in its place" if after.refused else "a newer socket is in its place",
+            generation=last.generation,
+        )
+
     def _note_change(self, before: Row | None, after: Row) -> None:
         last = after.last
         level = _level(last)
-        if level > Level.DEBUG and before is not None and _says_the_same(after):
-            # A try that failed for the same reason as the last one is not worth a line (Kubernetes issue 94827).
+        if level > Level.DEBUG and not self._is_news(before, after):
             level = Level.DEBUG
         if not self._log.enabled(level):
             return
@@ -219,8 +252,21 @@ class _Status:
             next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
             registered_in=last.registered_in,
             generation=last.generation,
-            outcome=_outcome(last),
+            outcome=None if last.deregistered is not None else _outcome(last),
         )
+
+    def _is_news(self, before: Row | None, after: Row) -> bool:
+        """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
+        last = after.last
+        if last.state is _GONE:
+            return not last.still_there
+        said = last.state, last.cause or last.reason
+        # A watcher that was restarted reports a refused entry again, as a new generation.
+        same_entry = before is not None and before.refused and after.refused
+        if said in (before.logged if same_entry and before is not None else after.logged):
+            return False
+        self.memory.view.set_logged(after, said)
+        return True
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
         if report.made:
@@ -264,28 +310,16 @@ _LEVELS = {
     StateName.STALE: Level.WARNING,
     StateName.GONE: Level.INFO,
 }
+_GONE = StateName.GONE
 _MESSAGES = {state: f"plugin {state}" for state in StateName}
 
 
 def _level(change: StateChanged) -> Level:
     """Success is INFO, failure is WARNING, and what is on the way is DEBUG."""
-    if change.state is StateName.GONE and _outcome(change) is not None:
+    if change.state is _GONE and change.deregistered is None and _outcome(change) is not None:
         # Its last operation was to deregister it, and that failed (fault 84).
         return Level.WARNING
     return _LEVELS.get(change.state, Level.DEBUG)
-
-
-def _says_the_same(row: Row) -> bool:
-    """Whether the row's history has the same state with the same cause, since the plugin was registered last."""
-    state, cause = row.last.state, row.last.cause or row.last.reason
-    flat = row.history
-    for index in range(len(flat) - 2 * FIELDS, -1, -FIELDS):
-        if flat[index + 1] is StateName.REGISTERED:
-            return False
-        before = flat[index + 4] or flat[index + 2]
-        if flat[index + 1] is state and before == cause and cause is not None:
-            return True
-    return False
 
 
 def _outcome(change: StateChanged) -> str | None:

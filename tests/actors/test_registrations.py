@@ -18,7 +18,7 @@ from plugind.protocol.effects import StartRegistration
 from plugind.protocol.identity import Identity
 
 A, B = "/r/a", "/r/b"
-DEREGISTER = m.StopAsked(deregister=True)
+DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
 
 def start_of(path: str, generation: int = 1) -> StartRegistration:

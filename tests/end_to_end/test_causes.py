@@ -10,6 +10,7 @@ import trio
 
 from plugind.tests.end_to_end.foreign import PLUGINS
 from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, Daemon, daemon, number, plugin_process, run
+from plugind.tests.end_to_end.sockets import plugins_at, stale
 
 
 def registrar(path: Path, version: str) -> list[str]:
@@ -48,3 +49,48 @@ async def test_a_registrar_that_exits_when_it_is_refused_is_shown_with_its_refus
             async with plugin_process(registrar(path, "1.0.0")):
                 registered = await watch.state(path, "registered")
                 assert (registered["reason"], registered["cause"]) == (None, None)
+
+
+def plugin_lines(node: Daemon, path: Path) -> list[str]:
+    """The lines of the log about the plugin at ``path``: message, generation, cause."""
+    said = [line for line in node.lines() if line.get("socket") == str(path)]
+    # The sockets of all paths share one counter.
+    generations = sorted({number(line["generation"]) for line in said})
+    return [
+        f"{line['msg']} g{generations.index(number(line['generation'])) + 1}"
+        + (f": {line['cause']}" if "cause" in line else "")
+        for line in said
+    ]
+
+
+async def test_the_log_has_one_line_for_each_true_event_of_a_plugin(tmp_path: Path) -> None:
+    """A plugin that is replaced and removed, and others that are there when plugind stops (behaviour 42)."""
+    path, stays, left = (tmp_path / "root" / name for name in ("a.sock", "b.sock", "c.sock"))
+    with daemon(tmp_path, timeouts=PATIENT) as node:
+        await node.ready()
+        stale(left)
+        async with node.watch() as watch, plugins_at(stays):
+            async with plugins_at(path):
+                first = await watch.state(path, "registered")
+            async with plugins_at(path.with_suffix(".new")) as second:
+                # In one step: there is no moment without a socket at the path.
+                path.with_suffix(".new").rename(path)
+                await watch.state(path, "registered", after=number(first["generation"]))
+                os.unlink(path)
+                await watch.state(path, "gone")
+                assert second.process.returncode is None
+            await watch.state(stays, "registered")
+            await watch.state(left, "stale")
+            node.process.terminate()
+            assert await node.ended() == 0
+        newer = "a newer socket is in its place"
+        assert plugin_lines(node, path) == [
+            "plugin registered g1",
+            f"plugin deregistered g1: {newer}",
+            f"plugin gone g1: {newer}",
+            "plugin registered g2",
+            "plugin deregistered g2: the socket was removed",
+            "plugin gone g2: the socket was removed",
+        ]
+        assert plugin_lines(node, stays) == ["plugin registered g1"]
+        assert plugin_lines(node, left) == ["plugin stale g1: nobody listens"]

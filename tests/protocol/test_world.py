@@ -455,7 +455,7 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER))
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=bool(done)))
     ]
     assert world.actual() == {}
     assert take(world, claimed(B, 2)) == []
@@ -466,7 +466,7 @@ def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> No
     world = given(*registered(), m.SocketVanished(A, 1))
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER)),
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True)),
         Send(A, m.SocketVanished(A, 1)),
     ]
 
@@ -535,7 +535,7 @@ def test_the_successor_of_an_actor_that_crashed_during_a_stop_is_sent_the_stop()
     world = given(*registered(), stop)
 
     assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER)),
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True)),
         Send(A, stop),
     ]
 

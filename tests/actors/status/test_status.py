@@ -254,7 +254,10 @@ async def test_changes_that_matter_are_logged_once_and_repeats_are_not(autojump_
 
 
 async def test_with_the_level_warning_each_failure_is_shown_once_for_each_cause(autojump_clock: MockClock) -> None:
-    """Kubernetes issue 94827: two causes that take turns are two lines. A success makes both news again."""
+    """Kubernetes issue 94827: two causes that take turns are two lines.
+
+    A success makes both news again, and so does a newer socket.
+    """
 
     def failed(state: StateName, reason: str) -> StateChanged:
         return attrs.evolve(changed("a", state), reason=reason, attempt=1)
@@ -274,6 +277,7 @@ async def test_with_the_level_warning_each_failure_is_shown_once_for_each_cause(
         (Level.WARNING, "plugin waiting", "refused"),
         (Level.WARNING, "plugin stale", "nobody listens"),
         (Level.WARNING, "plugin parked", "no handler"),
+        (Level.WARNING, "plugin waiting", "no answer"),
         (Level.WARNING, "plugin waiting", "no answer"),
     ]
 
