@@ -462,6 +462,26 @@ def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None
         Supervisor(Config(roots=roots))
 
 
+async def test_a_rescan_finds_a_plugin_of_which_no_event_told(autojump_clock: MockClock) -> None:
+    """Behaviour 14, fault 85: also by the successor of a watcher that crashes."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        await node.supervisor.wait_scanned()
+        await trio.sleep(1.0)
+        node.directory.drop_events()
+        node.plug("a.sock", red())
+        node.directory.resume_events()
+        await trio.sleep(1.0)
+        assert node.timeline("a.sock") == []
+        for _ in range(3):
+            await node.supervisor.rescan()
+        await wait_all_tasks_blocked()
+        assert node.timeline("a.sock") == registered_at(2.0)
+        node.crash("watcher")
+        await node.supervisor.rescan()
+        await trio.sleep(5.0)
+        assert node.timeline("a.sock") == registered_at(2.0)
+
+
 async def test_waiting_for_a_plugin_returns_its_status_as_soon_as_it_is_registered(autojump_clock: MockClock) -> None:
     """``wait_for`` by name, and by type if two types have one name."""
     async with SimulatedNode(handlers={"Colour": FakeHandler(), "Shape": FakeHandler()}) as node:

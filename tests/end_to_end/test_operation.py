@@ -44,6 +44,19 @@ commands.command = command
 sys.exit(commands.main(sys.argv[1:]))
 """
 
+#: The command line of plugind, whose watchers crash as soon as they start.
+CRASHING = """
+import sys
+from plugind.actors import watcher
+from plugind.actors.console import commands
+
+async def run(*_, **__):
+    raise RuntimeError("a bug")
+
+watcher.run = run
+sys.exit(commands.main(sys.argv[1:]))
+"""
+
 
 def about(node: Daemon, message: str) -> list[dict[str, object]]:
     return [line for line in node.lines() if line["msg"] == message]
@@ -350,6 +363,21 @@ async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parke
         (str(root / "parked.sock"), "warning", "plugin parked"),
         (str(root / "stale.sock"), "warning", "plugin stale"),
     ]
+
+
+async def test_a_node_that_gives_up_says_so_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
+    """Fault 85."""
+    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    options = ["--root", str(root), "--status", status, "--log-format", "json", "--log-level", "error"]
+    with (tmp_path / "log").open("ab") as log:
+        with daemon_process([sys.executable, "-c", CRASHING, "run", *options], log) as process:
+            node = Daemon(root, status, process, tmp_path / "log")
+            assert await node.ended() == 1
+        first, last = node.log.read_text().splitlines()
+    said = f"actors crashed more often than 10 in 60 s, the last was watcher {root}: RuntimeError('a bug')"
+    event = json.loads(first)
+    assert (event["level"], event["msg"], event["error"]) == ("error", "gave up", said)
+    assert last == f"plugind: {said}"
 
 
 async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Seen:
 @asynccontextmanager
 async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
     """Run a watcher. The default period is so long that no rescan hides a missed event."""
-    seen = Seen()
+    seen, directory = Seen(), RealDirectory()
     reconciler, sent = trio.open_memory_channel[ReconcilerMessage](1000)
     status, reported = trio.open_memory_channel[StatusMessage](1000)
 
@@ -81,20 +81,23 @@ async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
         await watcher.run(
             watcher.WatcherConfig(str(root), rescan=rescan),
             watcher.WatcherInbox(),
-            directory=RealDirectory(),
+            directory=directory,
             reconciler=reconciler,
             status=status,
             generations=itertools.count(1),
             rng=random.Random(1),
         )
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(collect, sent)
-        nursery.start_soon(collect_reports, reported)
-        nursery.start_soon(watch)
-        await seen.until(lambda: seen.report is not None)
-        yield seen
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect, sent)
+            nursery.start_soon(collect_reports, reported)
+            nursery.start_soon(watch)
+            await seen.until(lambda: seen.report is not None)
+            yield seen
+            nursery.cancel_scope.cancel()
+    finally:
+        directory.release()
 
 
 @pytest.fixture
@@ -119,6 +122,7 @@ Bind = Callable[[Path], str]
 
 async def test_a_recreated_socket_is_a_new_generation(tmp_path: Path, bind: Bind) -> None:
     """Faults 10 and 11, behaviour 13."""
+    (tmp_path / "a/b").mkdir(parents=True)
     async with watching(tmp_path / "a/b/root") as seen:
         path = bind(tmp_path / "a/b/root/a.sock")
         await seen.until(lambda: seen.sockets == {path: 1})

@@ -28,6 +28,7 @@ PUBLIC = [
     "PluginError",
     "Ports",
     "Root",
+    "RootBusyError",
     "Supervisor",
     "Timeouts",
     "__version__",
