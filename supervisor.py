@@ -24,7 +24,7 @@ from typing import Self
 import attrs
 import trio
 
-from .actors import reconciler, registration, watcher
+from .actors import liveness, reconciler, registration, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
 from .actors.dial_slots import DialSlots
@@ -32,10 +32,12 @@ from .actors.handlers.actor import Handler, policy_of
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
-from .actors.io.descriptors import most_connections
+from .actors.io.descriptors import most_connections, most_processes
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.grpc_client.dial import dial
+from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
+from .actors.liveness import LivenessConfig, ProcessPort
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
@@ -51,7 +53,7 @@ from .protocol.status import PluginStatus, StateName
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
-#: How many messages the inboxes of the reconciler and of the status actor hold before their writers wait.
+#: How many messages the inboxes of the reconciler, the liveness and the status actor hold before their writers wait.
 INBOX_SIZE = 4096
 #: How many changes may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
@@ -65,6 +67,7 @@ class Ports:
 
     dial: Dialer = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda root: RealDirectory(insecure=root.insecure))
+    processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
 
 
 @attrs.frozen(eq=False)
@@ -72,6 +75,7 @@ class Internals:
     """The units of a supervisor, for tools that test it: where to send messages, and what to count."""
 
     reconciler: m.Address[m.ReconcilerMessage]
+    liveness: m.Address[m.LivenessMessage]
     status: m.Address[m.StatusMessage]
     handlers: HandlerActors
     registrations: Registrations
@@ -118,8 +122,10 @@ class Supervisor:
         for handler in self._handlers_at_start.values():
             policy_of(handler)  # Raises here, and not from the block, if the handler names no policy.
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
+        self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
+        self._liveness_inbox = Inbox(liveness_inbox)
         self._inboxes = Inboxes(self.config.hung_after, log or SILENT)
         self._run_status = partial(
             status.run,
@@ -146,6 +152,7 @@ class Supervisor:
             self._to_reconciler,
             self._crashes.count,
         )
+        self._processes = ports.processes
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._watchers = {root: watcher.WatcherInbox() for root in self.config.roots}
@@ -155,6 +162,7 @@ class Supervisor:
         for actor, read in (
             ("status", self._status_inbox.read),
             ("reconciler", self._reconciler_inbox.read),
+            ("liveness", self._liveness_inbox.read),
             ("dial slots", self._dial_slots.read),
             ("registrations", self._registrations.read),
         ):
@@ -169,6 +177,7 @@ class Supervisor:
         """The units that the node consists of, for tools that test it; they may change with any release."""
         return Internals(
             self._to_reconciler,
+            self._to_liveness,
             self._to_status,
             self._handlers,
             self._registrations,
@@ -187,6 +196,7 @@ class Supervisor:
             self.config.backoff,
             rng,
             self._to_reconciler,
+            self._to_liveness,
             self._to_status,
         )
 
@@ -280,12 +290,16 @@ class Supervisor:
         self._handlers.retire(effect.handler)
 
     async def _run_node(self) -> None:
-        """Run the reconciler and the watchers; after a crash of the reconciler, deregister all plugins first."""
+        """Run the reconciler, the liveness actor and the watchers.
+
+        After a crash of the reconciler, deregister all plugins first.
+        """
         await self._registrations.wait_started()
         async with trio.open_nursery() as nursery:
-            watchers = Children(nursery, self._crashes)
+            children = Children(nursery, self._crashes)
+            children.start(ChildSpec("liveness", self._run_liveness))
             for root in self.config.roots:
-                watchers.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
+                children.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
             self._registrations.when_none_is_detached(self._handlers.take_removed())
             try:
                 await reconciler.run(
@@ -300,6 +314,12 @@ class Supervisor:
                 raise
             finally:
                 nursery.cancel_scope.cancel()
+
+    async def _run_liveness(self) -> None:
+        config = LivenessConfig(
+            self._processes, self.config.rescan, deregister_not_serving=self.config.deregister_not_serving
+        )
+        await liveness.run(config, self._to_liveness, self._liveness_inbox, self._to_status)
 
     async def _let_go(self) -> None:
         """Deregister all plugins after a crash of the reconciler, as far as that succeeds within the grace.
@@ -342,7 +362,7 @@ class Supervisor:
     def _report_crash(self, name: str, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
         self._nursery.start_soon(report, self._to_status, m.ActorRestarted(name, text))
-        if name == "status":
+        if name in ("status", "liveness"):
             self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
 
     # --- what a program embeds ---

@@ -23,11 +23,15 @@ This is the graph of their messages. An arrow leads to an inbox, a Trio memory c
          │                                                     one per type                           Status
          └────────────────────────── RootReported ──────────────────────────────────────────────────► the view,
                                                                                                       the socket
+                                                                                                         ▲
+                          WatchLiveness, UnwatchLiveness ──►                                             │
+            Registration                                     Liveness ────────── ServingChanged ─────────┘
+                          ◄── ListenerFound, ListenerLost
 
 Asks flow down by ``send_nowait`` into inboxes whose size the protocol bounds: a registration has at most one ask under
 way, and the reconciler sends to a registration what is the case at its path now. Reports flow up by ``await send``: to
-the reconciler, which waits only for the status actor, and to the status actor, which waits for no other. So no
-circle of actors blocks on each other.
+the reconciler and the liveness actor, which wait only for the status actor, and to the status actor, which waits for no
+other. So no circle of actors blocks on each other.
 
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor.
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Protocol
 
 import attrs
+import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -63,7 +64,7 @@ class ConversationConfig:
 class Conversation:
     """The connection to the plugin at one path, dialed as often as need be; one at a time."""
 
-    __slots__ = ("_channel", "_config", "_path", "_slot", "_stub", "peer")
+    __slots__ = ("_channel", "_config", "_path", "_slot", "_stub", "dialed_at", "peer")
 
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
@@ -73,6 +74,8 @@ class Conversation:
         self._slot: DialSlot | None = None
         #: The process that listened when the socket was last dialed.
         self.peer: Credentials | None = None
+        #: ``trio.current_time()`` of that.
+        self.dialed_at = 0.0
 
     async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen."""
@@ -85,7 +88,7 @@ class Conversation:
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
-        self.peer = self._channel.peer
+        self.peer, self.dialed_at = self._channel.peer, trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
         return states.Dialed()
 

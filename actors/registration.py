@@ -35,7 +35,7 @@ from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .asks import Asks
 from .conversation import Conversation, ConversationConfig
-from .mailbox import RegistrationInbox, Wait
+from .mailbox import RegistrationInbox, Wait, report
 
 
 @attrs.frozen
@@ -47,6 +47,7 @@ class RegistrationConfig:
     backoff: Backoff
     rng: random.Random
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
+    liveness: trio.MemorySendChannel[m.LivenessMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
 
 
@@ -70,6 +71,7 @@ async def run(
         await actor.run(*first)
     except Exception:
         actor.asks.withdraw()
+        await report(config.liveness, m.UnwatchLiveness(appeared.path))
         raise
     finally:
         actor.conversation.hang_up()
@@ -128,6 +130,7 @@ class _Registration:
         "_socket",
         "_state",
         "_wait",
+        "_watched",
         "asks",
         "conversation",
     )
@@ -157,6 +160,8 @@ class _Registration:
         self._info: PluginInfo | None = None
         #: What the status actor was last sent.
         self._shown: m.StateChanged | None = None
+        #: Whether the liveness actor watches the socket.
+        self._watched = False
 
     def take_over(self, pending: PendingDeregistration) -> None:
         """Begin in the generation that a predecessor may have registered. Its path, and so its root, are the same."""
@@ -187,6 +192,7 @@ class _Registration:
         while not self._wait.is_used_up(self._now):
             await self._perform()
             await self._show()
+            await self._watch_liveness()
             if isinstance(self._state, states.Gone):
                 return True
             self._advance(await self._next_event())
@@ -240,6 +246,8 @@ class _Registration:
                 return message
             case m.ReportAsked():
                 await self._show_again()
+                self._watched = False
+                await self._watch_liveness()
                 return None
             case _:
                 return message
@@ -396,6 +404,27 @@ class _Registration:
             again = attrs.evolve(self._shown, finished=None, deregistered=None)
             await self._wait.to_send(self._config.status, again)
 
+    async def _watch_liveness(self) -> None:
+        """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
+        wanted = isinstance(self._state, _NOT_DIALED)
+        if wanted is not self._watched:
+            self._watched = wanted
+            message = self._liveness() if wanted else m.UnwatchLiveness(self._socket.path)
+            await self._wait.to_send(self._config.liveness, message)
+
+    def _liveness(self) -> m.WatchLiveness:
+        path, generation, conversation = self._socket.path, self._state.generation, self.conversation
+        if not isinstance(self._state, states.Registered):
+            return m.WatchLiveness(path, generation, self._inbox, registered=False)
+        pid = 0 if conversation.peer is None else conversation.peer.pid
+        endpoint = self._state.info.endpoint
+        return m.WatchLiveness(
+            path, generation, self._inbox, registered=True, endpoint=endpoint, pid=pid, dialed=conversation.dialed_at
+        )
+
+
+#: The states in which nothing happens at the socket for long, so that the liveness actor looks at it.
+_NOT_DIALED = (states.Registered, states.Stale)
 
 #: Events that are the answer to an operation, be it a welcome one or not: the operation itself did not fail.
 _ANSWERED = (

@@ -83,6 +83,8 @@ class Config:
     wire_limits: Limits = DEFAULT_LIMITS
     #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
+    #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
+    deregister_not_serving: bool = False
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
     #: Names of plugins without which the node is not ready (behaviour 40).

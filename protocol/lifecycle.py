@@ -28,6 +28,9 @@ Theory of operation
   - The socket is removed: Gone. If Register was asked, Leaving comes first.
   - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
   - The handler is removed: Dialing, after Leaving if Register was asked. The next claim then finds no handler.
+  - Nobody listens on the socket of a registered plugin, and the configuration says to deregister it then: Leaving, then
+    Dialing, which leads to Stale.
+  - Somebody listens on a stale socket again: Dialing, with a fresh backoff.
   - plugind stops: Gone. A registered plugin stays registered, unless the stop deregisters. A Register or a notification
     under way may finish, unless the stop deregisters or is forced (behaviour 42, fault 87).
 
@@ -62,6 +65,8 @@ from .messages import (
     ClaimRefused,
     HandlerAvailable,
     HandlerWithdrawn,
+    ListenerFound,
+    ListenerLost,
     NameFreed,
     NoHandler,
     RegistrationMessage,
@@ -162,7 +167,9 @@ def step(state: State, event: Event) -> Step:
             return _stop(state, event)
         case HandlerWithdrawn():
             return _lose_handler(state, event.type)
-        case SocketTouched() | NameFreed() | TryNow() | HandlerAvailable():
+        case ListenerLost():
+            return _lose_listener(state, event)
+        case SocketTouched() | NameFreed() | TryNow() | HandlerAvailable() | ListenerFound():
             return _retrigger(state, event)
         case _:
             return _after_outcome(state, event)
@@ -214,8 +221,15 @@ def _lose_handler(state: State, plugin_type: str) -> Step:
     return _abandon(state, then, f"the handler for {plugin_type} was removed")
 
 
+def _lose_listener(state: State, event: ListenerLost) -> Step:
+    """Deregister a plugin on whose socket nobody listens, and dial it: it is stale then, until somebody listens."""
+    if not isinstance(state, Registered) or event.generation != state.generation:
+        return state, ()
+    return _abandon(state, ThenDial(state.generation, attempt=1), event.reason)
+
+
 #: A message that may be a reason to try sooner than planned.
-_Trigger = SocketTouched | NameFreed | TryNow | HandlerAvailable
+_Trigger = SocketTouched | NameFreed | TryNow | HandlerAvailable | ListenerFound
 #: A state without a try under way, or what follows a state that ends one.
 _Paused = Waiting | Stale | Parked | ThenWait | ThenPark
 
@@ -260,6 +274,7 @@ _RETRIGGERS: dict[tuple[_Pause, type[_Trigger]], _Count] = {
     (_Pause.LATER_BACKOFF, NameFreed): _Count.NEXT,
     (_Pause.STALE, TryNow): _Count.FRESH,
     (_Pause.STALE, SocketTouched): _Count.NEXT,
+    (_Pause.STALE, ListenerFound): _Count.FRESH,
     (_Pause.PARKED, TryNow): _Count.FRESH,
     (_Pause.PARKED, SocketTouched): _Count.FRESH,
     (_Pause.NO_HANDLER, TryNow): _Count.FRESH,

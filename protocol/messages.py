@@ -272,6 +272,23 @@ class HandlerAnswered:
     cause: str | None = None
 
 
+@value
+class ListenerFound:
+    """Somebody listens on the stale socket again: it is tried at once, with a fresh backoff (behaviour 15)."""
+
+    path: str
+    generation: int
+
+
+@value
+class ListenerLost:
+    """Nobody listens on the socket of the registered plugin, which is to be deregistered for that (fault 39)."""
+
+    path: str
+    generation: int
+    reason: str
+
+
 #: Messages on which the lifecycle itself decides; they are events of ``plugind.protocol.lifecycle``.
 LifecycleMessage = (
     SocketAppeared
@@ -282,6 +299,8 @@ LifecycleMessage = (
     | HandlerWithdrawn
     | NameFreed
     | TryNow
+    | ListenerFound
+    | ListenerLost
     | StopAsked
     | StopForced
 )
@@ -329,6 +348,41 @@ class Withdraw:
 
 Ask = Validate | Register | Deregister
 HandlerMessage = Ask | Withdraw
+
+# --- to the liveness actor --------------------------------------------------------------------------------------------
+
+
+@value
+class WatchLiveness:
+    """Find out from now on whether anybody listens on the socket at ``path``, which is registered or stale."""
+
+    path: str
+    generation: int
+    reply: Address[RegistrationMessage]
+    registered: bool
+    #: The endpoint of a registered plugin, which may be another socket.
+    endpoint: str = ""
+    #: The process that listened when the socket was dialed; 0 if it is not known.
+    pid: int = 0
+    #: ``trio.current_time()`` of that, in seconds.
+    dialed: float = 0.0
+
+
+@value
+class UnwatchLiveness:
+    """The socket at ``path`` is not registered and not stale any more."""
+
+    path: str
+
+
+@value
+class ProcessEnded:
+    """A process that listened on watched sockets ended; the number is that of the port to the processes."""
+
+    process: int
+
+
+LivenessMessage = WatchLiveness | UnwatchLiveness | ProcessEnded
 
 # --- to the status actor ----------------------------------------------------------------------------------------------
 
@@ -390,6 +444,21 @@ class RoleChanged:
     socket: str
     generation: int
     active: bool
+
+
+@value
+class ServingChanged:
+    """Somebody listens on the socket of a registered plugin, or nobody does any more (fault 39)."""
+
+    socket: str
+    generation: int
+    serving: bool
+    #: ``trio.current_time()`` of the connect that found it out, in seconds.
+    time: float
+    #: Why it is not serving.
+    reason: str | None = None
+    #: Somebody listens on its endpoint, which is another socket: a dead registrar is no dead driver.
+    endpoint_serves: bool = False
 
 
 @value
@@ -461,6 +530,7 @@ class Unsubscribed:
 StatusMessage = (
     StateChanged
     | RoleChanged
+    | ServingChanged
     | RootReported
     | HandlersChanged
     | ActorRestarted

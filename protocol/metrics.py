@@ -147,6 +147,16 @@ def kind_of(actor: str) -> str:
     return actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
 
 
+def not_serving(metrics: Metrics, rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of registered plugins on whose socket nobody listens, by type (fault 39)."""
+    counts = dict.fromkeys(BUILT_IN_TYPES, 0)
+    for row in rows:
+        if row.unserved is not None:
+            label = metrics.label(row.type)
+            counts[label] = counts.get(label, 0) + 1
+    return counts
+
+
 ACTUAL = frozenset({StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED})
 ACTUAL_STATE = "actual_state_of_world"
 DESIRED_STATE = "desired_state_of_world"

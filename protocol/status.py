@@ -112,3 +112,7 @@ class PluginStatus:
     #: plugin answered, or was told, in an earlier one.
     cause: str | None = None
     history: tuple[HistoryEntry, ...] = ()
+    #: Whether somebody listens on the socket of a registered plugin, as far as is known; None if it is not registered.
+    serving: bool | None = None
+    #: Why not, in words.
+    not_serving: str | None = None

@@ -41,6 +41,8 @@ def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
         "since": _seconds(max(0.0, now - plugin.since)),
         "registered_in": _seconds(plugin.registered_in),
         "active": plugin.active,
+        "serving": plugin.serving,
+        "not_serving": _text(plugin.not_serving),
         "warnings": list(plugin.warnings),
         "uid": plugin.uid,
         "pid": plugin.pid,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from .messages import RootReported, StateChanged
+from .messages import RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
@@ -29,6 +29,7 @@ CAUSES = 8
 #: How many values an entry of a row's history has.
 FIELDS = 5
 _GONE = StateName.GONE
+_REGISTERED = StateName.REGISTERED
 DEPRECATED = "the socket lies in a deprecated directory"
 
 
@@ -52,6 +53,8 @@ class Row(NamedTuple):
     history: list[Any]
     #: What lines of the log said of this generation since it was registered last: each is said once.
     logged: tuple[Said, ...] = ()
+    #: That nobody listens on the socket of a registered plugin; None while somebody does.
+    unserved: ServingChanged | None = None
 
     @property
     def type(self) -> str | None:
@@ -67,6 +70,11 @@ class Row(NamedTuple):
     def refused(self) -> bool:
         """Whether the entry at the path is not taken for a plugin: no attempt was made, and none will be."""
         return self.last.state is StateName.PARKED and self.last.attempt == 0
+
+    @property
+    def useful(self) -> bool:
+        """Whether the plugin is registered, and somebody listens on its endpoint, as far as is known (fault 39)."""
+        return self.last.state is _REGISTERED and (self.unserved is None or self.unserved.endpoint_serves)
 
     @property
     def status(self) -> PluginStatus:
@@ -93,6 +101,8 @@ class Row(NamedTuple):
             self.uid,
             self.pid,
             last.cause,
+            serving=self.unserved is None if registered else None,
+            not_serving=None if self.unserved is None else self.unserved.reason,
         )
 
     @property
@@ -150,6 +160,8 @@ class View:
     @staticmethod
     def _next(before: Row, change: StateChanged) -> Row:
         uid, pid = change.uid, change.pid
+        # A plugin that is registered anew has just answered.
+        stays = change.state is _REGISTERED and before.last.state is _REGISTERED
         return Row(
             change,
             before.since if change.state is before.last.state else change.time,
@@ -160,6 +172,7 @@ class View:
             before.active,
             before.history,
             () if change.deregistered is not None else before.logged,
+            before.unserved if stays else None,
         )
 
     def set_logged(self, row: Row, said: Said) -> None:
@@ -174,6 +187,20 @@ class View:
             return None
         after = self.rows[socket] = before._replace(active=active)
         return after
+
+    def set_serving(self, change: ServingChanged) -> tuple[Row, Row] | None:
+        """Note whether somebody listens on the socket of a registered plugin; return the rows before and after.
+
+        Returns None if nothing changed, or if the plugin is not registered any more.
+        """
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
+            return None
+        unserved = None if change.serving else change
+        if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
+            return None
+        after = self.rows[change.socket] = before._replace(unserved=unserved)
+        return before, after
 
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.

@@ -74,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
     )
     parser.add_argument(
+        "--deregister-not-serving",
+        action="store_true",
+        help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
+    )
+    parser.add_argument(
         "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
     )
     parser.add_argument(
@@ -122,6 +127,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         rescan=args.rescan,
         expected=tuple(args.expect),
         deregister_at_stop=args.deregister_at_stop,
+        deregister_not_serving=args.deregister_not_serving,
     )
 
 

@@ -65,6 +65,7 @@ def remarks(plugin: Plugin) -> str:
     cause = plugin.get("cause") or plugin.get("reason")
     parts = [
         text(cause) if cause else "",
+        f"not serving: {text(plugin['not_serving'])}" if plugin.get("not_serving") else "",
         "stands by for another instance of its name" if plugin.get("active") is False else "",
         *(map(text, warnings) if isinstance(warnings, list) else ()),
     ]
@@ -196,6 +197,7 @@ def described(plugin: Plugin) -> str:
             if plugin.get("active") is not None
             else "-",
         ),
+        ("Serving", _serving(plugin)),
         ("Generation", text(plugin.get("generation"))),
         ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
     ]
@@ -207,6 +209,12 @@ def described(plugin: Plugin) -> str:
         lines.append("History:")
         lines += [_entry(entry) for entry in history if isinstance(entry, dict)]
     return "\n".join(lines) + "\n"
+
+
+def _serving(plugin: Plugin) -> str:
+    if plugin.get("not_serving"):
+        return f"no: {text(plugin['not_serving'])}"
+    return "yes" if plugin.get("serving") is True else "-"
 
 
 def _in(seconds: Json) -> str:

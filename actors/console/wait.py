@@ -36,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin"
     )
     parser.add_argument("names", metavar="NAME", nargs="+", help="a plugin's name")
+    parser.add_argument(
+        "--serving", action="store_true", help="registered is not enough: somebody must listen on the socket, too"
+    )
     parser.add_argument("--type", help="of this type, CSIPlugin say (default: of any type)")
     parser.add_argument(
         "--timeout",
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Wait for plugins; return the exit code."""
     path = status_path(args)
     unanswered = f"the daemon at {escaped(path)} has not answered within {args.timeout:g} s"
-    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered)
+    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered, serving=args.serving)
     trio.run(_wait, path, waiting, args.timeout)
     for name in waiting.names:
         plugin = waiting.registered(name)
@@ -104,6 +107,8 @@ class _Waiting:
     type: str | None
     #: Why the daemon has said nothing, if so.
     unreachable: str | None
+    #: Whether somebody must listen on the socket, too.
+    serving: bool = False
     #: Every socket that the daemon has named, by path.
     plugins: dict[str, Plugin] = attrs.field(factory=dict)
 
@@ -130,11 +135,14 @@ class _Waiting:
 
     def registered(self, name: str) -> Plugin | None:
         """Return a socket of that name that is registered."""
-        return next((plugin for plugin in self.instances(name) if plugin.get("state") == "registered"), None)
+        return next((plugin for plugin in self.instances(name) if self._is_ready(plugin)), None)
+
+    def _is_ready(self, plugin: Plugin) -> bool:
+        return plugin.get("state") == "registered" and (not self.serving or plugin.get("serving") is True)
 
     def why_not(self, name: str) -> str:
-        """Return one line that says why no socket of that name is registered."""
-        return f"{escaped(name)} is not registered: {self._reason(name)}"
+        """Return one line that says why no socket of that name is registered, or serving if that is waited for."""
+        return f"{escaped(name)} is not {'serving' if self.serving else 'registered'}: {self._reason(name)}"
 
     def _reason(self, name: str) -> str:
         if self.unreachable is not None:

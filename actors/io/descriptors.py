@@ -21,4 +21,10 @@ def raise_descriptor_limit() -> int:
 def most_connections() -> int:
     """Return how many connections to plugins may be open at once under the present limit."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, soft - RESERVE)
+    return max(16, soft - most_processes() - RESERVE)
+
+
+def most_processes() -> int:
+    """Return how many processes may be watched at once: a descriptor for each, and a quarter of all (fault 39)."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 4

@@ -18,9 +18,9 @@ from ..supervision import leaves
 
 T = TypeVar("T")
 
-Actor = Literal["watcher", "reconciler", "registration", "status", "handler"]
+Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness"]
 #: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
-ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler")
+ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler", "liveness")
 
 
 Hangable = Literal["reconciler", "status"]

@@ -47,11 +47,31 @@ Serve = Callable[[ServerEnd], Awaitable[object]]
 
 
 @attrs.define(eq=False)
+class Process:
+    """A process of a plugin. Its process id may be used again by another one."""
+
+    credentials: Credentials
+    #: Virtual seconds.
+    started: float
+    ended: bool = False
+    #: Called when it ends.
+    watchers: list[Callable[[Process], None]] = attrs.Factory(list)
+
+    def end(self) -> None:
+        """End the process."""
+        self.ended = True
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher(self)
+
+
+@attrs.define(eq=False)
 class Listener:
-    """A process that listens on an inode. :meth:`close` is the end of that process."""
+    """What a process listens on an inode with. :meth:`close` closes it, and ends the connections that it accepted."""
 
     serve: Serve
-    peer: Credentials
+    #: The process that called listen(). Another one may have the listener by now.
+    process: Process
     accepting: Accepting = Accepting.SERVES
     seconds_per_byte: float = 0.0
     #: How many connections there have been so far.
@@ -123,6 +143,14 @@ class MemoryNetwork:
         self.crashes = 0
         #: The client's ends of all connections, with their paths: tests check that none is left open.
         self.opened: list[tuple[str, ClientEnd]] = []
+        #: The last process of each process id.
+        self.processes: dict[int, Process] = {}
+
+    def start(self, credentials: Credentials) -> Process:
+        """Start a process; it has the process id of ``credentials`` from now on."""
+        now = trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
+        process = self.processes[credentials.pid] = Process(credentials, now)
+        return process
 
     def listen(self, path: str, listener: Listener) -> None:
         """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""
@@ -161,7 +189,19 @@ class MemoryNetwork:
         assert listener is not None
         made = listener.connect()
         self.opened.append((path, made.client))
-        return Channel(made.client, peer=listener.peer)
+        return Channel(made.client, peer=listener.process.credentials)
+
+    def look(self, path: str) -> Process:
+        """Connect to ``path`` and hang up; return the process that called listen().
+
+        Raises:
+          OSError: as connect() does.
+        """
+        if self.exhausted:
+            raise _error(errno.EMFILE)
+        listener = self._listener(path)
+        listener.connect().client.close()
+        return listener.process
 
     def _listener(self, path: str) -> Listener:
         """Return the listener that accepts at ``path``.

@@ -62,6 +62,7 @@ from .directory import MemoryDirectory
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
+from .processes import MemoryProcesses
 from .scheduling import pinned
 
 T = TypeVar("T")
@@ -199,9 +200,11 @@ class SimulatedNode:
 
     def _check_leaks(self) -> None:
         connections = [path for path, stream in self.network.opened if not stream.closed]
-        if connections or self.directory.inotify.instances:
+        watched = sum(len(process.watchers) for process in self.network.processes.values())
+        if connections or watched or self.directory.inotify.instances:
             raise LeakError(
-                f"left open: connections to {connections}, {len(self.directory.inotify.instances)} instances of inotify"
+                f"left open: connections to {connections}, {len(self.directory.inotify.instances)} instances of"
+                f" inotify, {watched} processes"
             )
 
     # --- the daemon ---------------------------------------------------------------------------------------------------
@@ -233,7 +236,7 @@ class SimulatedNode:
         await self._ended.wait()
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
-        ports = Ports(self.network.dial, lambda _root: self.directory)
+        ports = Ports(self.network.dial, lambda _root: self.directory, lambda: MemoryProcesses(self.network))
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()
         assert self._world is not None
@@ -326,7 +329,7 @@ class SimulatedNode:
         return {health.actor: health for health in self.supervisor.internals.inboxes.check()}
 
     def _address(
-        self, actor: Literal["reconciler", "registration", "status", "handler"], of: str
+        self, actor: Literal["reconciler", "registration", "status", "handler", "liveness"], of: str
     ) -> m.Address[Any] | None:
         internals = self.supervisor.internals
         match actor:
@@ -334,6 +337,8 @@ class SimulatedNode:
                 return internals.reconciler
             case "status":
                 return internals.status
+            case "liveness":
+                return internals.liveness
             case "handler":
                 return internals.handlers.address(of)
             case "registration":
@@ -349,12 +354,14 @@ class SimulatedNode:
         *,
         listening: bool = True,
         uid: int = 0,
+        pid: int | None = None,
     ) -> PluggedIn:
         """Start a plugin's process, which binds ``socket`` and listens on it, and return the handle of it.
 
         ``socket`` is relative to the first root, or absolute; directories above it are made. ``plugin`` is a
         :class:`FakePlugin`, or one or several services built on grpclib's generated base classes, one of them a
-        ``RegistrationBase``. With ``listening`` false the socket is bound alone (behaviour 12).
+        ``RegistrationBase``. With ``listening`` false the socket is bound alone (behaviour 12). Each plugin has a
+        ``pid`` of its own unless one is given; 0 is that of a process in another pid namespace.
 
         Raises:
           OSError: if something is at ``socket``.
@@ -363,7 +370,7 @@ class SimulatedNode:
         self.directory.mkdir(os.path.dirname(path))
         if not isinstance(plugin, FakePlugin | Collection):
             plugin = (plugin,)
-        peer = Credentials(next(self._pids), uid, uid)
+        peer = Credentials(next(self._pids) if pid is None else pid, uid, uid)
         plugged = PluggedIn(path, plugin, self.directory, self.network, self._start, peer)
         plugged.bind()
         if listening:

@@ -26,7 +26,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
 from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
-from .network import Accepting, Listener, MemoryNetwork
+from .network import Accepting, Listener, MemoryNetwork, Process
 from .streams import ServerEnd
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class PluggedIn:
         directory: MemoryDirectory,
         network: MemoryNetwork,
         start: Callable[[Callable[[], Awaitable[None]]], None],
-        peer: Credentials,
+        credentials: Credentials,
     ) -> None:
         #: The absolute path of its socket.
         self.path = path
@@ -206,7 +206,8 @@ class PluggedIn:
         self._directory = directory
         self._network = network
         self._start = start
-        self._peer = peer
+        self._credentials = credentials
+        self._process: Process | None = None
         self._listener: Listener | None = None
         self._accepting = Accepting.SERVES
         self._seconds_per_byte = 0.0
@@ -218,11 +219,25 @@ class PluggedIn:
         self._directory.bind(self.path)
 
     def listen(self) -> None:
-        """Listen on the socket file, which must be there."""
-        self._die()
-        listener = self._listener = Listener(self._serve, self._peer, self._accepting, self._seconds_per_byte)
+        """Listen on the socket file, which must be there, in a new process if none runs."""
+        self.close_listener()
+        if self._process is None:
+            self._process = self._network.start(self._credentials)
+        listener = self._listener = Listener(self._serve, self._process, self._accepting, self._seconds_per_byte)
         self._network.listen(self.path, listener)
         self._start(listener.run)
+
+    def close_listener(self) -> None:
+        """Close the listener and live on: its connections end, and connecting is refused (fault 39)."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._network.end(listener)
+
+    def hand_over(self) -> None:
+        """End the process, while another one has its listener: connections go on, and connecting succeeds."""
+        if self._process is not None:
+            self._process.end()
+            self._process = self._network.start(self._credentials)
 
     def crash(self) -> None:
         """End the process: its connections end; its socket file stays, and connecting is refused (fault 39)."""
@@ -250,9 +265,10 @@ class PluggedIn:
         return self._listener is not None
 
     def _die(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            self._network.end(listener)
+        self.close_listener()
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
 
     def _remove(self) -> None:
         if self._directory.exists(self.path):

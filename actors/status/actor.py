@@ -29,6 +29,7 @@ from ...protocol.messages import (
     RoleChanged,
     RootReported,
     ScansAwaited,
+    ServingChanged,
     Snapshot,
     SnapshotAsked,
     StateChanged,
@@ -137,6 +138,8 @@ class _Status:
                 row = view.set_active(message.socket, message.generation, active=message.active)
                 if row is not None and self.memory.subscribers:
                     self._publish(row, trio.current_time())
+            case ServingChanged():
+                self._note_serving(message)
             case RootReported():
                 self._note_root(view.roots.get(message.root), message)
                 view.roots[message.root] = message
@@ -267,6 +270,25 @@ class _Status:
             return False
         self.memory.view.set_logged(after, said)
         return True
+
+    def _note_serving(self, change: ServingChanged) -> None:
+        """Show whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""
+        rows = self.memory.view.set_serving(change)
+        if rows is None:
+            return
+        after = rows[1]
+        if self.memory.subscribers:
+            self._publish(after, change.time)
+        self._log.event(
+            Level.INFO if change.serving else Level.WARNING,
+            "plugin serves again" if change.serving else "plugin does not serve",
+            socket=change.socket,
+            type=after.type,
+            name=after.name,
+            cause=change.reason,
+            generation=change.generation,
+            pid=after.pid,
+        )
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
         if report.made:

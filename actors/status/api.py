@@ -285,10 +285,11 @@ class Api:
             if report is None or not report.ready:
                 reason = "" if report is None or not report.reason else f" ({encodable(report.reason)})"
                 yield f"the first scan of {encodable(root)}{reason}"
-        registered = {row.name for row in view.rows.values() if row.last.state is StateName.REGISTERED}
+        useful = {row.name for row in view.rows.values() if row.useful}
         for name in self.config.expected:
-            if name not in registered:
-                yield f"the plugin {encodable(name)}"
+            if name not in useful:
+                reasons = [row.unserved.reason for row in view.rows.values() if row.name == name and row.unserved]
+                yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason or '')})" for reason in reasons)
 
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:

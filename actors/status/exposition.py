@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from ...protocol.health import ActorHealth, Condition
-from ...protocol.metrics import Metrics, count_worlds, kind_of, worlds
+from ...protocol.metrics import Metrics, count_worlds, kind_of, not_serving, worlds
 from ...protocol.text import escaped
 from ...protocol.view import Row
 
@@ -130,6 +130,12 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for (state, label), count in metrics.plugins(rows).items():
         plugins.add_metric((state, _shown(label)), count)
     yield plugins
+    silent = GaugeMetricFamily(
+        "plugind_plugins_not_serving", "Registered plugins on whose socket nobody listens.", labels=("plugin_type",)
+    )
+    for label, count in not_serving(metrics, rows).items():
+        silent.add_metric((_shown(label),), count)
+    yield silent
     yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
     yield CounterMetricFamily("plugind_scan_failures", "Scans of roots that failed.", metrics.roots.failures)
     yield CounterMetricFamily(

@@ -161,7 +161,7 @@ async def test_a_socket_that_is_replaced_is_abandoned_and_the_new_one_registered
         plugin.plugin, plugin.accepting = red(), Accepting.SERVES
         # The old process keeps running without a path, so its end cannot be what ends the attempt.
         node.directory.replace(plugin.path)
-        other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._peer)
+        other = PluggedIn(plugin.path, red(), node.directory, node.network, node._start, plugin._credentials)
         other.listen()
         await node.settled()
         after = at(MOMENT, "leaving") if scene.register_asked else []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock
@@ -17,19 +18,16 @@ from plugind.actors.conversation import ConversationConfig
 from plugind.actors.dial_slots import DialSlots
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
 from plugind.protocol.effects import PendingDeregistration
+from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
 from plugind.tests.protocol.playbook import INFO, SOCKET, appeared, vanished
-
-
-async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
-    await trio.sleep(2)
-    raise DialError(DialFailure.TIMED_OUT, path, "too slow")
 
 
 @attrs.frozen
@@ -46,6 +44,7 @@ class Asked:
 class Rig:
     inbox: RegistrationInbox
     shown: trio.MemoryReceiveChannel[m.StatusMessage]
+    watched: trio.MemoryReceiveChannel[m.LivenessMessage]
 
     def said(self) -> list[tuple[StateName, str | None, Finished | None]]:
         """Return what the actor has reported since the last call: state, reason, and the operation that ended."""
@@ -58,23 +57,30 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(handler: Asked | None = None) -> AsyncIterator[Rig]:
+async def running(handler: Asked | None = None, failure: DialFailure = DialFailure.TIMED_OUT) -> AsyncIterator[Rig]:
     """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
+
+    async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
+        await trio.sleep(2)
+        raise DialError(failure, path, "too slow")
+
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+    liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
     config = registration.RegistrationConfig(
         ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits()),
         Timeouts(),
         Backoff(jitter=0.0),
         random.Random(0),
         reconciler,
+        liveness,
         status,
     )
     inbox = RegistrationInbox()
     async with trio.open_nursery() as nursery:
         pending = None if handler is None else PendingDeregistration(INFO, 1, handler)
         nursery.start_soon(registration.run, config, inbox, appeared(), pending)
-        yield Rig(inbox, shown)
+        yield Rig(inbox, shown, watched)
         nursery.cancel_scope.cancel()
 
 
@@ -166,3 +172,37 @@ async def test_an_actor_that_is_asked_for_a_report_sends_its_last_one_without_th
         assert rig.said() == [(StateName.WAITING, REFUSED, None)]
         await trio.sleep(0.4)
         assert rig.said() == [(StateName.DIALING, None, None)]
+
+
+async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_after_a_report(
+    autojump_clock: MockClock,
+) -> None:
+    """Behaviour 15, fault 85: a liveness actor that starts again asks for the report."""
+    async with running(failure=DialFailure.REFUSED) as rig:
+        await trio.sleep(2.2)
+        stale = m.WatchLiveness(SOCKET, 1, rig.inbox, registered=False)
+        assert rig.watched.receive_nowait() == stale
+        rig.inbox.send_nowait(m.ReportAsked())
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.watched.receive_nowait() == stale
+        rig.inbox.send_nowait(m.ListenerFound(SOCKET, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.watched.receive_nowait() == m.UnwatchLiveness(SOCKET)
+        await trio.sleep(2.2)
+        assert rig.watched.receive_nowait() == stale
+        rig.inbox.send_nowait(vanished())
+        await trio.testing.wait_all_tasks_blocked()
+        assert rig.watched.receive_nowait() == m.UnwatchLiveness(SOCKET)
+        with pytest.raises(trio.WouldBlock):
+            rig.watched.receive_nowait()
+
+
+async def test_a_socket_whose_registration_crashes_is_watched_no_more(autojump_clock: MockClock) -> None:
+    """Fault 85: there may be no successor that would say so."""
+    with pytest.RaisesGroup(pytest.RaisesExc(IllegalStepError, match="PoisonMessage")):
+        async with running(failure=DialFailure.REFUSED) as rig:
+            await trio.sleep(2.2)
+            rig.watched.receive_nowait()
+            rig.inbox.send_nowait(PoisonMessage())  # type: ignore[arg-type]  # as the test kit crashes it
+            await trio.testing.wait_all_tasks_blocked()
+    assert rig.watched.receive_nowait() == m.UnwatchLiveness(SOCKET)

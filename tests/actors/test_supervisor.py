@@ -14,6 +14,7 @@ from plugind import supervisor as supervisor_module
 from plugind.actors import conversation, reconciler, registration
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.scanner import Scanner
+from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.supervision import GaveUpError
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.config import Config, Root
@@ -407,7 +408,9 @@ class OwnError(Exception):
 
 def embedded(node: SimulatedNode, **named: object) -> Supervisor:
     """A supervisor on the ports of a simulated node that is not entered."""
-    ports = supervisor_module.Ports(node.network.dial, lambda _root: node.directory)
+    ports = supervisor_module.Ports(
+        node.network.dial, lambda _root: node.directory, lambda: MemoryProcesses(node.network)
+    )
     return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
 
 

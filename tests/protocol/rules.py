@@ -163,6 +163,8 @@ def is_fresh(before: s.State, event: s.Event) -> bool:
     match event:
         case m.SocketAppeared() | m.HandlerWithdrawn() | m.HandlerAvailable():
             return True
+        case m.ListenerFound() | m.ListenerLost():
+            return True
         case m.TryNow():
             return s.pending_deregistration(before) is None or isinstance(before, s.Refusing)
         case m.SocketTouched():

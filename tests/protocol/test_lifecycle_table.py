@@ -14,6 +14,7 @@ from plugind.tests.protocol.playbook import (
     EVENT_TYPES,
     INFO,
     NO_HANDLER,
+    SOCKET,
     STATE_TYPES,
     TOUCHED,
     appeared,
@@ -32,6 +33,8 @@ EVENTS: tuple[s.Event, ...] = (
     m.HandlerAvailable("U"),
     m.HandlerWithdrawn("T"),
     m.HandlerWithdrawn("U"),
+    m.ListenerFound(SOCKET, 1),
+    m.ListenerLost(SOCKET, 1, "nobody listens"),
     m.StopAsked(),
     m.StopAsked(deregister=True),
     m.StopForced(),
@@ -94,7 +97,7 @@ TABLE: dict[str, str] = {
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
@@ -110,7 +113,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
@@ -126,7 +129,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
@@ -141,7 +144,7 @@ TABLE: dict[str, str] = {
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, HandlerAccepted, Notified,
             TimerElapsed
     """,
@@ -158,7 +161,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'no' a) | HangUp, Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Dialed, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
     "validating": """
@@ -171,7 +174,7 @@ TABLE: dict[str, str] = {
             → Refusing(g1 #2 a '…validation failed with err: no' then=ThenWait(#2))
             | Release(g1), Notify('…validation failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -189,7 +192,7 @@ TABLE: dict[str, str] = {
             → Refusing(g1 #2 a '…registration failed with err: no' then=ThenWait(#2) to_deregister=a)
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -207,7 +210,7 @@ TABLE: dict[str, str] = {
             → Refusing(g1 #2 a '…registration failed with err: no' then=ThenEnd(stopped) to_deregister=a)
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U'), StopAsked
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -224,7 +227,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE) → Dialing(g1 #2 to_notify=a notify_try=2) | HangUp, Dial(patient=False)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -241,7 +244,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -258,7 +261,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -275,7 +278,7 @@ TABLE: dict[str, str] = {
         Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Leaving(g1 a 'no' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U'), StopAsked
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -288,7 +291,7 @@ TABLE: dict[str, str] = {
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'e' a) | HangUp, StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -299,7 +302,7 @@ TABLE: dict[str, str] = {
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Dialing(g1 #3) | HangUp, Dial(patient=False)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -311,7 +314,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Waiting(g1 #2 'e') | HangUp, StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -322,7 +325,8 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Parked(g1 #2 'e' a until_type='T') | HangUp
-        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -337,7 +341,7 @@ TABLE: dict[str, str] = {
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Leaving(g1 a 'e' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -351,7 +355,7 @@ TABLE: dict[str, str] = {
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Leaving(g1 a 'e' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
@@ -361,7 +365,8 @@ TABLE: dict[str, str] = {
         SocketTouched(g1), NameFreed, TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
         TryNow → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
-        unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
+            ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
@@ -375,7 +380,8 @@ TABLE: dict[str, str] = {
             | HangUp, AskDeregister(a g1)
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
-        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U')
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U'),
+            ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
@@ -383,10 +389,10 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
         SocketVanished(g1) → Gone(g1)
         SocketTouched(g1), TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
-        TryNow → Dialing(g1 #1) | Dial(patient)
+        TryNow, ListenerFound(g1) → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
@@ -396,7 +402,7 @@ TABLE: dict[str, str] = {
         SocketTouched(g1), TryNow → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
@@ -406,7 +412,8 @@ TABLE: dict[str, str] = {
         SocketVanished(g1) → Gone(g1)
         TryNow, HandlerAvailable('T') → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
-        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
@@ -417,10 +424,12 @@ TABLE: dict[str, str] = {
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
         HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
             | HangUp, AskDeregister(a g1)
+        ListenerLost(g1 'nobody listens')
+            → Leaving(g1 a 'nobody listens' then=ThenDial(g1 #1)) | HangUp, AskDeregister(a g1)
         StopAsked, StopForced → Gone(g1 stopped)
         StopAsked(deregister) → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1)
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
@@ -434,7 +443,7 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -445,7 +454,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Parked(g1 #2 'no' a) | Release(g1)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
-            HandlerWithdrawn('U')
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -455,7 +464,8 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Dialing(g2 #1) | Release(g1), Dial(patient)
         unchanged: SocketAppeared(g2), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
-            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
+            'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -466,7 +476,7 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Dialing(g1 #1) | Release(g1), Dial(patient)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -477,7 +487,7 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Dialing(g1 #3) | Release(g1), Dial(patient=False)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
-            HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
@@ -486,24 +496,26 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1) | Release(g1)
         unchanged: SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
-            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U')
+            HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
+            'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to stop": """
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1 stopped) | Release(g1)
         unchanged: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
-            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), StopAsked,
-            StopAsked(deregister), StopForced
+            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
+            ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "gone": """
         illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
-            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), StopAsked,
-            StopAsked(deregister), StopForced, Admitted, NoHandler('no handler for T'), ClaimRefused('taken'),
-            Dialed, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'),
-            Failed('no' STALE), Failed('no' NEVER)
+            HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
+            ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced,
+            Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER)
     """,
 }
 
@@ -527,7 +539,7 @@ IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
 def test_a_message_interrupts_a_call_if_and_only_if_it_leads_to_another_state(name: str) -> None:
     """Otherwise an actor would make the same call twice, or finish a call that is no longer needed."""
     state = STATES[name]
-    for message in EVENTS[:12]:
+    for message in EVENTS[:14]:
         assert isinstance(message, m.RegistrationMessage)
         after, commands = lifecycle.step(state, message)
         leads_away = bool(commands) or isinstance(after, s.Gone)

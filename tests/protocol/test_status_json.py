@@ -9,7 +9,7 @@ from plugind.protocol.status_json import described_to_json, plugin_to_json
 def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
     status = PluginStatus(
         "/r/a.sock", "/r", 4, StateName.REGISTERED, 100.0, None, 1, None, "CSIPlugin", "csi", "/e", ("1.0.0", "1.1.0"),
-        0.0123456789, True, ("old",), 0, 42,
+        0.0123456789, True, ("old",), 0, 42, serving=False, not_serving="nobody listens",
     )  # fmt: skip
     assert plugin_to_json(status, 102.5) == {
         "socket": "/r/a.sock",
@@ -27,6 +27,8 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "since": 2.5,
         "registered_in": 0.012346,
         "active": True,
+        "serving": False,
+        "not_serving": "nobody listens",
         "warnings": ["old"],
         "uid": 0,
         "pid": 42,
@@ -37,7 +39,8 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
     shown = plugin_to_json(status, 5.0)
     absent = {key for key, value in shown.items() if value is None}
-    assert absent == {"type", "name", "endpoint", "versions", "registered_in", "active", "uid", "pid", "cause"}
+    unknown = {"type", "name", "endpoint", "versions", "registered_in", "active", "serving", "not_serving"}
+    assert absent == {*unknown, "uid", "pid", "cause"}
     assert (shown["next_try_in"], shown["since"], shown["reason"]) == (0.0, 2.0, "no answer")
     assert plugin_to_json(status, 3.25)["next_try_in"] == 0.75
 

@@ -41,6 +41,7 @@ def test_a_socket_that_is_gone_is_described_in_its_last_state() -> None:
         active=True,
         uid=7,
         pid=8,
+        serving=True,
     )
 
 

@@ -145,6 +145,7 @@ def expected(life: list[StateChanged | Role]) -> PluginStatus:
         uid=latest([change.uid for change in changes]),
         pid=latest([change.pid for change in changes]),
         history=tuple(history[-HISTORY_KEPT:]),
+        serving=True if registered else None,
     )
 
 

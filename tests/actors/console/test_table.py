@@ -14,13 +14,21 @@ from plugind.protocol.status_json import described_to_json, plugin_to_json
 
 GOOD = PluginStatus(
     "/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, None, 1, None, "CSIPlugin", "csi.example.com", "/r/a.sock",
-    ("1.0.0",), 0.012, True,
+    ("1.0.0",), 0.012, True, serving=True,
 )  # fmt: skip
 WAITS = PluginStatus("/r/b.sock", "/r", 2, StateName.WAITING, 9.0, "no answer\x1b[31m[bold]", 3, 12.0)
 
 
 def shown(*plugins: PluginStatus) -> list[Plugin]:
     return [plugin_to_json(plugin, 10.0) for plugin in plugins]
+
+
+def test_a_registered_plugin_that_does_not_serve_says_so_and_why() -> None:
+    """Fault 39: the state stays ``registered``; the row and the description say that nobody listens."""
+    dead = attrs.evolve(GOOD, serving=False, not_serving="nobody listens on its socket")
+    assert "registered" in console_table.plain(shown(dead))
+    assert console_table.plain(shown(dead)).endswith("not serving: nobody listens on its socket\n")
+    assert "Serving:    no: nobody listens on its socket\n" in console_table.described(plugin_to_json(dead, 10.0))
 
 
 def test_a_pipe_gets_plain_columns_without_cuts() -> None:
@@ -116,6 +124,7 @@ def test_a_description_is_complete() -> None:
         "Next try:   -\n"
         "Registered: in 12ms\n"
         "Role:       standby\n"
+        "Serving:    yes\n"
         "Generation: 1\n"
         "Process:    pid 4, uid 0\n"
         "Warning:    old\n"

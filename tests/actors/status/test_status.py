@@ -169,7 +169,7 @@ async def test_a_subscriber_gets_the_present_view_and_then_each_change_once(auto
     first = messages.pop(0)
     assert isinstance(first, Snapshot)
     assert first.plugins == (PluginStatus("/r/a.sock", ROOT, 1, StateName.DIALING, 0.0),)
-    registered = PluginStatus("/r/a.sock", ROOT, 1, StateName.REGISTERED, 2.0, active=True)
+    registered = PluginStatus("/r/a.sock", ROOT, 1, StateName.REGISTERED, 2.0, active=True, serving=True)
     assert messages == [
         PluginChanged(2.0, registered),
         PluginChanged(0.0, attrs.evolve(registered, active=False)),

@@ -1,0 +1,203 @@
+"""The liveness actor: it finds out whether anybody listens on the sockets at which nothing happens.
+
+Two kinds of sockets are watched. A *registered* plugin may be killed and leave its socket file behind, and no event
+tells of it (fault 39). A *stale* socket may be listened on at last, and no event tells of that either (behaviour 15).
+The registration actors say which sockets these are.
+
+A connect is the judge: ECONNREFUSED means that nobody listens. It is made when ``plugind.protocol.liveness`` says so,
+and for all sockets of a process as soon as that process has ended. Processes are watched by pidfds, all of them in one
+epoll that Trio waits on, since a task for each would cost a hundred times as much. The end of a process alone says
+nothing: it may have handed its listener on, and with socket activation another process listens all the time.
+
+What is found is sent to the status actor, and for a stale socket to its registration. The actor waits for the status
+actor alone.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Protocol, assert_never
+
+import attrs
+import trio
+
+from ..protocol import messages as m
+from ..protocol.liveness import Answer, Owners, Schedule, Subject
+from .mailbox import Readable, report
+
+#: In a storm thousands of plugins are registered within a second. To read their messages together, at pauses of so many
+#: seconds, costs less than to wake up for each.
+COALESCE = 0.1
+#: How many messages are taken before other actors have their turn; each may open the descriptor of a process.
+BATCH = 32
+#: Seconds of looks after which other actors have their turn.
+LONGEST_GO = 0.002
+
+
+class ProcessPort(Protocol):
+    """The port to processes and their listeners: ``plugind.actors.io.processes`` for real, a simulated one in tests.
+
+    A process that is watched has a number, which is never used again.
+    """
+
+    def look(self, path: str, *, take_process: bool) -> tuple[Answer, int | None]:
+        """Connect to ``path`` and close the connection.
+
+        Returns what the connect says and, with ``take_process``, the process that listens, which is watched from now
+        on; None if it cannot be watched.
+        """
+
+    def watch(self, pid: int, age: float) -> int | None:
+        """Watch the process ``pid``, which has run for ``age`` seconds at least; None if it cannot be watched."""
+
+    def forget(self, process: int) -> None:
+        """Watch the process no more. One that has ended is forgotten already."""
+
+    async def ended(self) -> Sequence[int]:
+        """Wait until processes have ended; return them."""
+
+    def close(self) -> None:
+        """Forget all processes."""
+
+
+@attrs.frozen
+class LivenessConfig:
+    """What the liveness actor is configured with."""
+
+    processes: Callable[[], ProcessPort]
+    #: Seconds within which each socket that refuses is looked at again.
+    rescan: float
+    #: Whether to deregister a plugin on whose socket nobody listens.
+    deregister_not_serving: bool = False
+
+
+async def run(
+    config: LivenessConfig,
+    address: trio.MemorySendChannel[m.LivenessMessage],
+    inbox: Readable[m.LivenessMessage],
+    status: trio.MemorySendChannel[m.StatusMessage],
+) -> None:
+    """Watch the sockets that the messages name, until cancelled; ``address`` is that of ``inbox``."""
+    with closing(config.processes()) as processes:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch_processes, processes, address)
+            await _Liveness(config, processes, inbox, status).run()
+
+
+async def _watch_processes(processes: ProcessPort, address: trio.MemorySendChannel[m.LivenessMessage]) -> None:
+    while True:
+        for process in await processes.ended():
+            await report(address, m.ProcessEnded(process))
+
+
+class _Liveness:
+    def __init__(
+        self,
+        config: LivenessConfig,
+        processes: ProcessPort,
+        inbox: Readable[m.LivenessMessage],
+        status: trio.MemorySendChannel[m.StatusMessage],
+    ) -> None:
+        self._deregister = config.deregister_not_serving
+        self._processes = processes
+        self._inbox = inbox
+        self._status = status
+        self._schedule = Schedule(config.rescan)
+        self._owners = Owners()
+
+    async def run(self) -> None:
+        while True:
+            await self._receive()
+            await self._look()
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        """Wait for messages, or until a socket is due; take all that have come."""
+        with trio.move_on_at(self._schedule.next_time()):
+            message = await self._inbox.receive()
+            self._take(message)
+            if not isinstance(message, m.ProcessEnded):
+                await trio.sleep(COALESCE)
+        while self._take_batch():
+            await trio.lowlevel.checkpoint()
+
+    def _take_batch(self) -> bool:
+        """Take some messages; return whether there may be more."""
+        for _ in range(BATCH):
+            try:
+                message = self._inbox.receive_nowait()
+            except trio.WouldBlock:
+                return False
+            self._take(message)
+        return True
+
+    def _take(self, message: m.LivenessMessage) -> None:
+        match message:
+            case m.WatchLiveness():
+                self._watch(message)
+            case m.UnwatchLiveness():
+                self._schedule.unwatch(message.path)
+                self._disown(message.path)
+            case m.ProcessEnded():
+                for path in self._owners.end(message.process):
+                    self._schedule.ask(path)
+            case _:
+                assert_never(message)
+
+    def _watch(self, asked: m.WatchLiveness) -> None:
+        self._disown(asked.path)
+        now = trio.current_time()
+        process = self._process_of(asked, now) if asked.registered else None
+        self._schedule.watch(asked, now, process_is_watched=process is not None)
+        if process is not None:
+            self._owners.add(asked.path, process, asked.pid)
+
+    def _process_of(self, asked: m.WatchLiveness, now: float) -> int | None:
+        """Return the process that listened when the socket was dialed: one for a process, however many sockets."""
+        if not asked.pid:
+            return None
+        return self._owners.of_pid(asked.pid) or self._processes.watch(asked.pid, now - asked.dialed)
+
+    def _disown(self, path: str) -> None:
+        process = self._owners.remove(path)
+        if process is not None:
+            self._processes.forget(process)
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Look at the sockets that are due, as far as that is no long go."""
+        began = before = trio.current_time()
+        for subject in self._schedule.take(began):
+            answer, endpoint = self._ask(subject)
+            now = trio.current_time()
+            self._schedule.spent(subject, now - before, now)
+            found = self._schedule.judge(subject, answer, now, endpoint)
+            if found is not None:
+                await self._tell(subject, found)
+            if now - began >= LONGEST_GO:
+                return
+            before = now
+
+    def _ask(self, subject: Subject) -> tuple[Answer, Answer | None]:
+        """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
+        unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
+        answer, process = self._processes.look(subject.path, take_process=unowned)
+        if process is not None:
+            self._owners.add(subject.path, process)
+        if answer is not Answer.REFUSED or subject.other_endpoint is None:
+            return answer, None
+        return answer, self._processes.look(subject.other_endpoint, take_process=False)[0]
+
+    async def _tell(self, subject: Subject, found: m.ServingChanged | m.ListenerFound) -> None:
+        if isinstance(found, m.ListenerFound):
+            subject.asked.reply.send_nowait(found)
+            return
+        await report(self._status, found)
+        if self._deregister and not found.serving:
+            lost = m.ListenerLost(found.socket, found.generation, found.reason or "")
+            subject.asked.reply.send_nowait(lost)

@@ -1,0 +1,81 @@
+"""The port to processes and their listeners, in memory.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from ...protocol.liveness import Answer
+from .network import MemoryNetwork, Process
+
+_ANSWERS: Final = {
+    errno.EAGAIN: Answer.ACCEPTED,
+    errno.ECONNREFUSED: Answer.REFUSED,
+    errno.ENOENT: Answer.MISSING,
+}
+
+
+class MemoryProcesses:
+    """A :class:`~plugind.actors.liveness.ProcessPort` to the processes of a simulated node."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._network = network
+        self._numbers = itertools.count(1)
+        self._watched: dict[int, Process] = {}
+        self._ends, self._ended = trio.open_memory_channel[Process](math.inf)
+
+    def look(self, path: str, *, take_process: bool) -> tuple[Answer, int | None]:
+        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        try:
+            process = self._network.look(path)
+        except OSError as error:
+            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
+        return Answer.ACCEPTED, self._add(process) if take_process else None
+
+    def watch(self, pid: int, age: float) -> int | None:
+        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        process = self._network.processes.get(pid)
+        if process is None or trio.current_time() - process.started < age:
+            return None
+        return self._add(process)
+
+    def _add(self, process: Process) -> int | None:
+        if process.ended:
+            return None
+        known = self._number_of(process)
+        if known is not None:
+            return known
+        number = next(self._numbers)
+        self._watched[number] = process
+        process.watchers.append(self._ends.send_nowait)
+        return number
+
+    def _number_of(self, process: Process) -> int | None:
+        return next((number for number, other in self._watched.items() if other is process), None)
+
+    def forget(self, process: int) -> None:
+        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        forgotten = self._watched.pop(process, None)
+        if forgotten is not None and not forgotten.ended:
+            forgotten.watchers.remove(self._ends.send_nowait)
+
+    async def ended(self) -> Sequence[int]:
+        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        while True:
+            number = self._number_of(await self._ended.receive())
+            if number is not None:
+                del self._watched[number]
+                return [number]
+
+    def close(self) -> None:
+        """See :class:`~plugind.actors.liveness.ProcessPort`."""
+        for process in tuple(self._watched):
+            self.forget(process)

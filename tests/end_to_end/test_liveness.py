@@ -1,0 +1,101 @@
+"""Plugins that are killed, and sockets that are listened on late, with a daemon as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from plugind.actors.io.grpc_server.serve import serve_listener
+from plugind.actors.io.unix_socket import UnixListener
+from plugind.actors.simulation.plugins import FakePlugin, FakeRegistration
+from plugind.tests.end_to_end.processes import PLUGIND, Done, Watch, daemon, plugin_process, run
+
+NAME = "dead.example.com"
+
+
+def fake(path: Path) -> list[str]:
+    return [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", NAME, "--version", "1.0.0"]
+
+
+async def command(*arguments: str, status: str) -> Done:
+    return await trio.to_thread.run_sync(lambda: run(*arguments, status=status))
+
+
+async def until_serving(watch: Watch, path: Path, *, serving: bool) -> None:
+    await watch.until(lambda watch: watch.now.get(str(path), {}).get("serving") is serving)
+
+
+async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_started_again(tmp_path: Path) -> None:
+    """Fault 39: its file stays. It stays registered, and everything that shows it says that nobody listens."""
+    with daemon(tmp_path, "--expect", NAME) as started:
+        path = started.root / "dead.sock"
+        async with started.watch() as watch:
+            async with plugin_process(fake(path)) as plugin:
+                await until_serving(watch, path, serving=True)
+                await started.ready()
+                assert (await command("wait", NAME, "--serving", status=started.status)).code == 0
+                assert await plugin.end(signal.SIGKILL) == -signal.SIGKILL
+                await until_serving(watch, path, serving=False)
+            assert path.is_socket()
+            killed = watch.now[str(path)]
+            assert killed["state"] == "registered"
+            listed = await command("ls", status=started.status)
+            line = next(line for line in listed.out.splitlines() if str(path) in line)
+            assert "registered" in line
+            assert line.endswith("not serving: nobody listens on its socket")
+            described = await command("describe", NAME, status=started.status)
+            assert "Serving:    no: nobody listens on its socket\n" in described.out
+            waited = await command("wait", NAME, "--serving", "--timeout", "0.5", status=started.status)
+            assert waited.code == 1
+            assert f"{NAME} is not serving: {path} is registered" in waited.err
+            assert "not serving: nobody listens on its socket" in waited.err
+            assert (await command("wait", NAME, status=started.status)).code == 0
+            code, body = await started.get("/readyz")
+            assert (code, json.loads(body)["awaiting"]) == (503, [f"the plugin {NAME} (nobody listens on its socket)"])
+            _, metrics = await started.get("/metrics")
+            assert b'plugind_plugins_not_serving{plugin_type="CSIPlugin"} 1.0\n' in metrics
+            async with plugin_process(fake(path)):
+                await watch.state(path, "registered", after=1)
+                assert (await command("wait", NAME, "--serving", status=started.status)).code == 0
+                await started.ready()
+        # The second one is killed, too, at the end of its block.
+        said = [line for line in started.lines() if line["msg"] == "plugin does not serve"]
+        warnings = [line for line in said if line["generation"] == killed["generation"]]
+        assert len(warnings) == 1
+        assert (warnings[0]["level"], warnings[0]["name"]) == ("warning", NAME)
+
+
+async def test_a_plugin_killed_with_sigkill_is_deregistered_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Fault 39: as an option; it is stale then, and is registered again when somebody listens."""
+    with daemon(tmp_path, "--deregister-not-serving") as started:
+        path = started.root / "dead.sock"
+        await started.ready()
+        async with started.watch() as watch, plugin_process(fake(path)) as plugin:
+            await watch.state(path, "registered")
+            await plugin.end(signal.SIGKILL)
+            await watch.state(path, "stale")
+            assert "leaving" in watch.states(path)
+
+
+async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_period(tmp_path: Path) -> None:
+    """Behaviour 15: no event tells of it. The next try by backoff would be the fourth."""
+    with daemon(tmp_path, "--rescan", "0.5") as started, socket.socket(socket.AF_UNIX) as made:
+        path = started.root / "late.sock"
+        await started.ready()
+        made.setblocking(False)
+        made.bind(str(path))
+        async with started.watch() as watch, trio.open_nursery() as nursery:
+            await watch.until(lambda watch: watch.now.get(str(path), {}).get("attempt") == 3)
+            await watch.state(path, "stale")
+            made.listen()
+            listener = UnixListener(str(path), trio.socket.from_stdlib_socket(made), path.lstat())
+            service = FakeRegistration(FakePlugin("CSIPlugin", NAME), lambda _call: None, lambda: None)
+            nursery.start_soon(partial(serve_listener, [service], listener))
+            registered = await watch.state(path, "registered")
+            assert registered["attempt"] == 1
+            nursery.cancel_scope.cancel()

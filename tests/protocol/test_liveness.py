@@ -1,0 +1,238 @@
+"""When sockets are looked at, and what follows: the schedule without any I/O."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import attrs
+import pytest
+
+from plugind.protocol import liveness
+from plugind.protocol.liveness import Answer, Owners, Schedule, Subject
+from plugind.protocol.messages import ListenerFound, ServingChanged, WatchLiveness
+from plugind.tests.protocol.playbook import NOWHERE
+
+RESCAN = 10.0
+
+
+def registered(path: str, endpoint: str = "") -> WatchLiveness:
+    return WatchLiveness(path, 1, NOWHERE, registered=True, endpoint=endpoint or path, pid=7)
+
+
+def stale(path: str) -> WatchLiveness:
+    return WatchLiveness(path, 1, NOWHERE, registered=False)
+
+
+@attrs.define
+class Looks:
+    """Makes the looks that the schedule asks for, at the times that it says; each costs ``cost`` seconds."""
+
+    schedule: Schedule = attrs.Factory(lambda: Schedule(RESCAN))
+    answers: dict[str, Answer] = attrs.Factory(dict)
+    cost: float = 0.0
+    now: float = 0.0
+    made: list[tuple[float, str]] = attrs.Factory(list)
+    said: list[ServingChanged | ListenerFound] = attrs.Factory(list)
+
+    def until(self, end: float) -> None:
+        """Let time pass until ``end``."""
+        while (due := self.schedule.next_time()) <= end:
+            self.now = max(self.now, due)
+            for subject in self.schedule.take(self.now):
+                self.look(subject)
+        self.now = end
+
+    def look(self, subject: Subject) -> None:
+        self.made.append((round(self.now, 3), subject.path))
+        self.now += self.cost
+        self.schedule.spent(subject, self.cost, self.now)
+        answer = self.answers.get(subject.path, Answer.REFUSED)
+        endpoint = None if subject.other_endpoint is None else self.answers.get(subject.other_endpoint)
+        found = self.schedule.judge(subject, answer, self.now, endpoint)
+        if found is not None:
+            self.said.append(found)
+
+    def times(self, path: str) -> list[float]:
+        return [time for time, of in self.made if of == path]
+
+    def most_within(self, seconds: float) -> int:
+        """The largest number of looks that were made within so many seconds."""
+        times = [time for time, _ in self.made]
+        return max(sum(start <= time < start + seconds for time in times) for start in times)
+
+
+def test_nothing_is_due_where_nothing_is_watched() -> None:
+    assert Schedule(RESCAN).next_time() == math.inf
+
+
+def test_a_plugin_whose_process_is_watched_is_looked_at_once_a_minute() -> None:
+    """Fault 39: a process may close its listener and live."""
+    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.until(200.0)
+    assert looks.times("a") == [60.0, 120.0, 180.0]
+
+
+def test_a_plugin_whose_process_is_not_watched_is_looked_at_at_once_and_then_once_a_minute() -> None:
+    """Fault 39: the connection may bring a pidfd of a process in another namespace."""
+    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks.schedule.watch(registered("a"), 5.0, process_is_watched=False)
+    looks.now = 5.0
+    looks.until(130.0)
+    assert looks.times("a") == [5.0, 65.0, 125.0]
+
+
+@pytest.mark.parametrize("process_is_watched", [True, False])
+def test_plugins_that_serve_are_looked_at_four_a_second_in_all_at_most(process_is_watched: bool) -> None:
+    """Fault 39: a look disturbs the plugin, so there are few; with more than 240 plugins each has its turn later."""
+    paths = [str(number) for number in range(600)]
+    looks = Looks(answers=dict.fromkeys(paths, Answer.ACCEPTED))
+    for path in paths:
+        looks.schedule.watch(registered(path), 0.0, process_is_watched=process_is_watched)
+    looks.until(400.0)
+    assert looks.most_within(1.0) == 4
+    for path in paths:
+        times = looks.times(path)
+        assert len(times) >= 2
+        assert all(later - earlier >= 60.0 for earlier, later in itertools.pairwise(times))
+
+
+def test_all_sockets_of_a_process_that_ended_are_looked_at_at_once() -> None:
+    """Fault 39: the end of a process asks for a connect, and a go is never longer than two milliseconds."""
+    paths = [str(number) for number in range(1000)]
+    looks = Looks(cost=20e-6)
+    for path in paths:
+        looks.schedule.watch(registered(path), 0.0, process_is_watched=True)
+        looks.schedule.ask(path)
+    assert len([*looks.schedule.take(0.0)]) == liveness.CHUNK
+    looks.until(1.0)
+    assert {path for _, path in looks.made} == {*paths[liveness.CHUNK :]}
+    assert all(isinstance(said, ServingChanged) and not said.serving for said in looks.said)
+
+
+def test_each_stale_socket_is_looked_at_once_in_a_rescans_period_spread_over_it() -> None:
+    """Behaviour 15: told within a rescan's period, and never thousands at once."""
+    paths = [str(number) for number in range(3000)]
+    looks = Looks(cost=15e-6)
+    for path in paths:
+        looks.schedule.watch(stale(path), 0.0, process_is_watched=False)
+    looks.until(40.0)
+    for path in paths:
+        times = [0.0, *looks.times(path), 40.0]
+        assert all(later - earlier <= RESCAN + 0.2 for earlier, later in itertools.pairwise(times))
+    assert looks.most_within(0.1) <= liveness.CHUNK
+    assert looks.most_within(1.0) <= 3000 / RESCAN + 2 * liveness.CHUNK
+
+
+def test_stale_sockets_take_a_hundredth_of_a_core_at_most_however_many_there_are() -> None:
+    looks = Looks(cost=20e-6)
+    for number in range(20_000):
+        looks.schedule.watch(stale(str(number)), 0.0, process_is_watched=False)
+    looks.until(60.0)
+    spent = len(looks.made) * looks.cost
+    assert 0.009 * 60 < spent <= 0.01 * 60 + liveness.CHUNK * looks.cost  # the last go may have just begun
+
+
+def test_few_stale_sockets_are_looked_at_in_few_wake_ups() -> None:
+    looks = Looks()
+    for number in range(100):
+        looks.schedule.watch(stale(str(number)), 0.0, process_is_watched=False)
+    looks.until(30.0)
+    assert len({time for time, _ in looks.made}) <= 31
+
+
+def test_a_stale_socket_that_accepts_wakes_its_registration_once_and_is_watched_no_more() -> None:
+    """Behaviour 15."""
+    looks = Looks()
+    looks.schedule.watch(stale("a"), 0.0, process_is_watched=False)
+    looks.until(15.0)
+    assert looks.said == []
+    looks.answers["a"] = Answer.ACCEPTED
+    looks.until(100.0)
+    assert looks.said == [ListenerFound("a", 1)]
+    assert "a" not in looks.schedule
+
+
+def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> None:
+    """Fault 39: as long as it refuses, it is looked at once in a rescan's period."""
+    looks = Looks(answers={"a": Answer.ACCEPTED})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.until(65.0)
+    looks.answers["a"] = Answer.REFUSED
+    looks.until(145.0)
+    looks.answers["a"] = Answer.ACCEPTED
+    looks.until(165.0)
+    assert [(said.time, said.serving, said.reason) for said in looks.said if isinstance(said, ServingChanged)] == [
+        (60.0, True, None),
+        (120.0, False, "nobody listens on its socket"),
+        (pytest.approx(150.0, abs=RESCAN), True, None),
+    ]
+    assert len([time for time in looks.times("a") if 120.0 < time < 145.0]) in (2, 3)
+
+
+@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.UNKNOWN])
+def test_what_says_nothing_of_the_listener_changes_nothing(answer: Answer) -> None:
+    """A file that is gone is the watcher's business; without descriptors or permission nothing is known."""
+    looks = Looks(answers={"a": answer, "b": answer})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=False)
+    looks.schedule.watch(stale("b"), 0.0, process_is_watched=False)
+    looks.until(100.0)
+    assert looks.said == []
+    assert looks.times("a")
+    assert looks.times("b")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "serves", "words"),
+    [
+        (Answer.ACCEPTED, True, "somebody listens"),
+        (Answer.UNKNOWN, True, "somebody listens"),
+        (Answer.REFUSED, False, "nobody listens either"),
+        (Answer.MISSING, False, "nobody listens either"),
+    ],
+)
+def test_a_plugin_whose_endpoint_is_another_socket_is_judged_by_both(
+    endpoint: Answer, serves: bool, words: str
+) -> None:
+    """Fault 39: a dead registrar is no dead driver."""
+    looks = Looks(answers={"/run/csi.sock": endpoint})
+    looks.schedule.watch(registered("a", "unix:///run/csi.sock"), 0.0, process_is_watched=False)
+    looks.until(0.0)
+    reason = f"nobody listens on its socket; on its endpoint /run/csi.sock {words}"
+    assert looks.said == [ServingChanged("a", 1, False, 0.0, reason, endpoint_serves=serves)]
+
+
+def test_another_socket_takes_the_place_of_the_one_before_it() -> None:
+    looks = Looks()
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=False)
+    looks.schedule.watch(stale("a"), 1.0, process_is_watched=False)
+    looks.until(30.0)
+    assert looks.said == []
+    looks.schedule.unwatch("a")
+    looks.schedule.unwatch("a")
+    assert looks.schedule.next_time() == math.inf
+
+
+def test_a_process_with_many_sockets_is_forgotten_with_the_last_of_them() -> None:
+    """Fault 39: one descriptor for a process, however many sockets it has."""
+    owners = Owners()
+    owners.add("a", 1, pid=7)
+    owners.add("b", 1, pid=7)
+    assert owners.of_pid(7) == 1
+    assert owners.remove("a") is None
+    assert owners.remove("a") is None
+    assert owners.remove("b") == 1
+    assert owners.of_pid(7) is None
+
+
+def test_the_sockets_of_a_process_that_ended_belong_to_none_and_its_pid_may_be_used_again() -> None:
+    owners = Owners()
+    for path in ("b", "a"):
+        owners.add(path, 1, pid=7)
+    owners.add("c", 2)
+    assert owners.end(1) == ["a", "b"]
+    assert owners.end(1) == []
+    assert (owners.of_path("a"), owners.of_path("c"), owners.of_pid(7)) == (None, 2, None)
+    owners.add("a", 3, pid=7)
+    assert owners.of_pid(7) == 3
