@@ -15,6 +15,7 @@ if _typing.TYPE_CHECKING:
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
     from .protocol.errors import ConfigError, PluginError
+    from .protocol.messages import RetryAnswer
     from .protocol.plugins import InstancePolicy, Plugin
     from .protocol.version import __version__
     from .protocol.wire.limits import Limits
@@ -33,6 +34,7 @@ __all__ = [
     "Plugin",
     "PluginError",
     "Ports",
+    "RetryAnswer",
     "Root",
     "RootBusyError",
     "Supervisor",
@@ -55,6 +57,7 @@ if not _typing.TYPE_CHECKING:
         "Plugin": ".protocol.plugins",
         "PluginError": ".protocol.errors",
         "Ports": ".supervisor",
+        "RetryAnswer": ".protocol.messages",
         "Root": ".protocol.config",
         "RootBusyError": ".supervisor",
         "Supervisor": ".supervisor",

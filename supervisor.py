@@ -59,6 +59,8 @@ INBOX_SIZE = 4096
 SUBSCRIBER_SIZE = 8192
 #: Seconds that the status actor has to end its streams and send its last answers.
 STATUS_GRACE = 2.0
+#: Seconds that a registration actor has to answer a retry; it takes microseconds.
+RETRY_ANSWER = 3.0
 
 
 @attrs.frozen
@@ -472,24 +474,28 @@ class Supervisor:
                         return plugin
         raise NodeEndedError(f"the node ended, and {name!r} was not registered")
 
-    async def retry(self, target: str) -> Sequence[str]:
-        """Try now, with a fresh backoff, and return the sockets that do; empty if ``target`` is not known.
+    async def retry(self, target: str) -> tuple[m.RetryAnswer, ...]:
+        """Try now, with a fresh backoff, and say for each socket whether it is tried; empty if nothing is known.
 
         ``target`` is a socket path, or the name of a plugin.
 
         Raises:
           NodeEndedError: if the node ends before it answers.
         """
-        sockets = [
-            plugin.socket for plugin in (await self.snapshot()).plugins if target in (plugin.socket, plugin.name)
-        ]
-        reply, answer = trio.open_memory_channel[m.RetryAnswered](len(sockets) + 1)
-        retried: list[str] = []
+        plugins = (await self.snapshot()).plugins
+        answers: list[m.RetryAnswer] = []
         with self._callers.asking(f"{target!r} was not tried again"):
-            for socket in sockets:
-                await report(self._to_reconciler, m.RetryAsked(socket, reply))
-                retried.extend((await answer.receive()).sockets)
-        return tuple(retried)
+            for socket in [plugin.socket for plugin in plugins if target in (plugin.socket, plugin.name)]:
+                answers += await self._retry(socket)
+        return tuple(answers)
+
+    async def _retry(self, socket: str) -> Sequence[m.RetryAnswer]:
+        """Have one socket tried. Its actor does not answer while a detached actor still has the path."""
+        reply, answer = trio.open_memory_channel[m.RetryAnswered](1)
+        with reply, answer, trio.move_on_after(RETRY_ANSWER):
+            await report(self._to_reconciler, m.RetryAsked(socket, reply))
+            return (await answer.receive()).answers
+        return (m.RetryAnswer(socket, tried=False, why=f"no answer within {RETRY_ANSWER:g} s"),)
 
 
 async def _run_registration(

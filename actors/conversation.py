@@ -19,7 +19,7 @@ from grpclib.exceptions import GRPCError
 from ..protocol import states
 from ..protocol.config import Timeouts
 from ..protocol.errors import ValidationError
-from ..protocol.plugins import InfoLimits, check_info
+from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ..protocol.status import Outcome
@@ -106,7 +106,8 @@ class Conversation:
                 reply.type, reply.name, reply.endpoint, versions, socket=self._path, limits=self._config.limits
             )
         except ValidationError as error:
-            return states.InfoRejected(str(error)[:MAX_ERROR])
+            rejected = info_to_show(reply.type, reply.name, limits=self._config.limits)
+            return states.InfoRejected(str(error)[:MAX_ERROR], rejected)
         return states.InfoReceived(info)
 
     async def notify(self, error: str | None) -> states.Notified | states.Failed:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from ..protocol.health import Reading
-from ..protocol.messages import RegistrationMessage
+from ..protocol.messages import Address, RegistrationMessage
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -34,6 +35,12 @@ async def report(channel: trio.MemorySendChannel[T], message: T) -> None:
         channel.send_nowait(message)
     except trio.WouldBlock:
         await channel.send(message)
+
+
+def send_answer(reply: Address[T], answer: T) -> None:
+    """Send ``answer`` to a caller, unless the caller has one or waits no more."""
+    with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+        reply.send_nowait(answer)
 
 
 class Readable(Protocol[T_co]):

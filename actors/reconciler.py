@@ -16,7 +16,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import world
-from .mailbox import Readable, report
+from .mailbox import Readable, report, send_answer
 
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
 Spawn = Callable[[world.StartRegistration], m.Address[m.RegistrationMessage]]
@@ -76,7 +76,7 @@ class _Reconciler:
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
             case world.Answer():
-                effect.reply.send_nowait(effect.message)
+                send_answer(effect.reply, effect.message)
             case world.HandlerRetired():
                 self._retire(effect)
             case world.Stopped():

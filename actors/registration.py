@@ -35,7 +35,7 @@ from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .asks import Asks
 from .conversation import Conversation, ConversationConfig
-from .mailbox import RegistrationInbox, Wait, report
+from .mailbox import RegistrationInbox, Wait, report, send_answer
 
 
 @attrs.frozen
@@ -156,7 +156,7 @@ class _Registration:
         self._began = 0.0
         #: The registration that ends once the handler has deregistered the plugin.
         self._ending: m.Deregistered | None = None
-        #: What the plugin last said of itself in this generation.
+        #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
         self._info: PluginInfo | None = None
         #: What the status actor was last sent.
         self._shown: m.StateChanged | None = None
@@ -201,6 +201,8 @@ class _Registration:
     def _advance(self, event: states.Event) -> None:
         self._now = trio.current_time()
         before = self._state
+        if isinstance(event, states.InfoRejected):
+            self._info = event.info
         self._state, self._commands = lifecycle.step(before, event)
         if isinstance(before, states.Registered) and isinstance(self._state, states.Leaving):
             self._ending = m.Deregistered(before.generation, before.info, self._state.reason)
@@ -222,6 +224,9 @@ class _Registration:
                 return event
 
     def _interrupts(self, message: m.RegistrationMessage) -> bool:
+        """Return whether ``message`` ends the call under way; a retry is answered here, as the call may last long."""
+        if isinstance(message, m.TryNow):
+            self._answer_retry(message)
         return lifecycle.interrupts(self._state, message)
 
     async def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
@@ -249,8 +254,17 @@ class _Registration:
                 self._watched = False
                 await self._watch_liveness()
                 return None
+            case m.TryNow():
+                self._answer_retry(message)
+                return message
             case _:
                 return message
+
+    def _answer_retry(self, message: m.TryNow) -> None:
+        """Answer a retry. One that came during a call is answered twice, then and when it is read: the first counts."""
+        if message.reply is not None:
+            answer = lifecycle.answer_to_retry(self._socket.path, self._state)
+            send_answer(message.reply, m.RetryAnswered((answer,)))
 
     def _time_out(self) -> states.Event:
         """Return the event for a wait whose deadline has passed."""

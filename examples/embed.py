@@ -51,5 +51,11 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         print("usage: python examples/embed.py DIRECTORY", file=sys.stderr)
         sys.exit(2)
-    # A root is named by its absolute path.
-    trio.run(main, os.path.abspath(sys.argv[1]))
+    interrupted = False
+    try:
+        # A root is named by its absolute path.
+        trio.run(main, os.path.abspath(sys.argv[1]))
+    except* KeyboardInterrupt:
+        # Ctrl-C. A star, since it may come while any task of the node runs; the nursery then puts a group around it.
+        interrupted = True
+    sys.exit(130 if interrupted else 0)

@@ -70,6 +70,7 @@ from .messages import (
     NameFreed,
     NoHandler,
     RegistrationMessage,
+    RetryAnswer,
     SocketAppeared,
     SocketTouched,
     SocketVanished,
@@ -123,6 +124,7 @@ from .states import (
     Validating,
     Waiting,
     cause_of,
+    name_of,
     pending_deregistration,
 )
 
@@ -190,6 +192,27 @@ def interrupts(state: State, message: RegistrationMessage) -> bool:
             return pending is not None and pending.type == message.type and not isinstance(state, Refusing)
         case _:
             return False
+
+
+def answer_to_retry(socket: str, state: State) -> RetryAnswer:
+    """Return what a caller is told who asks for a retry of ``socket`` in ``state``: what :func:`step` makes of it."""
+    tried, why = True, f"an attempt is under way: {name_of(state)}"
+    match state:
+        case Waiting() | Stale() | Parked():
+            why = "tried now"
+        case Registered():
+            tried, why = False, "registered already, nothing to retry"
+        case Gone() | Refusing(then=ThenEnd()) | Leaving(then=ThenEnd()):
+            tried, why = False, "it is leaving: plugind stops, or its socket was removed"
+        case Leaving():
+            why = "it is being deregistered, and tried right after that"
+        case Refusing():
+            why = "it is being notified of a failed attempt, and tried right after that"
+        case Dialing() | AskingInfo() | Claiming() | Validating() | Registering() | Notifying():
+            pass
+        case _:
+            assert_never(state)
+    return RetryAnswer(socket, tried, why)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------

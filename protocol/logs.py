@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Protocol
@@ -86,7 +87,7 @@ def json_line(time: float, level: Level, message: str, fields: Mapping[str, Fiel
 
 def timestamp(time: float) -> str:
     """Return unix ``time`` as RFC 3339 in UTC, to the millisecond."""
-    whole = int(time)
+    whole = math.floor(time)  # A clock that was never set may lie before 1970.
     return f"{_second(whole)}.{int((time - whole) * 1000):03d}Z"
 
 

@@ -155,17 +155,31 @@ class HandlerRemoved:
 
 @value
 class RetryAsked:
-    """A caller asks for a try now, with a fresh backoff, of a socket path or of all sockets of a plugin name."""
+    """A caller asks for a try now, with a fresh backoff, of the socket at ``path``."""
 
-    target: str
+    path: str
     reply: Address[RetryAnswered]
 
 
 @value
-class RetryAnswered:
-    """The sockets that try now; empty if the target is not known."""
+class RetryAnswer:
+    """What a retry means for one socket."""
 
-    sockets: tuple[str, ...]
+    socket: str
+    #: Whether a try is under way or follows at once.
+    tried: bool
+    #: In words: ``tried now``, or why there is no try.
+    why: str
+
+
+@value
+class RetryAnswered:
+    """What follows from a retry; empty if nothing is known at the path.
+
+    The reconciler answers for paths without a registration actor, and the actor for its own path.
+    """
+
+    answers: tuple[RetryAnswer, ...]
 
 
 @value
@@ -258,7 +272,9 @@ class NameFreed:
 
 @value
 class TryNow:
-    """A retry was asked for (``plugind retry``)."""
+    """A retry was asked for (``plugind retry``). The actor answers at once, even while it calls the plugin."""
+
+    reply: Address[RetryAnswered] | None = None
 
 
 @value

@@ -59,7 +59,10 @@ class InfoLimits:
 
 @attrs.frozen
 class PluginInfo:
-    """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty."""
+    """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty.
+
+    Of an info that was refused, only type and name are kept, to be shown.
+    """
 
     type: str
     name: str
@@ -95,15 +98,28 @@ def check_info(
       ValidationError: if a text is empty, too long or holds control characters, if there are too many versions, or if
         the endpoint is not the absolute path of a unix socket (faults 42, 44, 51, 72 and 73).
     """
-    for what, text in (("type", plugin_type), ("name", name)):
-        if not text:
-            raise ValidationError(f"the plugin's {what} is empty")
-        _check_text(what, text, limits.max_string)
+    _check_identity(plugin_type, name, limits)
     if len(versions) > limits.max_versions:
         raise ValidationError(f"more than {limits.max_versions} supported versions")
     for version in versions:
         _check_text("version", version, limits.max_string)
     return PluginInfo(plugin_type, name, _check_endpoint(endpoint, limits) if endpoint else socket, versions)
+
+
+def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginInfo | None:
+    """Return what is shown of an info that :func:`check_info` refused: type and name, or None if one of them is bad."""
+    try:
+        _check_identity(plugin_type, name, limits)
+    except ValidationError:
+        return None
+    return PluginInfo(plugin_type, name, "", ())
+
+
+def _check_identity(plugin_type: str, name: str, limits: InfoLimits) -> None:
+    for what, text in (("type", plugin_type), ("name", name)):
+        if not text:
+            raise ValidationError(f"the plugin's {what} is empty")
+        _check_text(what, text, limits.max_string)
 
 
 def _check_text(what: str, text: str, limit: int) -> None:

@@ -292,6 +292,8 @@ class InfoRejected:
     """GetInfo answered what no handler may see; the plugin is notified (faults 51, 72 and 73)."""
 
     reason: str
+    #: Type and name, if they are sound: people look for the plugin by its name.
+    info: PluginInfo | None = None
 
 
 @value

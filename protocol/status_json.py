@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .logs import timestamp
+from .messages import RetryAnswer
 from .status import PluginStatus
 from .text import encodable
 
@@ -23,8 +25,13 @@ def _seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
-    """Return the JSON form of a status; times become seconds before or after ``now``."""
+def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
+    """Return the JSON form of a status at the moment that Trio's clock calls ``now`` and the wall clock ``unix``.
+
+    A time of day is that of the wall clock now, less its age. So it is right after the clock was set (fault 90).
+    """
+    age = max(0.0, now - plugin.since)
+    next_try_in = None if plugin.next_try is None else max(0.0, plugin.next_try - now)
     return {
         "socket": encodable(plugin.socket),
         "root": encodable(plugin.root),
@@ -36,9 +43,11 @@ def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
         "reason": _text(plugin.reason),
         "cause": _text(plugin.cause),
         "attempt": plugin.attempt,
-        "next_try_in": None if plugin.next_try is None else _seconds(max(0.0, plugin.next_try - now)),
+        "next_try_in": _seconds(next_try_in),
+        "next_try_at": None if next_try_in is None else timestamp(unix + next_try_in),
         "generation": plugin.generation,
-        "since": _seconds(max(0.0, now - plugin.since)),
+        "age": _seconds(age),
+        "since": timestamp(unix - age),
         "registered_in": _seconds(plugin.registered_in),
         "active": plugin.active,
         "serving": plugin.serving,
@@ -49,11 +58,12 @@ def plugin_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
     }
 
 
-def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
+def history_to_json(plugin: PluginStatus, now: float, unix: float) -> list[Json]:
     """Return the JSON form of a history, the oldest entry first; ``ago`` is in seconds."""
     return [
         {
             "ago": _seconds(max(0.0, now - entry.time)),
+            "at": timestamp(unix - max(0.0, now - entry.time)),
             "state": entry.state.value,
             "reason": _text(entry.reason),
             "cause": _text(entry.cause),
@@ -63,6 +73,17 @@ def history_to_json(plugin: PluginStatus, now: float) -> list[Json]:
     ]
 
 
-def described_to_json(plugin: PluginStatus, now: float) -> dict[str, Json]:
+def described_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
     """Return the JSON form of a status with its history."""
-    return plugin_to_json(plugin, now) | {"history": history_to_json(plugin, now)}
+    return plugin_to_json(plugin, now, unix) | {"history": history_to_json(plugin, now, unix)}
+
+
+def retried_to_json(answers: Sequence[RetryAnswer]) -> dict[str, Json]:
+    """Return the JSON form of the answers to a retry; ``sockets`` are those that are tried."""
+    return {
+        "sockets": [encodable(answer.socket) for answer in answers if answer.tried],
+        "answers": [
+            {"socket": encodable(answer.socket), "tried": answer.tried, "why": encodable(answer.why)}
+            for answer in answers
+        ],
+    }

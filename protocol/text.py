@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_SURROGATE = re.compile("[\udc80-\udcff]")
+_SURROGATES = re.compile("[\udc80-\udcff]+")
 
 
 def escaped(text: str) -> str:
@@ -32,8 +32,15 @@ def _escape(character: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` with the bytes of a name that is not UTF-8 as ``\\xNN``, valid in JSON (fault 21)."""
-    return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
+    """Return ``text`` with the bytes of a name that is not UTF-8 as ``\\xNN``, valid in JSON (fault 21).
+
+    In a locale of ASCII the bytes of a name that *is* UTF-8 have not been decoded yet.
+    """
+    return text if text.isascii() else _SURROGATES.sub(_decoded, text)
+
+
+def _decoded(match: re.Match[str]) -> str:
+    return match[0].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def cut(text: str, limit: int) -> str:

@@ -92,7 +92,7 @@ class Row(NamedTuple):
             last.next_try,
             None if info is None else info.type,
             None if info is None else info.name,
-            None if info is None else info.endpoint,
+            None if info is None else info.endpoint or None,
             None if info is None else info.versions,
             self.registered_in if registered else None,
             # A registered plugin is active unless a role says otherwise.
@@ -217,7 +217,12 @@ class View:
 
 
 def _is(row: Row, target: str) -> bool:
-    if row.info is not None and row.info.name == target:
-        return True
-    socket = row.last.socket
-    return not (socket.isascii() and socket.isprintable()) and target in (encodable(socket), escaped(socket))
+    return (row.info is not None and _is_shown(row.info.name, target)) or _is_shown(row.last.socket, target)
+
+
+def _is_shown(text: str, shown: str) -> bool:
+    """Return whether ``text`` is, or looks like ``shown`` in JSON, on a terminal, or on one that has only ASCII."""
+    if text == shown or (text.isascii() and text.isprintable()):
+        return text == shown
+    plain = escaped(encodable(text))
+    return shown in (encodable(text), escaped(text), plain, plain.encode("ascii", "backslashreplace").decode("ascii"))

@@ -22,7 +22,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import assert_never
 
 import attrs
@@ -417,18 +417,15 @@ class World:
     # --- retry, stop, report ---
 
     def _retry(self, message: m.RetryAsked) -> None:
-        sockets = tuple(sorted(self._matching(message.target)))
-        self._effects.extend(Send(path, m.TryNow()) for path in sockets)
-        self._effects.append(Answer(message.reply, m.RetryAnswered(sockets)))
-
-    def _matching(self, target: str) -> Iterator[str]:
-        """Yield the path ``target`` if it has an actor, or else the paths whose plugin claimed the name ``target``."""
-        if target in self._actors:
-            yield target
-            return
-        for path, actor in self._actors.items():
-            if actor.key is not None and actor.key[1] == target:
-                yield path
+        """Have the registration actor of the path try and answer; answer here if there is none."""
+        path, refused = message.path, self._refused.get(message.path)
+        if refused is not None:
+            answer = m.RetryAnswer(path, tried=False, why=f"not a plugin: {refused.reason}; retry does not help")
+            self._effects.append(Answer(message.reply, m.RetryAnswered((answer,))))
+        elif path in self._actors:
+            self._effects.append(Send(path, m.TryNow(message.reply)))
+        else:
+            self._effects.append(Answer(message.reply, m.RetryAnswered(())))
 
     def _stop(self, message: m.StopAsked | m.StopForced) -> None:
         self._stopping = message

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 
 
@@ -23,3 +24,23 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parsed
+
+
+def plugin_name(text: str) -> str:
+    """Return what the daemon calls the plugin that is named on the command line.
+
+    Arguments are decoded as the locale says, and the daemon knows names and paths by their bytes, as UTF-8 (fault 21).
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a plugin's name")
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def plugin_target(text: str) -> str:
+    """Return the plugin's name, or the absolute path of its socket.
+
+    A path may be relative. A name may contain slashes (``vendor.com/device``), so only what begins like a path is one.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a plugin's name, or the path of its socket")
+    return plugin_name(os.path.abspath(text) if text.startswith(("./", "../")) else text)

@@ -8,22 +8,26 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import trio
+import attrs
 
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from .ending import CommandError
+from .arguments import seconds
+from .ending import EXIT_UNREACHABLE, CommandError
 
 #: One socket as the status socket describes it.
 Plugin = dict[str, Json]
 
-#: Seconds for a daemon to answer a request that it need not wait for.
-ANSWER = 30.0
+#: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
+ANSWER_TIMEOUT = 5.0
+#: Heartbeats of a watch in that time.
+HEARTBEATS = 4
 
 
 def default_status_path() -> str:
@@ -38,7 +42,7 @@ def default_status_path() -> str:
 
 
 def add_status_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--status``, which all commands that ask a daemon have."""
+    """Add ``--status``, which the daemon and all commands that ask it have."""
     parser.add_argument(
         "--status",
         metavar="PATH",
@@ -48,59 +52,90 @@ def add_status_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--status`` and ``--answer-timeout``, which all commands that ask a daemon have."""
+    add_status_argument(parser)
+    parser.add_argument(
+        "--answer-timeout",
+        metavar="S",
+        type=seconds(0.1, 3600.0),
+        default=ANSWER_TIMEOUT,
+        help="how long the daemon may be silent, in seconds (default: %(default)g)",
+    )
+
+
+@attrs.frozen
+class Daemon:
+    """The daemon that a command asks."""
+
+    path: str
+    #: Seconds that it may be silent.
+    timeout: float = ANSWER_TIMEOUT
+
+
+def daemon(args: argparse.Namespace) -> Daemon:
+    """Return the daemon that the arguments name."""
+    return Daemon(status_path(args), args.answer_timeout)
+
+
 def status_path(args: argparse.Namespace) -> str:
     """Return the path that ``--status`` names, or the default."""
     given: str | None = args.status
     return given or default_status_path()
 
 
-def target(text: str) -> str:
-    """Return the name or path that the daemon is asked for.
-
-    A path may be relative. A name may contain slashes (``vendor.com/device``), so only what begins like a path is one.
-    """
-    return os.path.abspath(text) if text.startswith(("./", "../")) else text
-
-
 def unreachable(error: UnreachableError) -> str:
     """Return what to do about a daemon that does not answer."""
     path = escaped(error.path)
-    if error.code in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
-        return (
-            f"no daemon answers at {path} ({error.reason});"
-            " start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
-        )
-    if error.code in (errno.EACCES, errno.EPERM):
-        return f"may not talk to the daemon at {path} ({error.reason}); run this as the daemon's user or as root"
-    return f"the daemon at {path} does not answer as it should: {error.reason}"
+    match error.code:
+        case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
+            advice = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
+        case errno.EACCES | errno.EPERM:
+            return f"may not talk to the daemon at {path} ({error.reason}); run this as the daemon's user or as root"
+        case errno.ETIMEDOUT:
+            advice = "--answer-timeout gives it more time"
+        case _:
+            return f"the daemon at {path} does not answer as it should: {error.reason}"
+    return f"no daemon answers at {path} ({error.reason}); {advice}"
 
 
 @asynccontextmanager
-async def asked(path: str, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
+async def asked(daemon: Daemon, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
     """Ask the daemon; the block reads its answer.
 
     Raises:
-      CommandError: if the daemon does not answer, or refuses.
+      CommandError: if the daemon does not answer in time, or refuses.
     """
     try:
-        async with ask(path, method, target, body) as reply:
+        async with ask(daemon.path, method, target, body, timeout=daemon.timeout) as reply:
             if reply.status != 200:
                 raise CommandError(error_in(await reply.body(), reply.status))
             yield reply
     except UnreachableError as error:
-        raise CommandError(unreachable(error)) from error
+        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
 
 
-async def fetch(path: str, method: str, target: str, body: bytes = b"") -> bytes:
+async def fetch(daemon: Daemon, method: str, target: str, body: bytes = b"") -> bytes:
     """Ask the daemon and return the whole answer.
 
     Raises:
       CommandError: if the daemon does not answer in time, or refuses.
     """
-    with trio.move_on_after(ANSWER):
-        async with asked(path, method, target, body) as reply:
-            return await reply.body()
-    raise CommandError(f"the daemon at {escaped(path)} does not answer within {ANSWER:g} seconds")
+    async with asked(daemon, method, target, body) as reply:
+        return await reply.body()
+
+
+def watch_target(daemon: Daemon) -> str:
+    """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
+    return f"/watch?heartbeat={daemon.timeout / HEARTBEATS:g}"
+
+
+def has_heartbeats(reply: Reply) -> bool:
+    """Return whether the stream has heartbeats. A daemon without them, which is older, may be silent for ever."""
+    beats = "heartbeat" in reply.headers
+    if not beats:
+        reply.timeout = math.inf
+    return beats
 
 
 def error_in(answer: bytes, status: int) -> str:
@@ -127,6 +162,24 @@ def plugins_in(answer: bytes) -> list[Plugin]:
     if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
         raise CommandError("the daemon's answer is not a list of plugins")
     return decoded
+
+
+def retries_in(answer: bytes) -> list[dict[str, Json]]:
+    """Return the answers to a retry: ``socket``, ``tried`` and ``why`` of each.
+
+    Raises:
+      CommandError: if there are none.
+    """
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    if isinstance(decoded, dict) and isinstance(decoded.get("answers"), list):
+        return [item for item in decoded["answers"] if isinstance(item, dict)]
+    if isinstance(decoded, dict) and isinstance(decoded.get("sockets"), list):
+        # An older daemon names the sockets alone.
+        return [{"socket": socket, "tried": True, "why": "asked to try now"} for socket in decoded["sockets"]]
+    raise CommandError("the daemon's answer does not say what is tried")
 
 
 def plugin_in(line: bytes) -> Plugin:

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from ...protocol.version import __version__
-from .ending import run_to_end
+from .ending import EXIT_OK, flush, run_to_end
 from .start import hold_requests, open_standard_descriptors
 
 #: The commands in the order of the help, each with its line there.
@@ -41,7 +41,7 @@ _EPILOG = """examples:
   plugind wait csi.example.com --timeout 60        until a plugin is registered
   plugind probe ./csi.example.com-reg.sock         what is right and wrong with a plugin's socket
 
-exit codes: 0 ok, 1 failed, 2 usage, 78 bad configuration"""
+exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 78 bad configuration, 130 interrupted"""
 
 
 class Command(Protocol):
@@ -65,10 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if _asked_for(words) == "run":
         hold_requests()
-    args, unknown = _parser(words).parse_known_args(words)
-    if unknown:
-        # The usage of the command is shown, not that of all commands.
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        args, unknown = _parser(words).parse_known_args(words)
+        if unknown:
+            # The usage of the command is shown, not that of all commands.
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    except SystemExit as end:
+        # A help that cannot be written ends like any other output that cannot.
+        sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
 

@@ -37,7 +37,7 @@ SETTLE = 60.0
 LEGEND = (
     ("csi, dra, gpu", "good plugins: each registers at once"),
     ("faulty", "its first two answers are errors: registered at the third attempt"),
-    ("- (hung)", "never says its name: each attempt ends at a deadline, pauses grow"),
+    ("hung", "never says its name: each attempt ends at a deadline, pauses grow"),
     ("odd", "no handler serves its type: parked, until a program adds one"),
     ("mortal", "dies and comes back: gone, then registered anew"),
     ("rolling", "a newer instance takes over, the older one stands by and leaves"),

@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table
 from .client import Plugin
+from .description import change as change_line
+from .ending import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,10 +32,6 @@ REFRESH = 0.5
 SHOWN_GONE = 4.0
 #: Plugins that are shown at a time at most: while one is replaced there is one more, and the layout must not jump.
 MOST_ROWS = 9
-#: Columns of a terminal that has room for types and sockets.
-WIDE = 130
-#: What is shown in fewer columns.
-NARROW_COLUMNS = ("NAME", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "REASON")
 
 
 @attrs.frozen
@@ -101,7 +98,7 @@ class Display:
     def rows(self, now: float, shown_gone: float) -> list[Plugin]:
         """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""
         return [
-            plugin_to_json(plugin, now)
+            plugin_to_json(plugin, now, time.time())
             for plugin in self.plugins.values()
             if plugin.state is not StateName.GONE or now - plugin.since < shown_gone
         ]
@@ -110,15 +107,14 @@ class Display:
         self, changes: AsyncIterator[Snapshot | PluginChanged], complete: Callable[[set[str]], bool]
     ) -> bool:
         if not self.once:
-            sys.stdout.write("".join(f"{line}\n" for line in self.guide.lines()))
+            say("".join(f"{line}\n" for line in self.guide.lines()))
         async for change in changes:
             self.take(change)
             if not self.once and isinstance(change, PluginChanged):
                 then = time.time() - trio.current_time() + change.time
-                sys.stdout.write(table.change({"time": then, **plugin_to_json(change.plugin, change.time)}))
-                sys.stdout.flush()
+                say(change_line({"time": then, **plugin_to_json(change.plugin, change.time, then)}), now=True)
             if self._settled(complete):
-                sys.stdout.write(table.plain(self.rows(trio.current_time(), 0.0)))
+                say(table.plain(self.rows(trio.current_time(), 0.0)))
                 return True
         return False
 
@@ -155,10 +151,9 @@ def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> Rendera
     from rich.console import Group
     from rich.text import Text
 
-    columns = table.COLUMNS if width >= WIDE else NARROW_COLUMNS
     top: list[RenderableType] = [
         Text(guide.heading, style="bold", no_wrap=True),
-        table.rich_table(rows, width, columns),
+        table.rich_lines(table.fitted(rows, width, one_line=True)),
     ]
     legend = [Text.assemble((f"{name:<15}", "bold"), text) for name, text in guide.legend]
     commands = [Text(f"  {command}", style="cyan", no_wrap=True, overflow="fold") for command in guide.commands]

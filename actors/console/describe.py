@@ -6,34 +6,37 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from urllib.parse import quote
 
 import trio
 
-from . import table
-from .client import add_status_argument, fetch, plugins_in, status_path, target
+from .arguments import plugin_target
+from .client import add_daemon_arguments, daemon, fetch, plugins_in
+from .description import described
+from .ending import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind describe``."""
-    parser.description = "Tell all that is known of a plugin, with the history of its states, reasons and times."
+    parser.description = (
+        "Tell all that is known of a plugin, with the history of its states, reasons and times. All sockets of the name"
+        " are described."
+    )
     parser.epilog = (
         "examples:\n  plugind describe csi.example.com\n"
-        "  plugind describe /var/lib/kubelet/plugins_registry/csi.example.com-reg.sock --json"
+        "  plugind describe /var/lib/kubelet/plugins_registry/csi.example.com-reg.sock --json\n\n"
+        "exit codes: 0 ok, 1 no plugin has that name or path, 2 usage, 69 no daemon answers"
     )
-    parser.add_argument("target", metavar="NAME|SOCKET", help="a plugin's name, or the path of its socket")
+    parser.add_argument(
+        "target", metavar="NAME|SOCKET", type=plugin_target, help="a plugin's name, or the path of its socket"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list of objects, one for each socket")
-    add_status_argument(parser)
+    add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Describe a plugin; return the exit code."""
-    quoted = quote(os.fsencode(target(args.target)), safe="")
-    answer = trio.run(fetch, status_path(args), "GET", f"/plugins/{quoted}")
-    if args.json:
-        sys.stdout.write(answer.decode())
-    else:
-        sys.stdout.write("\n".join(map(table.described, plugins_in(answer))))
+    quoted = quote(args.target, safe="", errors="surrogateescape")
+    answer = trio.run(fetch, daemon(args), "GET", f"/plugins/{quoted}")
+    say(answer.decode() if args.json else "\n".join(map(described, plugins_in(answer))))
     return 0

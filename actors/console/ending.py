@@ -1,7 +1,8 @@
 """How a command ends: its exit code, and at most one line on standard error that says why.
 
-A command's ``run`` returns its exit code, or raises :class:`CommandError`. Whatever is the same for all commands is
-in :func:`run_to_end`: an interrupt, a reader of standard output that has gone, a disk that is full.
+A command's ``run`` returns its exit code, or raises :class:`CommandError`. It prints with :func:`say`. Whatever is the
+same for all commands is in :func:`run_to_end`: an interrupt, a reader of standard output that has gone, a disk that is
+full.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,6 +20,8 @@ import attrs
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+#: No daemon answers: EX_UNAVAILABLE of sysexits.h, as the next one is its EX_CONFIG.
+EXIT_UNREACHABLE = 69
 EXIT_CONFIG = 78
 #: What a shell shows for a process that SIGINT ended.
 EXIT_INTERRUPTED = 130
@@ -32,10 +35,35 @@ class CommandError(Exception):
     code: int = EXIT_FAILED
 
 
+@attrs.frozen
+class OutputError(Exception):
+    """Standard output cannot be written."""
+
+    cause: OSError
+
+
+#: How a command may end other than by returning. A pipe may also break in a library that prints.
+_FORESEEN = (CommandError, OutputError, BrokenPipeError, KeyboardInterrupt)
+
+
 def complain(line: str) -> None:
     """Print one line that says what is wrong; a standard error that is gone changes nothing (fault 95)."""
     with contextlib.suppress(OSError):
         print(f"plugind: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say(text: str, *, now: bool = False) -> None:
+    """Write to standard output; ``now`` does not wait until there is more.
+
+    Raises:
+      OutputError: if it cannot be written (fault 95).
+    """
+    try:
+        sys.stdout.write(text)
+        if now:
+            sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error) from error
 
 
 def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
@@ -45,18 +73,34 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     try:
         code = run(args)
-    except CommandError as error:
-        complain(error.line)
-        code = error.code
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of standard output has seen enough, as ``head`` does (fault 95).
-        code = EXIT_OK
-    return _flush(code)
+    except _FORESEEN as error:
+        code = _code_of(error)
+    except BaseExceptionGroup as group:
+        # A nursery has put a group around it.
+        foreseen, others = group.split(_FORESEEN)
+        if foreseen is None or others is not None:
+            raise
+        code = _code_of(foreseen)
+    return flush(code)
 
 
-def _flush(code: int) -> int:
+def _code_of(error: BaseException) -> int:
+    """Return the exit code for an error that is foreseen, and say what is wrong."""
+    match error:
+        case BaseExceptionGroup():
+            return _code_of(error.exceptions[0])
+        case CommandError():
+            complain(error.line)
+            return error.code
+        case OutputError():
+            return _give_up_output(error.cause, EXIT_OK)
+        case BrokenPipeError():
+            return _give_up_output(error, EXIT_OK)
+        case _:
+            return EXIT_INTERRUPTED
+
+
+def flush(code: int) -> int:
     """Write what standard output still holds, and return the exit code."""
     if sys.stdout is None:
         # It was closed when the process started.
@@ -64,11 +108,20 @@ def _flush(code: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # The interpreter flushes once more when it exits, and would print a traceback.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-        if not isinstance(error, BrokenPipeError):
-            complain(f"standard output cannot be written: {error.strerror}")
-            return code or EXIT_FAILED
+        return _give_up_output(error, code)
     return code
+
+
+def _give_up_output(error: OSError, code: int) -> int:
+    """Write no more to standard output; return the exit code.
+
+    A reader that has gone has seen enough, as ``head`` does (fault 95). Any other error is said.
+    """
+    # The interpreter flushes once more when it exits, and would print a traceback.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    if isinstance(error, BrokenPipeError):
+        return code
+    complain(f"standard output cannot be written: {error.strerror}")
+    return code or EXIT_FAILED

@@ -1,4 +1,4 @@
-"""``plugind ls``: every plugin socket, one line each.
+"""``plugind ls``: every plugin socket, its state, and why.
 
 PYTEST_DONT_REWRITE
 """
@@ -6,27 +6,116 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-import sys
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import trio
 
+from ...protocol.plugins import BUILT_IN_TYPES
+from ...protocol.text import escaped
 from . import table
-from .client import add_status_argument, fetch, plugins_in, status_path
+from .client import Plugin, add_daemon_arguments, daemon, fetch, plugins_in
+from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
+from .phrases import STATE_WORDS, state_words, text
+
+_EPILOG = """examples:
+  plugind ls
+  plugind ls --state waiting,stale,parked
+  plugind ls --type CSIPlugin -o name
+  plugind ls --fail-on stale,waiting >/dev/null || echo look at the plugins
+  plugind ls -o json | jq '.[] | select(.state != "registered")'
+
+On a terminal, columns for which there is no room are left out, and a cause that does not fit stands under its row. In a
+pipe, and with -o wide, each plugin is one line with all columns.
+
+exit codes: 0 ok, 1 a plugin is in a state of --fail-on, 2 usage, 69 no daemon answers"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind ls``."""
-    parser.description = "List every plugin socket with its state, the reason for it and the time of the next try."
-    parser.epilog = "examples:\n  plugind ls\n  plugind ls --json | jq '.[] | select(.state != \"registered\")'"
-    parser.add_argument("--json", action="store_true", help="print a JSON list of objects")
-    add_status_argument(parser)
+    parser.description = "List every plugin socket: its state and why, since when, and when it is tried next."
+    parser.epilog = _EPILOG
+    states = ", ".join(STATE_WORDS)
+    for option, purpose in (("--state", "list only plugins in these states"), ("--fail-on", "exit 1 if one is in")):
+        parser.add_argument(
+            option,
+            action="extend",
+            default=[],
+            type=_words(STATE_WORDS),
+            metavar="STATE[,STATE]",
+            help=f"{purpose}; may be repeated. States: {states}" if option == "--state" else f"{purpose} these states",
+        )
+    parser.add_argument(
+        "--type",
+        action="extend",
+        default=[],
+        type=_words(),
+        metavar="TYPE[,TYPE]",
+        help="list only plugins of these types; may be repeated",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "-o",
+        "--output",
+        choices=("wide", "json", "name"),
+        help="wide: all columns, one line each; json: a list of objects; name: names alone, or the socket of a plugin"
+        " that has not said its name",
+    )
+    form.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """List the plugins; return the exit code."""
-    answer = trio.run(fetch, status_path(args), "GET", "/plugins")
-    if args.json:
-        sys.stdout.write(answer.decode())
-    else:
-        table.show(plugins_in(answer))
-    return 0
+    plugins = plugins_in(trio.run(fetch, daemon(args), "GET", "/plugins"))
+    _check_types(args.type, plugins)
+    picked = [
+        plugin
+        for plugin in plugins
+        if (not args.state or state_words(plugin) & {*args.state})
+        and (not args.type or plugin.get("type") in args.type)
+    ]
+    match args.output:
+        case "json":
+            say("[" + ",\n".join(map(json.dumps, picked)) + "]\n")
+        case "name":
+            say("".join(f"{name}\n" for name in _names(picked)))
+        case _:
+            table.show(picked, total=len(plugins), wide=args.output == "wide")
+    failing = [plugin for plugin in picked if state_words(plugin) & {*args.fail_on}]
+    if failing:
+        complain(f"--fail-on: {table.summary(failing)}")
+    return EXIT_FAILED if failing else EXIT_OK
+
+
+def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:
+    """Return a parser of words between commas, each of them one of ``choices`` if that is given."""
+
+    def parsed(given: str) -> list[str]:
+        words = given.split(",")
+        unknown = [word for word in words if not word or (choices and word not in choices)]
+        if unknown:
+            expected = f"; choose from {', '.join(choices)}" if choices else ""
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of them{expected}")
+        return words
+
+    return parsed
+
+
+def _check_types(asked: Iterable[str], plugins: Sequence[Plugin]) -> None:
+    """Refuse a type that no plugin has and that is not built in: it is misspelt.
+
+    Raises:
+      CommandError: if there is one.
+    """
+    present = sorted({*BUILT_IN_TYPES, *(str(plugin["type"]) for plugin in plugins if plugin.get("type") is not None)})
+    for word in asked:
+        if word not in present:
+            types = ", ".join(map(escaped, present))
+            raise CommandError(f"--type: no plugin is of type {escaped(word)!r}; known types: {types}", EXIT_USAGE)
+
+
+def _names(plugins: Iterable[Plugin]) -> list[str]:
+    """Return each name once, and the path of each socket without one: what ``describe`` and ``retry`` take."""
+    ordered = table.in_order(plugins)
+    return list(dict.fromkeys(text(plugin.get("name") or plugin.get("socket")) for plugin in ordered))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 import trio
 
@@ -21,7 +20,7 @@ from ...protocol.text import encodable, escaped
 from ..handlers.actor import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from .arguments import seconds
-from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
+from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from .probing import probe
 
@@ -106,9 +105,9 @@ def run(args: argparse.Namespace) -> int:
     options = ProbeOptions(args.timeout, notify=args.notify, strict=args.strict, deprecated=args.deprecated)
     result = trio.run(probe, args.socket, _handlers(options), options, _skip if args.json else _show)
     if args.json:
-        sys.stdout.write(json.dumps(_to_json(args.socket, result)) + "\n")
+        say(json.dumps(_to_json(args.socket, result)) + "\n")
     else:
-        sys.stdout.write(_last_line(result, options) + "\n")
+        say(_last_line(result, options) + "\n")
     return EXIT_OK if result.well else EXIT_FAILED
 
 
@@ -124,8 +123,7 @@ def _handlers(options: ProbeOptions) -> dict[str, Handler]:
 def _show(step: ProbeStep) -> None:
     sign = {Verdict.OK: "✓", Verdict.WARNING: "!", Verdict.WRONG: "✗"}[step.verdict]
     took = "" if step.seconds is None else f" ({step.seconds * 1000:.1f} ms)"
-    sys.stdout.write(f"{sign} {step.step}: {escaped(step.detail)}{took}\n")
-    sys.stdout.flush()
+    say(f"{sign} {step.step}: {escaped(step.detail)}{took}\n", now=True)
 
 
 def _skip(step: ProbeStep) -> None:

@@ -7,28 +7,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 import trio
 
-from . import table
-from .client import add_status_argument, fetch, status_path, target
+from .arguments import plugin_target
+from .client import Plugin, add_daemon_arguments, daemon, fetch, retries_in
+from .ending import EXIT_FAILED, EXIT_OK, say
+from .phrases import text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind retry``."""
-    parser.description = "Try to register a plugin now, with a fresh backoff, instead of at its next try."
-    parser.epilog = (
-        "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock"
+    parser.description = (
+        "Try to register a plugin now, with a fresh backoff, instead of at its next try. Each of its sockets is a line"
+        " that says what follows."
     )
-    parser.add_argument("target", metavar="NAME|SOCKET", help="a plugin's name, or the path of its socket")
-    add_status_argument(parser)
+    parser.epilog = (
+        "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock\n\n"
+        "exit codes: 0 a socket is tried, 1 none is, 2 usage, 69 no daemon answers"
+    )
+    parser.add_argument(
+        "target", metavar="NAME|SOCKET", type=plugin_target, help="a plugin's name, or the path of its socket"
+    )
+    add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask for an attempt now; return the exit code."""
-    body = json.dumps({"target": target(args.target)}).encode()
-    answer = json.loads(trio.run(fetch, status_path(args), "POST", "/retry", body))
-    for socket in answer["sockets"]:
-        sys.stdout.write(f"trying {table.text(socket)} now\n")
-    return 0
+    body = json.dumps({"target": args.target}).encode()
+    answers = retries_in(trio.run(fetch, daemon(args), "POST", "/retry", body))
+    say("".join(map(_line, answers)))
+    return EXIT_OK if any(answer.get("tried") is True for answer in answers) else EXIT_FAILED
+
+
+def _line(answer: Plugin) -> str:
+    return f"{text(answer.get('socket'))}: {text(answer.get('why'))}\n"

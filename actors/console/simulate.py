@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..simulation.fuzz.script import Fault
+from .ending import OutputError, say
 
 if TYPE_CHECKING:
     from ..simulation.fuzz.run import SeedResult
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         interrupted = True
     if len(seeds) > 1:
         counted = f"interrupted after {done} of {len(seeds)}" if interrupted else f"{len(seeds)}"
-        print(f"{counted} seeds in {time.monotonic() - began:.1f} s, {broken} with violations")  # noqa: T201
+        say(f"{counted} seeds in {time.monotonic() - began:.1f} s, {broken} with violations\n")
     if interrupted:
         return 130
     return 1 if broken else 0
@@ -192,22 +193,22 @@ def _play(
 
 def _show(line: str) -> None:
     # Inside the node it would be one more crash; the line of the outcome meets the same error again.
-    with suppress(BrokenPipeError):
-        print(line)  # noqa: T201
+    with suppress(OutputError):
+        say(f"{line}\n")
 
 
 def _print(outcome: SeedResult) -> None:
-    print(  # noqa: T201
+    say(
         f"seed {outcome.seed}  events {outcome.events}  virtual {outcome.virtual_seconds:.3f} s  "
-        f"trace {outcome.trace_hash}  violations {len(outcome.violations)}",
-        flush=True,
+        f"trace {outcome.trace_hash}  violations {len(outcome.violations)}\n",
+        now=True,
     )
 
 
 def _explain(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
     for violation in outcome.violations:
-        print(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}")  # noqa: T201
-    print(f"  repeat it: {_command(args, outcome.seed, args.only)}", flush=True)  # noqa: T201
+        say(f"  {violation.oracle} at {violation.time:.6f} s: {violation.text}\n")
+    say(f"  repeat it: {_command(args, outcome.seed, args.only)}\n", now=True)
     if args.shrink:
         _shrink(args, outcome, bar)
 
@@ -224,7 +225,7 @@ def _shrink(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
         return any(violation.oracle == oracle for violation in played.violations)
 
     kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
-    print(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}")  # noqa: T201
+    say(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}\n")
 
 
 def _command(args: argparse.Namespace, seed: int, only: object) -> str:

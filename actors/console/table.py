@@ -1,236 +1,232 @@
-"""Plugins as text: a table on a terminal, plain columns in a pipe, and everything about one plugin.
+"""Plugins as a table: on a terminal as wide as that is, elsewhere in plain columns.
+
+A row says first what the plugin is and why it is so. On a terminal, columns for which there is no room are left out,
+the last ones first. A name or a cause that does not fit stands whole under the row.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import collections
 import os
+import shutil
 import sys
-import time
-from collections.abc import Container, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...protocol.status_json import Json
-from ...protocol.text import escaped
+import attrs
+
 from .client import Plugin
+from .ending import say
+from .phrases import NOT_SERVING, age, ago, duration, remarks, state_words, text
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
-COLUMNS = ("NAME", "TYPE", "STATE", "SINCE", "ATTEMPT", "NEXT TRY", "SOCKET", "REASON")
+COLUMNS = ("STATE", "NAME", "TYPE", "CAUSE", "AGE", "NEXT TRY", "ATTEMPT", "SINCE", "SOCKET")
 _GAP = "  "
-#: How a table is made to fit, in this order: the columns that are left out, and how far the others may be cut. A column
-#: that is not named here is never cut.
-_FITTINGS: tuple[tuple[frozenset[str], dict[str, int]], ...] = (
-    (frozenset(), {"SOCKET": 12, "REASON": 12}),
-    (frozenset({"SOCKET"}), {"REASON": 12}),
-    (frozenset({"SOCKET"}), {"REASON": 12, "NAME": 16}),
-    (frozenset({"SOCKET", "TYPE"}), {"REASON": 8, "NAME": 10}),
-    (frozenset({"SOCKET", "TYPE", "REASON"}), {"NAME": 4}),
-)
+_INDENT = "    "
+#: The cause has a column of its own where that can be so wide, or hold the longest one.
+_CAUSE = 48
+#: A cell that is wider is not padded for, in a pipe.
+_PADDED = 60
 _COLOURS = {
     "registered": "green",
     "waiting": "yellow",
     "stale": "yellow",
+    NOT_SERVING: "yellow",
     "parked": "red",
     "leaving": "magenta",
     "gone": "dim",
 }
+#: The cells of a row, by column.
+Cells = Mapping[str, str]
 
 
-def text(value: Json) -> str:
-    """Return a value as one word that is safe to show; what is absent is a dash."""
-    return "-" if value is None or value == "" else escaped(str(value))
+@attrs.frozen
+class Line:
+    """A line of a table; its first ``coloured`` characters have a colour."""
+
+    text: str
+    coloured: int = 0
+    colour: str = ""
 
 
-def duration(value: Json) -> str:
-    """Return seconds in the unit that fits: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
-    if not isinstance(value, int | float):
-        return "-"
-    if value < 1:
-        return f"{value * 1000:.0f}ms" if value else "0s"
-    if value < 60:
-        return f"{value:.1f}s"
-    seconds = int(value)
-    for unit, size, smaller, of in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}{seconds % size // of:02d}{smaller}"
-    return f"{seconds}s"
-
-
-def remarks(plugin: Plugin) -> str:
-    """Return the cause, the role and the warnings of a plugin in one text; empty if there is nothing to say."""
-    warnings = plugin.get("warnings")
-    cause = plugin.get("cause") or plugin.get("reason")
-    parts = [
-        text(cause) if cause else "",
-        f"not serving: {text(plugin['not_serving'])}" if plugin.get("not_serving") else "",
-        "stands by for another instance of its name" if plugin.get("active") is False else "",
-        *(map(text, warnings) if isinstance(warnings, list) else ()),
-    ]
-    return "; ".join(part for part in parts if part)
-
-
-def row(plugin: Plugin) -> tuple[str, ...]:
-    """Return the cells of one plugin's line."""
-    return (
+def row(plugin: Plugin) -> dict[str, str]:
+    """Return the cells of one plugin's row."""
+    cells = (
+        text(plugin.get("state")),
         text(plugin.get("name")),
         text(plugin.get("type")),
-        text(plugin.get("state")),
-        duration(plugin.get("since")),
-        text(plugin.get("attempt")),
+        remarks(plugin) or "-",
+        duration(age(plugin)),
         duration(plugin.get("next_try_in")),
+        text(plugin.get("attempt")),
+        ago(age(plugin)),
         text(plugin.get("socket")),
-        remarks(plugin),
     )
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
-def in_order(plugins: Sequence[Plugin]) -> list[Plugin]:
+def in_order(plugins: Iterable[Plugin]) -> list[Plugin]:
     """Return ``plugins`` by type, name and socket; those without a name come last."""
     return sorted(
         plugins, key=lambda p: (p.get("type") is None, *(str(p.get(key)) for key in ("type", "name", "socket")))
     )
 
 
-def plain(plugins: Sequence[Plugin]) -> str:
-    """Return the table in columns of plain text, uncut: for pipes."""
-    lines = [COLUMNS, *map(row, in_order(plugins))]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS) - 1)]
-    return "".join(
-        _GAP.join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip() + "\n"
-        for line in lines
+def summary(plugins: Sequence[Plugin], total: int | None = None) -> str:
+    """Return how many plugins are in which state, in one line; ``total`` is how many they were picked from."""
+    counts = collections.Counter(text(plugin.get("state")) for plugin in plugins)
+    states = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    idle = sum(NOT_SERVING in state_words(plugin) for plugin in plugins)
+    if idle:
+        states.append(f"{idle} not serving")
+    of = len(plugins) if total is None else total
+    counted = f"{of} plugin" + ("" if of == 1 else "s")
+    return (
+        (f"{len(plugins)} of " if of != len(plugins) else "") + counted + (f": {', '.join(states)}" if states else "")
     )
 
 
-def rich_table(plugins: Sequence[Plugin], width: int, columns: Sequence[str] = COLUMNS) -> Table:
-    """Return the table for a terminal of ``width`` columns.
+def plain(plugins: Iterable[Plugin]) -> str:
+    """Return one line for each plugin, with all columns and uncut: for pipes."""
+    rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *map(row, in_order(plugins))]
+    widths = {column: min(_PADDED, _widest(rows, column)) for column in COLUMNS[:-1]}
+    return "".join(_joined(cells, widths, COLUMNS) + "\n" for cells in rows)
 
-    Sockets and reasons are cut first, then names; columns that still do not fit are left out. States, times, attempts
-    and headings stay whole.
-    """
+
+def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> list[Line]:
+    """Return the table for a terminal of ``width`` columns; with ``one_line``, causes are cut and nothing is under."""
+    ordered = in_order(plugins)
+    rows = [row(plugin) for plugin in ordered]
+    widths = _fitting(rows, width)
+    if one_line and "CAUSE" not in widths:
+        widths = _with_narrow_cause(rows, widths, width)
+    header = _joined({column: column for column in widths}, widths, widths)
+    lines = [Line(header, len(header), "bold")]
+    for plugin, cells in zip(ordered, rows, strict=True):
+        shown = dict(_shown(cells, widths, one_line=one_line))
+        words = state_words(plugin)
+        colour = _COLOURS[NOT_SERVING] if NOT_SERVING in words else _COLOURS.get(cells["STATE"], "cyan")
+        lines.append(Line(_joined(shown, widths, widths), len(cells["STATE"]), colour))
+        if not one_line:
+            lines += map(Line, _under(cells, shown, width))
+    return lines
+
+
+def _fitting(rows: Sequence[Cells], width: int) -> dict[str, int]:
+    """Return the columns that are shown, with their widths: the first set that fits, or else the state alone."""
+    natural = {column: max(len(column), _widest(rows, column)) for column in COLUMNS}
+    # A few long names must not take the room of everything else.
+    natural["NAME"] = min(natural["NAME"], max(12, width // 3))
+    natural["TYPE"] = min(natural["TYPE"], max(12, width // 6))
+    longest = natural["CAUSE"]
+    natural["CAUSE"] = min(longest, _CAUSE)
+    for columns in _choices():
+        room = width - sum(natural[column] for column in columns) - len(_GAP) * (len(columns) - 1)
+        if room >= 0:
+            widths = {column: natural[column] for column in columns}
+            if "CAUSE" in widths:
+                widths["CAUSE"] = min(longest, widths["CAUSE"] + room)
+            return widths
+    return {"STATE": natural["STATE"]}
+
+
+def _choices() -> Iterator[tuple[str, ...]]:
+    """Yield the sets of columns, the best first: with the cause, then with the cause under each row."""
+    for count in range(len(COLUMNS), 3, -1):
+        yield COLUMNS[:count]
+    without = tuple(column for column in COLUMNS if column != "CAUSE")
+    for count in range(len(without), 1, -1):
+        yield without[:count]
+
+
+def _with_narrow_cause(rows: Sequence[Cells], widths: Mapping[str, int], width: int) -> dict[str, int]:
+    """Return columns without the type, and the cause in whatever room is left for it."""
+    times = {column: max(len(column), _widest(rows, column)) for column in ("AGE", "NEXT TRY", "ATTEMPT")}
+    first = {column: widths[column] for column in ("STATE", "NAME") if column in widths}
+    room = width - sum((*first.values(), *times.values())) - len(_GAP) * (len(first) + len(times))
+    if room >= len("CAUSE"):
+        return {**first, "CAUSE": room, **times}
+    return {**first, "CAUSE": max(1, width - sum(first.values()) - len(_GAP) * len(first))}
+
+
+def _shown(cells: Cells, widths: Mapping[str, int], *, one_line: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is shown in the row. Without the column of sockets, one without a name is shown by its file name."""
+    for column, size in widths.items():
+        cell = cells[column]
+        if column == "NAME" and cell == "-" and "SOCKET" not in widths:
+            cell = os.path.basename(cells["SOCKET"])
+        if _cells(cell) > size:
+            cell = "" if column == "CAUSE" and not one_line else _cut(cell, size)
+        yield column, cell
+
+
+def _under(cells: Cells, shown: Cells, width: int) -> Iterator[str]:
+    """Yield the lines under a row: what does not fit into it, and the next try if its column is left out."""
+    parts = []
+    if shown.get("NAME") != cells["NAME"]:
+        parts.append(cells["SOCKET"] if cells["NAME"] == "-" else cells["NAME"])
+    if "TYPE" in cells and shown.get("TYPE") != cells["TYPE"] and cells["TYPE"] != "-":
+        parts.append(cells["TYPE"])
+    if shown.get("CAUSE") != cells["CAUSE"] and cells["CAUSE"] != "-":
+        parts.append(cells["CAUSE"])
+    if "NEXT TRY" not in shown and cells["NEXT TRY"] != "-":
+        parts.append(f"attempt {cells['ATTEMPT']}, next try in {cells['NEXT TRY']}")
+    said = "; ".join(parts)
+    room = max(1, width - len(_INDENT))
+    # No character takes more than two columns.
+    room = max(room // 2, 1, room - (_cells(said) - len(said)))
+    for line in textwrap.wrap(said, room, break_on_hyphens=False):
+        yield _INDENT + line
+
+
+def _joined(cells: Cells, widths: Mapping[str, int], columns: Iterable[str]) -> str:
+    padded = (cells[column] + " " * (widths.get(column, 0) - _cells(cells[column])) for column in columns)
+    return _GAP.join(padded).rstrip()
+
+
+def _widest(rows: Sequence[Cells], column: str) -> int:
+    return max((_cells(cells[column]) for cells in rows), default=0)
+
+
+def _cells(shown: str) -> int:
+    """Return how many columns of a terminal ``shown`` takes."""
+    if shown.isascii():
+        return len(shown)
+    from rich.cells import cell_len
+
+    return cell_len(shown)
+
+
+def _cut(shown: str, size: int) -> str:
+    from rich.cells import set_cell_size
+
+    return set_cell_size(shown, size - 1).rstrip() + "…"
+
+
+def rich_lines(lines: Iterable[Line]) -> Text:
+    """Return the lines for rich, in colour."""
     # rich takes a tenth of a second to import, which a pipe need not pay.
-    from rich.table import Table
     from rich.text import Text
 
-    lines = [dict(zip(COLUMNS, row(plugin), strict=True)) for plugin in in_order(plugins)]
-    for line in lines:
-        # Where there is little room, what is the same in every reason goes first.
-        line["REASON"] = line["REASON"].removeprefix("RegisterPlugin error -- ")
-    widths = _widths(lines, columns, width)
-    table = Table(box=None, pad_edge=False, padding=(0, len(_GAP), 0, 0), header_style="bold")
-    for column, size in widths.items():
-        table.add_column(column, no_wrap=True, overflow="ellipsis", width=size)
-    for line in lines:
-        if "SOCKET" in widths and len(line["SOCKET"]) > widths["SOCKET"]:
-            # The end of a path tells one from another.
-            line["SOCKET"] = "…" + line["SOCKET"][1 - widths["SOCKET"] :]
-        colour = _COLOURS.get(line["STATE"], "cyan")
-        # Text, never markup: what a plugin says about itself must not style the terminal.
-        table.add_row(
-            *(Text(_cell(line, column, widths), style=colour if column == "STATE" else "") for column in widths)
-        )
-    return table
+    # Text, never markup: what a plugin says about itself must not style the terminal.
+    return Text("\n", no_wrap=True).join(
+        Text.assemble((line.text[: line.coloured], line.colour), line.text[line.coloured :]) for line in lines
+    )
 
 
-def _widths(lines: Sequence[dict[str, str]], columns: Sequence[str], width: int) -> dict[str, int]:
-    """Return the width of each column that is shown: the first fitting that has room, or else the last."""
-    widths: dict[str, int] = {}
-    for left_out, least in _FITTINGS:
-        shown = [column for column in columns if column not in left_out]
-        widths = {
-            column: min(width, max(len(column), *(len(_cell(line, column, shown)) for line in lines), 0))
-            for column in shown
-        }
-        if _shrink(widths, least, width):
-            break
-    return widths
-
-
-def _cell(line: dict[str, str], column: str, shown: Container[str]) -> str:
-    """Return a cell. Without the column of sockets, one that has not said its name is shown by the end of its path."""
-    nameless = column == "NAME" and line["NAME"] == "-" and "SOCKET" not in shown
-    return os.path.basename(line["SOCKET"]) if nameless else line[column]
-
-
-def _shrink(widths: dict[str, int], least: dict[str, int], width: int) -> bool:
-    """Narrow the columns of ``least``, the widest first, until all fit into ``width``; return whether they do."""
-    excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
-    while excess > 0:
-        wide = [column for column in widths if widths[column] > least.get(column, width)]
-        if not wide:
-            return False
-        widths[max(wide, key=widths.__getitem__)] -= 1
-        excess -= 1
-    return True
-
-
-def show(plugins: Sequence[Plugin]) -> None:
-    """Print the table to standard output."""
-    if not sys.stdout.isatty():
-        sys.stdout.write(plain(plugins))
+def show(plugins: Sequence[Plugin], *, total: int | None = None, wide: bool = False) -> None:
+    """Print the table and the summary to standard output."""
+    end = summary(plugins, total)
+    if wide or not sys.stdout.isatty():
+        say(f"{plain(plugins)}{end}\n")
         return
     from rich.console import Console
 
-    console = Console(highlight=False)
-    console.print(rich_table(plugins, console.width), soft_wrap=False)
-
-
-def described(plugin: Plugin) -> str:
-    """Return all that is known of one plugin, line by line, with nothing cut off."""
-    versions = plugin.get("versions")
-    facts: list[tuple[str, str]] = [
-        ("Socket", text(plugin.get("socket"))),
-        ("Root", text(plugin.get("root"))),
-        ("Name", text(plugin.get("name"))),
-        ("Type", text(plugin.get("type"))),
-        ("Endpoint", text(plugin.get("endpoint"))),
-        ("Versions", ", ".join(map(text, versions)) if isinstance(versions, list) and versions else "-"),
-        ("State", f"{text(plugin.get('state'))} for {duration(plugin.get('since'))}"),
-        ("Reason", text(plugin.get("reason"))),
-        ("Attempt", text(plugin.get("attempt"))),
-        ("Next try", _in(plugin.get("next_try_in"))),
-        ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
-        (
-            "Role",
-            {True: "active", False: "standby"}.get(plugin.get("active") is True, "-")
-            if plugin.get("active") is not None
-            else "-",
-        ),
-        ("Serving", _serving(plugin)),
-        ("Generation", text(plugin.get("generation"))),
-        ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
-    ]
-    warnings = plugin.get("warnings")
-    facts += [("Warning", text(warning)) for warning in (warnings if isinstance(warnings, list) else ())]
-    lines = [f"{label + ':':<12}{value}" for label, value in facts]
-    history = plugin.get("history")
-    if isinstance(history, list) and history:
-        lines.append("History:")
-        lines += [_entry(entry) for entry in history if isinstance(entry, dict)]
-    return "\n".join(lines) + "\n"
-
-
-def _serving(plugin: Plugin) -> str:
-    if plugin.get("not_serving"):
-        return f"no: {text(plugin['not_serving'])}"
-    return "yes" if plugin.get("serving") is True else "-"
-
-
-def _in(seconds: Json) -> str:
-    return "-" if seconds is None else f"in {duration(seconds)}"
-
-
-def _entry(entry: Plugin) -> str:
-    attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
-    reason = f": {text(entry['reason'])}" if entry.get("reason") else ""
-    return f"  {duration(entry.get('ago')) + ' ago':>12}  {text(entry.get('state'))}{attempt}{reason}"
-
-
-def change(plugin: Plugin) -> str:
-    """Return one line for a change, with the time of day at which it happened."""
-    when = plugin.get("time")
-    clock = "--:--:--" if not isinstance(when, int | float) else time.strftime("%H:%M:%S", time.localtime(when))
-    parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
-    said = remarks(plugin)
-    return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])]) + "\n"
+    width = shutil.get_terminal_size().columns
+    lines = [*fitted(plugins, width), *map(Line, textwrap.wrap(end, width))]
+    Console(highlight=False).print(rich_lines(lines), soft_wrap=True)

@@ -6,17 +6,26 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-import sys
 
 import attrs
 import trio
 
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from . import table
-from .arguments import seconds
-from .client import Plugin, add_status_argument, error_in, plugin_in, status_path, unreachable
-from .ending import EXIT_FAILED, EXIT_OK, CommandError, complain
+from . import phrases
+from .arguments import plugin_name, seconds
+from .client import (
+    Daemon,
+    Plugin,
+    add_daemon_arguments,
+    daemon,
+    error_in,
+    has_heartbeats,
+    plugin_in,
+    unreachable,
+    watch_target,
+)
+from .ending import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 
 #: Seconds between attempts to reach a daemon that is not up yet.
 RECONNECT = 0.2
@@ -29,17 +38,18 @@ MOST_NAMELESS = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind wait``."""
     parser.description = (
-        "Wait until plugins are registered. Exit 0 once all are, 1 at the timeout, with the reason why each is not."
-        " The daemon need not be up yet."
+        "Wait until plugins are registered. At the timeout, a line for each that is not says why. The daemon need not"
+        " be up yet."
     )
     parser.epilog = (
-        "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin"
+        "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n\n"
+        "exit codes: 0 all are registered, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout"
     )
-    parser.add_argument("names", metavar="NAME", nargs="+", help="a plugin's name")
+    parser.add_argument("names", metavar="NAME", nargs="+", type=plugin_name, help="a plugin's name")
     parser.add_argument(
         "--serving", action="store_true", help="registered is not enough: somebody must listen on the socket, too"
     )
-    parser.add_argument("--type", help="of this type, CSIPlugin say (default: of any type)")
+    parser.add_argument("--type", type=plugin_name, help="of this type, CSIPlugin say (default: of any type)")
     parser.add_argument(
         "--timeout",
         metavar="S",
@@ -47,37 +57,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=TIMEOUT,
         help="how long to wait, in seconds (default: %(default)g)",
     )
-    add_status_argument(parser)
+    add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Wait for plugins; return the exit code."""
-    path = status_path(args)
-    unanswered = f"the daemon at {escaped(path)} has not answered within {args.timeout:g} s"
+    asked = daemon(args)
+    unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
     waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered, serving=args.serving)
-    trio.run(_wait, path, waiting, args.timeout)
+    trio.run(_wait, asked, waiting, args.timeout)
     for name in waiting.names:
         plugin = waiting.registered(name)
         if plugin is None:
             complain(waiting.why_not(name))
         elif waiting.done:
-            sys.stdout.write(_success(name, plugin))
-    return EXIT_OK if waiting.done else EXIT_FAILED
+            say(_success(name, plugin))
+    if waiting.done:
+        return EXIT_OK
+    return EXIT_FAILED if waiting.unreachable is None else EXIT_UNREACHABLE
 
 
-async def _wait(path: str, waiting: _Waiting, timeout: float) -> None:
+async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
     with trio.move_on_after(timeout):
         while not waiting.done:
-            await _follow(path, waiting)
+            await _follow(daemon, waiting)
             if not waiting.done:
                 # Nothing announces a daemon that starts.
                 await trio.sleep(RECONNECT)
 
 
-async def _follow(path: str, waiting: _Waiting) -> None:
+async def _follow(daemon: Daemon, waiting: _Waiting) -> None:
     """Follow the daemon until all plugins are registered, or the daemon stops, or cannot be reached."""
+    path = daemon.path
     try:
-        async with ask(path, "GET", "/watch") as reply:
+        async with ask(path, "GET", watch_target(daemon), timeout=daemon.timeout) as reply:
             if reply.status == 503:
                 waiting.unreachable = error_in(await reply.body(), reply.status)
                 return
@@ -93,8 +106,13 @@ async def _follow(path: str, waiting: _Waiting) -> None:
 async def _read(reply: Reply, waiting: _Waiting) -> None:
     waiting.plugins.clear()
     waiting.unreachable = None
+    # The first heartbeat follows the last line of the list.
+    waiting.has_list = not has_heartbeats(reply)
     async for line in reply.lines():
-        waiting.note(plugin_in(line))
+        if line:
+            waiting.note(plugin_in(line))
+        else:
+            waiting.has_list = True
         if waiting.done:
             return
 
@@ -109,6 +127,8 @@ class _Waiting:
     unreachable: str | None
     #: Whether somebody must listen on the socket, too.
     serving: bool = False
+    #: The daemon has named all that it knows. An older daemon does not say when it has; it takes milliseconds.
+    has_list: bool = False
     #: Every socket that the daemon has named, by path.
     plugins: dict[str, Plugin] = attrs.field(factory=dict)
 
@@ -152,8 +172,10 @@ class _Waiting:
             return "; ".join(map(_why, instances))
         others = [plugin for plugin in self.plugins.values() if plugin.get("name") == name]
         if others:
-            types = ", ".join(sorted({table.text(plugin.get("type")) for plugin in others}))
+            types = ", ".join(sorted({phrases.text(plugin.get("type")) for plugin in others}))
             return f"it is there as {types}, not as {escaped(self.type or '')}"
+        if not self.has_list:
+            return "the daemon has not sent its whole list yet, which may hold that name"
         return f"no plugin has that name{self._nameless()}"
 
     def _nameless(self) -> str:
@@ -167,15 +189,15 @@ class _Waiting:
 
 
 def _why(plugin: Plugin) -> str:
-    remarks = table.remarks(plugin)
+    remarks = phrases.remarks(plugin)
     tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
     when = plugin.get("next_try_in")
-    following = "" if when is None else f", next try in {table.duration(when)}"
-    state = f"{table.text(plugin.get('state'))}{tries}{following}"
-    return f"{table.text(plugin.get('socket'))} is {state}" + (f": {remarks}" if remarks else "")
+    following = "" if when is None else f", next try in {phrases.duration(when)}"
+    state = f"{phrases.text(plugin.get('state'))}{tries}{following}"
+    return f"{phrases.text(plugin.get('socket'))} is {state}" + (f": {remarks}" if remarks else "")
 
 
 def _success(name: str, plugin: Plugin) -> str:
     took = plugin.get("registered_in")
-    within = "" if took is None else f" in {table.duration(took)}"
-    return f"{escaped(name)} is registered{within}: {table.text(plugin.get('socket'))}\n"
+    within = "" if took is None else f" in {phrases.duration(took)}"
+    return f"{escaped(name)} is registered{within}: {phrases.text(plugin.get('socket'))}\n"

@@ -8,20 +8,25 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 
 import attrs
 import h11
 import trio
 
-from .unix_socket import connect, stream_socket
+from .unix_socket import connect, peer_credentials, stream_socket
 
 #: Bytes of the largest answer that is kept in memory.
 MAX_ANSWER = 256 * 1024 * 1024
 
 
 class UnreachableError(Exception):
-    """There is no daemon at the status socket; ``code`` is the errno, None if the answer was not HTTP."""
+    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
+
+    It is ETIMEDOUT if nothing came in time.
+    """
 
     def __init__(self, path: str, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -35,30 +40,33 @@ class Reply:
     """An answer whose body has still to be read."""
 
     status: int
-    _stream: trio.SocketStream
-    _connection: h11.Connection
-    _path: str
+    headers: Mapping[str, str]
+    #: Seconds for the next part of the body to come.
+    timeout: float
+    _exchange: _Exchange
 
     async def receive(self) -> bytes:
         """Wait for the next part of the body and return it; empty at the end.
 
         Raises:
-          UnreachableError: if the connection ends within the body.
+          UnreachableError: if the connection ends within the body, or nothing comes in time.
         """
-        event = await _next_event(self._stream, self._connection, self._path)
+        with self._exchange.limited(self.timeout):
+            event = await self._exchange.next_event()
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
     async def body(self) -> bytes:
         """Return the whole body.
 
         Raises:
-          UnreachableError: if the connection ends within the body, or the body is over ``MAX_ANSWER`` bytes.
+          UnreachableError: if the connection ends within the body, nothing comes in time, or the body is over
+            ``MAX_ANSWER`` bytes.
         """
         whole = bytearray()
         while piece := await self.receive():
             whole += piece
             if len(whole) > MAX_ANSWER:
-                raise UnreachableError(self._path, f"the answer is over {MAX_ANSWER} bytes")
+                raise UnreachableError(self._exchange.path, f"the answer is over {MAX_ANSWER} bytes")
         return bytes(whole)
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -93,56 +101,94 @@ class Lines:
 
 
 @contextlib.asynccontextmanager
-async def ask(path: str, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
-    """Send one request to the daemon whose status socket is at ``path``. The caller sets the deadline.
+async def ask(
+    path: str, method: str, target: str, body: bytes = b"", *, timeout: float = math.inf
+) -> AsyncIterator[Reply]:
+    """Send one request to the daemon whose status socket is at ``path``.
+
+    ``timeout`` is in seconds, for the head of the answer and then for each part of its body. A long list may take
+    longer, for as long as it goes on.
 
     Raises:
-      UnreachableError: if there is no answer, or none in HTTP.
+      UnreachableError: if there is no answer in time, or none in HTTP.
     """
-    stream = trio.SocketStream(await _connect(path))
+    exchange = _Exchange(path)
     try:
-        connection = h11.Connection(h11.CLIENT)
-        headers = [("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))]
-        asked = connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
-        asked += connection.send(h11.Data(data=body)) or b""
-        asked += connection.send(h11.EndOfMessage()) or b""
-        # A server that refuses early may close before it has read everything; its answer has come all the same.
-        with contextlib.suppress(trio.BrokenResourceError):
-            await stream.send_all(asked)
-        head = await _next_event(stream, connection, path)
+        with exchange.limited(timeout):
+            await exchange.connect()
+            await exchange.send(method, target, body)
+            head = await exchange.next_event()
         if not isinstance(head, h11.Response):
             raise UnreachableError(path, "the answer is not HTTP")
-        yield Reply(head.status_code, stream, connection, path)
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+        yield Reply(head.status_code, headers, timeout, exchange)
     finally:
-        await trio.aclose_forcefully(stream)
+        await exchange.close()
 
 
-async def _connect(path: str) -> trio.socket.SocketType:
-    with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(stream_socket())
+class _Exchange:
+    """A request and its answer, on a connection of their own."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._socket = stream_socket()
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def close(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Give the block so many seconds.
+
+        Raises:
+          UnreachableError: if they have passed.
+        """
+        with trio.move_on_after(seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise UnreachableError(self.path, f"{self._why_silent()} within {seconds:g} s", errno.ETIMEDOUT)
+
+    async def connect(self) -> None:
         while True:
             try:
-                connect(connection, path)
-                break
+                connect(self._socket, self.path)
+                return
             except BlockingIOError:
                 # The backlog is full. There is no event to wait for when it no longer is.
                 await trio.sleep(0.02)
             except OSError as error:
-                raise UnreachableError(path, error.strerror or str(error), error.errno) from error
-        undo.pop_all()
-        return trio.socket.from_stdlib_socket(connection)
+                raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
 
+    async def send(self, method: str, target: str, body: bytes) -> None:
+        headers = [("Host", "plugind"), ("Connection", "close"), ("Content-Length", str(len(body)))]
+        asked = self._http.send(h11.Request(method=method, target=target, headers=headers)) or b""
+        asked += self._http.send(h11.Data(data=body)) or b""
+        asked += self._http.send(h11.EndOfMessage()) or b""
+        # A server that refuses early may close before it has read everything; its answer has come all the same.
+        with contextlib.suppress(trio.BrokenResourceError):
+            await self._stream.send_all(asked)
 
-async def _next_event(
-    stream: trio.SocketStream, connection: h11.Connection, path: str
-) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-    try:
-        while True:
-            event = connection.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            connection.receive_data(await stream.receive_some(65536))
-    except trio.BrokenResourceError as error:
-        raise UnreachableError(path, "the daemon left", errno.ECONNRESET) from error
-    except h11.RemoteProtocolError as error:
-        raise UnreachableError(path, f"the answer is not whole or not HTTP: {error}") from error
+    async def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                self._http.receive_data(await self._stream.receive_some(65536))
+        except trio.BrokenResourceError as error:
+            raise UnreachableError(self.path, "the daemon left", errno.ECONNRESET) from error
+        except h11.RemoteProtocolError as error:
+            raise UnreachableError(self.path, f"the answer is not whole or not HTTP: {error}") from error
+
+    def _why_silent(self) -> str:
+        """Return what is known of a process that listens and does not answer."""
+        try:
+            pid = peer_credentials(self._socket).pid
+            # The state follows the name, which stands in parentheses and may hold any character.
+            state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            # Not connected, or its process is in another pid namespace.
+            return "nothing came"
+        return f"process {pid} is stopped and sent nothing" if state in "Tt" else f"process {pid} sent nothing"

@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ from ...protocol.messages import (
 )
 from ...protocol.metrics import Metrics
 from ...protocol.status import PluginStatus, StateName, Watching
-from ...protocol.status_json import Json, described_to_json, plugin_to_json
+from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
 from ...protocol.view import Row, View
 from ..io.http_server import HttpLimits, Place, Request, Response, Send, json_response, problem
@@ -41,6 +42,10 @@ WATCH_LAG = 4096
 JSON_LINES = "application/jsonl"
 #: Requests that have places of their own; all others share those for queries.
 _PLACES = {"/watch": Place.STREAM, "/healthz": Place.HEALTH, "/readyz": Place.HEALTH, "/metrics": Place.HEALTH}
+#: The header of a watch that sends an empty line whenever so many seconds pass without a change.
+HEARTBEAT = "Heartbeat"
+LEAST_HEARTBEAT = 0.05
+MOST_HEARTBEAT = 3600.0
 
 
 @attrs.frozen
@@ -61,8 +66,8 @@ class StatusConfig:
     heartbeat: float = 60.0
     #: An actor is shown as degraded for so long after a crash.
     remember_restart: float = 300.0
-    #: The deadline of the reconciler for the answer to a retry.
-    retry: float = 5.0
+    #: The deadline for the answer to a retry, below the one of the commands.
+    retry: float = 3.0
     #: How long requests may go on after the actor has ended.
     grace: float = 1.0
     http: HttpLimits = attrs.field(factory=HttpLimits)
@@ -137,7 +142,7 @@ class Api:
             for row in self.memory.view.rows.values()
             if (name is None or row.name == name) and (plugin_type is None or row.type == plugin_type)
         ]
-        return Response(200, "application/json", write=partial(_write_list, rows))
+        return Response(200, "application/json", write=partial(_write_list, rows, self.config.wall))
 
     def _describe(self, request: Request) -> Response:
         # Bytes, because the name of a socket need not be UTF-8 (fault 21).
@@ -145,13 +150,20 @@ class Api:
         rows = self.memory.view.find(target)
         if not rows:
             return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
-        now = trio.current_time()
-        return json_response(200, [described_to_json(row.status_with_history, now) for row in rows])
+        now, unix = trio.current_time(), self.config.wall()
+        return json_response(200, [described_to_json(row.status_with_history, now, unix) for row in rows])
 
-    def _watch(self, _: Request) -> Response:
-        return Response(200, JSON_LINES, write=self._write_watch, endless=True)
+    def _watch(self, request: Request) -> Response:
+        """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
 
-    async def _write_watch(self, send: Send) -> None:
+        The header ``Heartbeat`` says so to the client, which then knows when it has the whole list, and when a daemon
+        has stopped.
+        """
+        pause = _heartbeat(request)
+        headers = () if pause is None else ((HEARTBEAT, f"{pause:g}"),)
+        return Response(200, JSON_LINES, write=partial(self._write_watch, pause), endless=True, headers=headers)
+
+    async def _write_watch(self, pause: float | None, send: Send) -> None:
         writer, reader = trio.open_memory_channel[ViewMessage](WATCH_LAG)
         rows = list(self.memory.view.rows.values())
         self.memory.subscribers.append(writer)
@@ -161,19 +173,17 @@ class Api:
                 statuses = (row.status for row in rows[start : start + PIECE])
                 await send(self._lines(statuses, trio.current_time()))
                 await trio.lowlevel.checkpoint()
-            async for message in reader:
-                messages = [message]
-                while len(messages) < PIECE:
-                    try:
-                        messages.append(reader.receive_nowait())
-                    except (trio.WouldBlock, trio.EndOfChannel):
-                        break
+            if pause is not None:
+                await send(b"\n")
+            while messages := await _next_messages(reader, pause):
                 changes = [message for message in messages if isinstance(message, PluginChanged)]
                 if changes:
                     await send(b"".join(self._lines((change.plugin,), change.time) for change in changes))
                 if any(isinstance(message, Lagged) for message in messages):
                     await send(b'{"error": "too slow: changes were lost; watch again"}\n')
                     return
+                if messages == [None]:
+                    await send(b"\n")
         finally:
             reader.close()
             self._watches.discard(writer)
@@ -184,7 +194,7 @@ class Api:
         """Return JSON lines for the statuses at ``then``, with the time of the wall clock."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         return b"".join(
-            json.dumps({"time": unix, **plugin_to_json(status, then)}).encode() + b"\n" for status in statuses
+            json.dumps({"time": unix, **plugin_to_json(status, then, unix)}).encode() + b"\n" for status in statuses
         )
 
     async def _retry(self, request: Request) -> Response:
@@ -193,20 +203,22 @@ class Api:
             return problem(400, 'the body is to be {"target": NAME or SOCKET}')
         # By path: the view also knows the names of sockets that have no claim now, and paths as they are shown.
         rows = [row for row in self.memory.view.find(target) if row.last.state is not StateName.GONE]
-        asked = [row.last.socket for row in rows] or [target]
-        writer, reader = trio.open_memory_channel[RetryAnswered](len(asked))
+        replies: list[trio.MemoryReceiveChannel[RetryAnswered]] = []
         try:
-            for socket in asked:
+            for socket in [row.last.socket for row in rows] or [target]:
+                # One channel each: an actor may answer twice, and its second answer must not pass for another's.
+                writer, reader = trio.open_memory_channel[RetryAnswered](1)
                 self.reconciler.send_nowait(RetryAsked(socket, writer))
+                replies.append(reader)
         except trio.WouldBlock:
             return problem(503, "the node is busy; ask again", (("Retry-After", "1"),))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return problem(503, "the node is about to stop")
-        with reader, trio.move_on_after(self.config.retry):
-            retried = [encodable(socket) for _ in asked for socket in (await reader.receive()).sockets]
-            if not retried:
+        with trio.move_on_after(self.config.retry):
+            answers = [answer for reply in replies for answer in (await reply.receive()).answers]
+            if not answers:
                 return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
-            return json_response(200, {"sockets": retried})
+            return json_response(200, retried_to_json(answers))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     def _metrics(self, _: Request) -> Response:
@@ -296,11 +308,35 @@ def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Jso
     return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
 
 
-async def _write_list(rows: list[Row], send: Send) -> None:
+async def _next_messages(
+    reader: trio.MemoryReceiveChannel[ViewMessage], pause: float | None
+) -> list[ViewMessage | None]:
+    """Return the next messages: None alone after a ``pause`` without any, nothing at the end."""
+    messages: list[ViewMessage | None] = []
+    with trio.move_on_after(math.inf if pause is None else pause) as scope:
+        try:
+            messages.append(await reader.receive())
+            while len(messages) < PIECE:
+                messages.append(reader.receive_nowait())
+        except (trio.WouldBlock, trio.EndOfChannel):
+            pass
+    return [None] if scope.cancelled_caught else messages
+
+
+def _heartbeat(request: Request) -> float | None:
+    """Return the seconds between heartbeats that a watch asks for; None if it asks for none, or out of bounds."""
+    try:
+        pause = float(request.query.get("heartbeat", ""))
+    except ValueError:
+        return None
+    return pause if LEAST_HEARTBEAT <= pause <= MOST_HEARTBEAT else None
+
+
+async def _write_list(rows: list[Row], wall: Callable[[], float], send: Send) -> None:
     before = b"["
     for start in range(0, len(rows), PIECE):
-        now = trio.current_time()
-        lines = [json.dumps(plugin_to_json(row.status, now)) for row in rows[start : start + PIECE]]
+        now, unix = trio.current_time(), wall()
+        lines = [json.dumps(plugin_to_json(row.status, now, unix)) for row in rows[start : start + PIECE]]
         await send(before + ",\n".join(lines).encode())
         before = b",\n"
         await trio.lowlevel.checkpoint()

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.protocol.messages import RetryAnswer, RetryAnswered, RetryAsked
 from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.testing import (
     Fails,
@@ -427,11 +428,12 @@ async def test_a_retry_by_path_or_name_tries_at_once_and_resets_the_backoff(auto
         node.plug("a.sock", red())
         await trio.sleep_until(10.0)
         assert node.history("a.sock")[-1].next_try == 15.5
-        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        tried_now = (RetryAnswer("/plugins/a.sock", tried=True, why="tried now"),)
+        assert await node.supervisor.retry("red") == tried_now
         await trio.sleep(0.1)
         waiting = node.history("a.sock")[-1]
         assert (waiting.time, waiting.attempt, waiting.next_try) == (10.0, 1, 10.5)
-        assert await node.supervisor.retry("/plugins/a.sock") == ("/plugins/a.sock",)
+        assert await node.supervisor.retry("/plugins/a.sock") == tried_now
         await node.settled()
         assert node.timeline("a.sock")[-6:] == registered_at(10.1)
         assert await node.supervisor.retry("green") == ()
@@ -442,7 +444,8 @@ async def test_a_parked_socket_is_retried_on_request(autojump_clock: MockClock) 
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", red())
         await node.settled()
-        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        (answer,) = await node.supervisor.retry("red")
+        assert (answer.tried, answer.why) == (True, "tried now")
         await node.settled()
         assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "parked")] * 2
         assert [call.method for call in plugin.calls] == ["GetInfo", "NotifyRegistrationStatus"] * 2
@@ -454,7 +457,61 @@ async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: Mock
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
         await node.settled()
-        assert await node.supervisor.retry("red") == ("/plugins/a.sock",)
+        (answer,) = await node.supervisor.retry("red")
+        assert answer == RetryAnswer("/plugins/a.sock", tried=False, why="registered already, nothing to retry")
         await node.settled()
         assert node.timeline("a.sock") == registered_at(0.0)
         assert handler.calls == [HandlerCall(0.0, "validate", "red"), HandlerCall(0.0, "register", "red")]
+
+
+async def test_a_retry_during_an_attempt_says_at_once_that_it_is_under_way(autojump_clock: MockClock) -> None:
+    """The plugin does not answer GetInfo for a second; whoever asks does not wait for that."""
+    async with SimulatedNode() as node:
+        node.plug("a.sock", FakePlugin("Colour", "red", hang="get-info"))
+        await trio.sleep(0.5)
+        (answer,) = await node.supervisor.retry("/plugins/a.sock")
+        assert trio.current_time() == 0.5
+        assert (answer.tried, answer.why) == (True, "an attempt is under way: asking-info")
+        await trio.sleep_until(1.9)
+        assert [time for time, _ in node.network.dials] == [0.0, 1.0], (
+            "the retry takes effect when the attempt has failed, and needs no backoff"
+        )
+
+
+async def test_a_retry_of_a_plugin_that_leaves_says_so(autojump_clock: MockClock) -> None:
+    handler = FakeHandler().always("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        node.directory.unlink(node.path("a.sock"))
+        await trio.sleep(1.0)
+        (answer,) = await node.supervisor.retry("red")
+        assert (answer.tried, answer.why) == (False, "it is leaving: plugind stops, or its socket was removed")
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        (answer,) = await node.supervisor.retry("red")
+        assert (answer.tried, answer.why) == (True, "it is being deregistered, and tried right after that")
+
+
+async def test_a_retry_of_a_symbolic_link_says_that_it_does_not_help(autojump_clock: MockClock) -> None:
+    """Behaviour 7."""
+    async with SimulatedNode() as node:
+        node.directory.symlink("/plugins/a.sock", "/plugins/link.sock")
+        await node.settled()
+        (answer,) = await node.supervisor.retry("/plugins/link.sock")
+        assert not answer.tried
+        assert answer.why.startswith("not a plugin: a symbolic link")
+        assert answer.why.endswith("; retry does not help")
+
+
+async def test_a_retry_by_a_caller_that_has_gone_harms_nobody(autojump_clock: MockClock) -> None:
+    """Its answer is dropped: a reconciler that crashed over it would deregister every plugin."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", red())
+        await node.settled()
+        reply, answer = trio.open_memory_channel[RetryAnswered](1)
+        answer.close()
+        for path in ("/plugins/a.sock", "/plugins/unknown.sock"):
+            node.supervisor.internals.reconciler.send_nowait(RetryAsked(path, reply))
+        await node.settled()
+        assert node.timeline("a.sock") == registered_at(0.0)

@@ -525,3 +525,25 @@ async def test_jitter_lengthens_delays_by_the_seed_and_never_shortens_them(autoj
     assert first != await delays(2)
     for delay, rule in zip(first, (0.5, 1.0, 2.0, 4.0, 8.0), strict=False):
         assert rule < delay <= rule * 1.1
+
+
+@pytest.mark.parametrize(
+    ("plugin", "shown"),
+    [
+        (FakePlugin("Colour", "red", endpoint="relative"), ("Colour", "red", None)),
+        (FakePlugin("Colour", "r\ned"), (None, None, None)),
+        (FakePlugin("", "red"), (None, None, None)),
+    ],
+    ids=["bad endpoint", "bad name", "no type"],
+)
+async def test_a_plugin_that_is_refused_for_its_info_is_shown_by_its_name(
+    plugin: FakePlugin, shown: tuple[str | None, ...], autojump_clock: MockClock
+) -> None:
+    """Faults 42, 44 and 73: people look for it by its name, if that is one."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        node.plug("a.sock", plugin)
+        await trio.sleep(0.1)
+        (status,) = (await node.snapshot()).plugins
+        assert status.state == "waiting"
+        assert (status.type, status.name, status.endpoint) == shown
+        assert len(await node.supervisor.retry("red")) == (shown[1] == "red")

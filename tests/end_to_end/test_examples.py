@@ -202,3 +202,16 @@ async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_p
         await program.until("out of service: red.example.com")
         with trio.fail_after(DEADLINE):
             assert await program.process.wait() == 0
+
+
+async def test_ctrl_c_ends_the_embedding_example_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    async with started(EXAMPLES / "embed.py", root) as program:
+        with trio.fail_after(DEADLINE):
+            # The node makes its root, so it runs.
+            while not root.exists():  # noqa: ASYNC110 - another process makes it
+                await trio.sleep(0.01)
+        assert await program.end(signal.SIGINT) == 130
+    assert capfd.readouterr().err == ""

@@ -22,6 +22,7 @@ from plugind.actors.status.actor import StatusConfig
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import (
     ReconcilerMessage,
+    RetryAnswer,
     RetryAnswered,
     RetryAsked,
     RootReported,
@@ -63,7 +64,8 @@ async def daemon(path: str) -> AsyncIterator[Daemon]:
     async def reconcile() -> None:
         async for message in asked:
             assert isinstance(message, RetryAsked)
-            message.reply.send_nowait(RetryAnswered(() if message.target == "unknown" else (message.target,)))
+            answer = RetryAnswer(message.path, tried=True, why="tried now")
+            message.reply.send_nowait(RetryAnswered(() if message.path == "unknown" else (answer,)))
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
         await status.run(config, inbox=inbox, reconciler=to_reconciler, task_status=task_status)
@@ -90,7 +92,7 @@ async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys:
         await node.until(2)
         assert await command("ls", "--status", path) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[0] for line in lines] == ["NAME", "a", "-"]
+        assert [line.split()[0] for line in lines] == ["STATE", "registered", "waiting", "2"]
         assert await command("ls", "--json", "--status", path) == 0
         assert {plugin["socket"] for plugin in json.loads(capsys.readouterr().out)} == {"/r/a.sock", "/r/b.sock"}
         assert await command("describe", "/r/b.sock", "--status", path) == 0
@@ -98,7 +100,7 @@ async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys:
         assert await command("describe", "none", "--status", path) == 1
         assert capsys.readouterr() == ("", "plugind: no plugin has the name, and no socket the path, none\n")
         assert await command("retry", "a", "--status", path) == 0
-        assert capsys.readouterr().out == "trying /r/a.sock now\n"
+        assert capsys.readouterr().out == "/r/a.sock: tried now\n"
         assert await command("retry", "unknown", "--status", path) == 1
 
 
@@ -106,7 +108,7 @@ async def test_a_missing_daemon_is_reported_in_one_line_that_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "none")
-    assert await command("ls", "--status", path) == 1
+    assert await command("ls", "--status", path) == 69
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == (
@@ -158,7 +160,7 @@ async def test_wait_prints_at_its_timeout_why_each_plugin_is_not_registered(
         assert capsys.readouterr().err == (
             "plugind: good is not registered: it is there as CSIPlugin, not as DRAPlugin\n"
         )
-    assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 1
+    assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 69
     assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
 
 
@@ -169,7 +171,7 @@ async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(path)
         silent.listen()
-        assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 1
+        assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 69
     said = f"plugind: a is not registered: the daemon at {path} has not answered within 0.1 s\n"
     assert capsys.readouterr().err == said
 

@@ -27,6 +27,7 @@ PUBLIC = [
     "Plugin",
     "PluginError",
     "Ports",
+    "RetryAnswer",
     "Root",
     "RootBusyError",
     "Supervisor",

@@ -533,6 +533,20 @@ def test_every_state_has_a_decision_for_every_event(name: str) -> None:
 
 
 IN_LINE = (s.Dialing, s.AskingInfo, s.Notifying, s.Refusing)
+IDLE = (s.Waiting, s.Stale, s.Parked, s.Registered)
+
+
+@pytest.mark.parametrize("name", [name for name in STATES if name != "gone"])
+def test_the_answer_to_a_retry_is_what_the_retry_does(name: str) -> None:
+    state = STATES[name]
+    after, commands = lifecycle.step(state, m.TryNow())
+    answer = lifecycle.answer_to_retry("/r/a.sock", state)
+    dials = any(isinstance(command, s.Dial) for command in commands)
+    assert (answer.why == "tried now") == dials
+    ends = isinstance(after, s.Refusing | s.Leaving) and isinstance(after.then, s.ThenEnd)
+    assert answer.tried == (dials or not (ends or isinstance(state, IDLE)))
+    if isinstance(after, s.Refusing | s.Leaving):
+        assert ("right after that" in answer.why) == isinstance(after.then, s.ThenDial)
 
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if isinstance(state, IN_LINE)])

@@ -93,7 +93,7 @@ class NodeMachine(RuleBasedStateMachine):
             case "touch":
                 self.a_socket_is_touched(path)
             case "retry":
-                self.a_retry_is_requested(path if lost else name)
+                self.a_retry_is_requested(path)
             case "report":
                 self.node.mail["status"].append(m.ReportAsked())
             case "restart":
@@ -143,8 +143,8 @@ class NodeMachine(RuleBasedStateMachine):
         else:
             self.node.add_handler(plugin_type)
 
-    def a_retry_is_requested(self, target: str) -> None:
-        self.node.mail["callers"].append(m.RetryAsked(target, Asker()))
+    def a_retry_is_requested(self, path: str) -> None:
+        self.node.mail["callers"].append(m.RetryAsked(path, Asker()))
 
     def an_actor_crashes(self, path: str) -> None:
         actor = self.node.actors.get(path)

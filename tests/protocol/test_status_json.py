@@ -11,7 +11,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "/r/a.sock", "/r", 4, StateName.REGISTERED, 100.0, None, 1, None, "CSIPlugin", "csi", "/e", ("1.0.0", "1.1.0"),
         0.0123456789, True, ("old",), 0, 42, serving=False, not_serving="nobody listens",
     )  # fmt: skip
-    assert plugin_to_json(status, 102.5) == {
+    assert plugin_to_json(status, 102.5, 1_700_000_000.0) == {
         "socket": "/r/a.sock",
         "root": "/r",
         "type": "CSIPlugin",
@@ -23,8 +23,10 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "cause": None,
         "attempt": 1,
         "next_try_in": None,
+        "next_try_at": None,
         "generation": 4,
-        "since": 2.5,
+        "age": 2.5,
+        "since": "2023-11-14T22:13:17.500Z",
         "registered_in": 0.012346,
         "active": True,
         "serving": False,
@@ -37,18 +39,26 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
 
 def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
-    shown = plugin_to_json(status, 5.0)
+    shown = plugin_to_json(status, 5.0, 1_700_000_000.0)
     absent = {key for key, value in shown.items() if value is None}
     unknown = {"type", "name", "endpoint", "versions", "registered_in", "active", "serving", "not_serving"}
     assert absent == {*unknown, "uid", "pid", "cause"}
-    assert (shown["next_try_in"], shown["since"], shown["reason"]) == (0.0, 2.0, "no answer")
-    assert plugin_to_json(status, 3.25)["next_try_in"] == 0.75
+    assert (shown["next_try_in"], shown["age"], shown["reason"]) == (0.0, 2.0, "no answer")
+    earlier = plugin_to_json(status, 3.25, 1_700_000_000.0)
+    assert (earlier["next_try_in"], earlier["next_try_at"]) == (0.75, "2023-11-14T22:13:20.750Z")
+
+
+def test_times_of_day_follow_the_clock_as_it_is_set_now() -> None:
+    """Whatever the clock showed when the plugin was registered, that was 100 s ago."""
+    status = PluginStatus("/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0)
+    since = [plugin_to_json(status, 100.0, unix)["since"] for unix in (1_700_000_000.0, 1_600_000_000.0, 0.0)]
+    assert since == ["2023-11-14T22:11:40.000Z", "2020-09-13T12:25:00.000Z", "1969-12-31T23:58:20.000Z"]
 
 
 def test_a_name_that_is_not_utf_8_is_valid_json_in_ascii() -> None:
     """Fault 21."""
     status = PluginStatus("/r/\udcff\n.sock", "/r", 1, StateName.STALE, 0.0)
-    text = json.dumps(plugin_to_json(status, 0.0))
+    text = json.dumps(plugin_to_json(status, 0.0, 0.0))
     assert text.isascii()
     assert json.loads(text)["socket"] == "/r/\\xff\n.sock"
 
@@ -56,9 +66,16 @@ def test_a_name_that_is_not_utf_8_is_valid_json_in_ascii() -> None:
 def test_history_entries_say_how_long_ago_they_were() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(2.5, StateName.WAITING, "refused", 1))
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 2.5, history=history)
-    assert described_to_json(status, 3.0)["history"] == [
-        {"ago": 2.0, "state": "dialing", "reason": None, "cause": None, "attempt": 1},
-        {"ago": 0.5, "state": "waiting", "reason": "refused", "cause": None, "attempt": 1},
+    assert described_to_json(status, 3.0, 1_700_000_000.0)["history"] == [
+        {"ago": 2.0, "at": "2023-11-14T22:13:18.000Z", "state": "dialing", "reason": None, "cause": None, "attempt": 1},
+        {
+            "ago": 0.5,
+            "at": "2023-11-14T22:13:19.500Z",
+            "state": "waiting",
+            "reason": "refused",
+            "cause": None,
+            "attempt": 1,
+        },
     ]
 
 
@@ -73,4 +90,4 @@ def test_the_published_state_names_are_stable() -> None:
 
 def test_a_description_is_the_listed_status_with_its_history() -> None:
     plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0)
-    assert described_to_json(plugin, 2.0) == plugin_to_json(plugin, 2.0) | {"history": []}
+    assert described_to_json(plugin, 2.0, 9.0) == plugin_to_json(plugin, 2.0, 9.0) | {"history": []}

@@ -221,9 +221,9 @@ def test_any_view_becomes_json_without_a_negative_time(story: list[StateChanged 
     view, _, _, _ = replayed(story)
     for row in view.rows.values():
         plugin = row.status_with_history
-        shown = described_to_json(plugin, now)
+        shown = described_to_json(plugin, now, 1_700_000_000.0)
         assert json.loads(json.dumps(shown)) == shown
-        assert shown["since"] == round(max(0.0, now - plugin.since), 6)
+        assert shown["age"] == round(max(0.0, now - plugin.since), 6)
         wait = None if plugin.next_try is None else round(max(0.0, plugin.next_try - now), 6)
         assert shown["next_try_in"] == wait
         assert shown["socket"] == encodable(plugin.socket)

@@ -496,17 +496,27 @@ class ReplyTo(Nowhere):
     """The reply address of a caller."""
 
 
-def test_a_retry_is_sent_to_the_socket_or_to_all_sockets_of_the_name() -> None:
-    """``plugind retry NAME|SOCKET``."""
-    world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), *registered(C, 3, OTHER))
+def test_a_retry_is_answered_by_the_actor_of_the_socket_or_by_the_world() -> None:
+    """``plugind retry SOCKET``: what is refused has no actor (behaviour 7), nor has what is not known."""
+    link = m.EntryRefused(B, 2, "/reg", "it is a symbolic link", 0.0)
+    world = given(*registered(A, 1), link)
     reply = ReplyTo()
 
-    def retry(target: str) -> list[Effect]:
-        return take(world, m.RetryAsked(target, reply))
+    def retry(path: str) -> list[Effect]:
+        return take(world, m.RetryAsked(path, reply))
 
-    assert retry(C) == [Send(C, m.TryNow()), Answer(reply, m.RetryAnswered((C,)))]
-    assert retry("x") == [Send(A, m.TryNow()), Send(B, m.TryNow()), Answer(reply, m.RetryAnswered((A, B)))]
-    assert retry("nobody") == [Answer(reply, m.RetryAnswered(()))]
+    assert retry(A) == [Send(A, m.TryNow(reply))]
+    refused = m.RetryAnswer(B, tried=False, why="not a plugin: it is a symbolic link; retry does not help")
+    assert retry(B) == [Answer(reply, m.RetryAnswered((refused,)))]
+    assert retry(C) == [Answer(reply, m.RetryAnswered(()))]
+
+
+def test_the_actor_of_a_replaced_socket_does_not_answer_for_what_is_refused_in_its_place() -> None:
+    """The actor still deregisters its plugin; a retry of the path is about the link that lies there now."""
+    world = given(*registered(A, 1), m.EntryRefused(A, 2, "/reg", "it is a symbolic link", 0.0))
+    reply = ReplyTo()
+    refused = m.RetryAnswer(A, tried=False, why="not a plugin: it is a symbolic link; retry does not help")
+    assert take(world, m.RetryAsked(A, reply)) == [Answer(reply, m.RetryAnswered((refused,)))]
 
 
 def test_a_stop_is_sent_to_all_actors_and_finished_with_the_last() -> None:

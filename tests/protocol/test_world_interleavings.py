@@ -39,7 +39,7 @@ def disturb(node: Node, *, crashes: bool = False) -> None:
     elif choice < 0.25:
         node.mail["watcher"].append(m.SocketTouched(path, node.there.get(path, 0)))
     elif choice < 0.3:
-        node.mail["callers"].append(m.RetryAsked("x", Caller()))
+        node.mail["callers"].append(m.RetryAsked(path, Caller()))
     elif choice < 0.4 and crashes:
         actor = node.actors.get(path)
         if actor is not None and not actor.dead:
@@ -54,7 +54,7 @@ class Caller:
     """A caller that reads no answers."""
 
     def send_nowait(self, message: m.RetryAnswered, /) -> None:
-        assert message.sockets is not None
+        assert message.answers is not None
 
 
 def disturbed(seed: int, *, crashes: bool = False) -> Node:

@@ -79,7 +79,7 @@ def test_a_plugin_that_is_gone_is_shown_for_a_while() -> None:
 
 
 def shown(width: int, height: int, count: int = MOST_ROWS) -> list[str]:
-    rows: list[Plugin] = [plugin_to_json(status(f"plugin{number}"), 1.0) for number in range(count)]
+    rows: list[Plugin] = [plugin_to_json(status(f"plugin{number}"), 1.0, 1_700_000_000.0) for number in range(count)]
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, width=width, height=height, force_terminal=True)
         console.print(screen(guide(STATUS), rows, width, height))

@@ -1,3 +1,5 @@
+"""What ``plugind ls`` prints: on terminals of any width, and in a pipe."""
+
 from __future__ import annotations
 
 import io
@@ -7,138 +9,157 @@ import attrs
 import pytest
 from rich.console import Console
 
-from plugind.actors.console import table as console_table
+from plugind.actors.console import table
 from plugind.actors.console.client import Plugin
-from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
-from plugind.protocol.status_json import described_to_json, plugin_to_json
+from plugind.actors.console.description import described
+from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.status_json import plugin_to_json
 
+UNIX = 1_700_000_000.0
 GOOD = PluginStatus(
     "/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, None, 1, None, "CSIPlugin", "csi.example.com", "/r/a.sock",
-    ("1.0.0",), 0.012, True, serving=True,
+    ("1.0.0",), 0.012, True,
 )  # fmt: skip
 WAITS = PluginStatus("/r/b.sock", "/r", 2, StateName.WAITING, 9.0, "no answer\x1b[31m[bold]", 3, 12.0)
+#: A plugin that has all that is long.
+LONG = attrs.evolve(
+    WAITS,
+    socket="/var/lib/kubelet/plugins_registry/example.com-reg.sock",
+    type="DevicePlugin",
+    name="a-name-of-some-length.devices.example.com/accelerator",
+    reason="RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket"
+    " /var/lib/kubelet/plugins_registry/example.com-reg.sock, err: UNAVAILABLE: the device is being reset, try again",
+)
+CAUSE = "UNAVAILABLE: the device is being reset, try again"
 
 
 def shown(*plugins: PluginStatus) -> list[Plugin]:
-    return [plugin_to_json(plugin, 10.0) for plugin in plugins]
+    return [plugin_to_json(plugin, 10.0, UNIX) for plugin in plugins]
+
+
+def fitted(width: int, *plugins: Plugin) -> list[str]:
+    return [line.text for line in table.fitted(plugins, width)]
+
+
+def test_a_pipe_gets_plain_columns_without_cuts() -> None:
+    header, *lines = table.plain(shown(WAITS, GOOD, LONG)).splitlines()
+    assert re.split(" {2,}", header) == list(table.COLUMNS)
+    cells = [re.split(" {2,}", line) for line in lines]
+    assert [row[:6] for row in cells] == [
+        ["registered", "csi.example.com", "CSIPlugin", "-", "10.0s", "-"],
+        ["waiting", LONG.name, "DevicePlugin", f"failed to get plugin info using RPC GetInfo: {CAUSE}", "1.0s", "2.0s"],
+        ["waiting", "-", "-", "no answer\\x1b[31m[bold]", "1.0s", "2.0s"],
+    ]
+    assert [row[-1] for row in cells] == ["/r/a.sock", LONG.socket, "/r/b.sock"]
+
+
+def test_without_plugins_the_table_has_only_its_header() -> None:
+    assert table.plain([]) == "STATE  NAME  TYPE  CAUSE  AGE  NEXT TRY  ATTEMPT  SINCE  SOCKET\n"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_every_width_shows_state_name_type_and_the_whole_cause(width: int) -> None:
+    """Fault 22; the fixed words of a reason, which say nothing new, are not shown."""
+    lines = fitted(width, *shown(GOOD, WAITS, LONG))
+    assert re.split(" {2,}", lines[0])[:3] == ["STATE", "NAME", "TYPE"]
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert CAUSE in text
+    assert "no answer\\x1b[31m[bold]" in text
+    assert str(LONG.name) in "".join(text.split()), "in a narrow terminal it takes two lines"
+    assert "RegisterPlugin error" not in text
+    rows = [line for line in lines[1:] if not line.startswith(" ")]
+    assert [line.split()[0] for line in rows] == ["registered", "waiting", "waiting"]
+    assert "CSIPlugin" in rows[0]
+    assert "DevicePlugin" in rows[1]
+
+
+def test_at_80_columns_a_long_cause_stands_under_its_row() -> None:
+    assert fitted(80, *shown(GOOD, attrs.evolve(WAITS, reason="no answer in time " * 6))) == [
+        "STATE       NAME             TYPE       AGE    NEXT TRY  ATTEMPT  SINCE",
+        "registered  csi.example.com  CSIPlugin  10.0s  -         1        " + since(10.0),
+        "waiting     b.sock           -          1.0s   2.0s      3        " + since(1.0),
+        "    /r/b.sock; no answer in time no answer in time no answer in time no answer",
+        "    in time no answer in time no answer in time",
+    ]
+
+
+def since(age: float) -> str:
+    """The cell of a plugin that is in its state for so long; the test may begin before midnight and end after it."""
+    return table.row({"age": age})["SINCE"]
+
+
+def test_a_short_cause_has_a_column_beside_the_type() -> None:
+    assert fitted(52, *shown(GOOD, attrs.evolve(WAITS, reason="hm"))) == [
+        "STATE       NAME             TYPE       CAUSE  AGE",
+        "registered  csi.example.com  CSIPlugin  -      10.0s",
+        "waiting     b.sock           -          hm     1.0s",
+        "    /r/b.sock; attempt 3, next try in 2.0s",
+    ]
+
+
+def test_a_terminal_that_is_wide_enough_shows_everything_in_one_line_each() -> None:
+    lines = fitted(200, *shown(GOOD, WAITS))
+    assert re.split(" {2,}", lines[0]) == list(table.COLUMNS)
+    assert [re.split(" {2,}", line)[-1] for line in lines[1:]] == ["/r/a.sock", "/r/b.sock"]
+
+
+@pytest.mark.parametrize("width", [1, 10, 30])
+def test_a_terminal_too_narrow_for_a_row_loses_columns_and_not_causes(width: int) -> None:
+    lines = fitted(width, *shown(LONG))
+    assert "".join(CAUSE.split()) in "".join("".join(lines).split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_characters_of_two_columns_are_counted_as_such(width: int) -> None:
+    lines = fitted(width, *shown(attrs.evolve(LONG, name="名前" * 30, reason="接続できません " * 12)))
+    console = Console(file=io.StringIO(), width=500)
+    assert max(console.measure(line).maximum for line in lines) <= width
+
+
+def test_the_cause_of_a_state_is_shown_before_its_reason() -> None:
+    (plugin,) = shown(attrs.evolve(WAITS, reason="RegisterPlugin error -- dial failed at socket /r/b.sock, err: no"))
+    assert table.row(plugin)["CAUSE"] == "dial failed: no"
+    assert table.row({**plugin, "cause": "nobody listens"})["CAUSE"] == "nobody listens"
 
 
 def test_a_registered_plugin_that_does_not_serve_says_so_and_why() -> None:
     """Fault 39: the state stays ``registered``; the row and the description say that nobody listens."""
     dead = attrs.evolve(GOOD, serving=False, not_serving="nobody listens on its socket")
-    assert "registered" in console_table.plain(shown(dead))
-    assert console_table.plain(shown(dead)).endswith("not serving: nobody listens on its socket\n")
-    assert "Serving:    no: nobody listens on its socket\n" in console_table.described(plugin_to_json(dead, 10.0))
+    good, idle = shown(attrs.evolve(GOOD, serving=True), dead)
+    _, line = table.fitted([idle], 120)
+    assert line.text.startswith("registered  csi.example.com  CSIPlugin  not serving: nobody listens on its socket  ")
+    assert line.colour == "yellow"
+    assert "not serving: nobody listens on its socket" in table.plain([idle])
+    assert table.summary([good, idle]) == "2 plugins: 2 registered, 1 not serving"
+    assert "Serving:    no: nobody listens on its socket\n" in described(idle)
+    assert "Serving:    yes\n" in described(good)
 
 
-def test_a_pipe_gets_plain_columns_without_cuts() -> None:
-    assert console_table.plain(shown(WAITS, GOOD)) == (
-        "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  SOCKET     REASON\n"
-        "csi.example.com  CSIPlugin  registered  10.0s  1        -         /r/a.sock\n"
-        "-                -          waiting     1.0s   3        2.0s      /r/b.sock  no answer\\x1b[31m[bold]\n"
-    )
+def test_the_summary_counts_states_the_most_frequent_first() -> None:
+    plugins = shown(WAITS, GOOD, GOOD, attrs.evolve(WAITS, state=StateName.STALE))
+    assert table.summary(plugins) == "4 plugins: 2 registered, 1 stale, 1 waiting"
+    assert table.summary(plugins[:1], 4) == "1 of 4 plugins: 1 waiting"
+    assert table.summary([], 4) == "0 of 4 plugins"
+    assert table.summary(shown(GOOD)) == "1 plugin: 1 registered"
+    assert table.summary([]) == "0 plugins"
 
 
-def test_without_plugins_the_table_has_only_its_header() -> None:
-    assert console_table.plain([]) == "NAME  TYPE  STATE  SINCE  ATTEMPT  NEXT TRY  SOCKET  REASON\n"
-
-
-def test_on_a_terminal_paths_and_reasons_are_cut_to_its_width() -> None:
-    """Fault 22; markup in the texts of a plugin is shown literally."""
+def test_texts_of_a_plugin_are_no_markup_and_states_have_colours() -> None:
     out = io.StringIO()
-    long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/" + "x" * 60 + "-reg.sock")
-    console = Console(file=out, width=120, highlight=False, color_system=None)
-    console.print(console_table.rich_table(shown(WAITS, long), console.width))
-    lines = out.getvalue().splitlines()
-    assert [len(line.rstrip()) <= 120 for line in lines] == [True] * 3
-    assert "csi.example.com  CSIPlugin  registered" in lines[1]
-    assert "-reg.sock" in lines[1]
-    assert "no answer\\x1b[31m[bold]" in lines[2]
+    console = Console(file=out, force_terminal=True, color_system="standard", no_color=False, width=120)
+    console.print(table.rich_lines(table.fitted(shown(WAITS), 120)), soft_wrap=True)
+    assert "\x1b[33mwaiting\x1b[0m" in out.getvalue()
+    assert "no answer\\x1b[31m[bold]" in out.getvalue()
 
 
-def table_lines(plugins: list[Plugin], width: int) -> list[str]:
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
-    console.print(console_table.rich_table(plugins, width))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
-
-
-@pytest.mark.parametrize("width", [50, 60, 80, 100, 120, 200])
-def test_states_times_attempts_and_headings_are_whole_at_each_width(width: int) -> None:
-    socket = "/var/lib/kubelet/plugins_registry/csi.example.com-reg.sock"
-    asks = attrs.evolve(GOOD, socket=socket, state=StateName.ASKING_INFO, since=-7000.0)
-    waits = attrs.evolve(WAITS, socket=f"{socket}2", name="n" * 40, type="DRAPlugin", reason="no answer " * 20)
-    header, *lines = table_lines(shown(asks, waits), width)
-    headings = [heading for heading in console_table.COLUMNS if heading in header]
-    assert re.split(" {2,}", header) == headings
-    assert {"NAME", "STATE", "SINCE", "ATTEMPT", "NEXT TRY"} <= set(headings)
-    assert all(len(line) <= width for line in [header, *lines])
-    assert "  asking-info  1h56m  1        -" in lines[0]
-    assert "  waiting      1.0s   3        2.0s" in lines[1]
-
-
-def test_at_80_columns_names_and_reasons_have_priority_over_sockets() -> None:
-    long = attrs.evolve(GOOD, socket="/var/lib/kubelet/plugins_registry/csi.example.com-reg.sock")
-    waits = attrs.evolve(
-        WAITS, socket="/var/lib/kubelet/plugins_registry/nameless.sock", reason="GetInfo: no answer in 1 s"
-    )
-    assert table_lines(shown(long, waits), 80) == [
-        "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  REASON",
-        "csi.example.com  CSIPlugin  registered  10.0s  1        -",
-        "nameless.sock    -          waiting     1.0s   3        2.0s      GetInfo: no a…",
-    ]
-
-
-def test_sockets_and_reasons_that_fit_are_whole() -> None:
-    assert table_lines(shown(GOOD, attrs.evolve(WAITS, reason="hm")), 83) == [
-        "NAME             TYPE       STATE       SINCE  ATTEMPT  NEXT TRY  SOCKET     REASON",
-        "csi.example.com  CSIPlugin  registered  10.0s  1        -         /r/a.sock",
-        "-                -          waiting     1.0s   3        2.0s      /r/b.sock  hm",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (None, "-"), (0, "0s"), (0.0123, "12ms"), (3.44, "3.4s"), (59.9, "59.9s"), (60, "1m00s"), (125.9, "2m05s"),
-        (3600, "1h00m"), (15_000, "4h10m"), (90_000, "1d01h"),
-    ],
-)  # fmt: skip
-def test_seconds_are_shown_in_the_unit_that_fits(seconds: float | None, words: str) -> None:
-    assert console_table.duration(seconds) == words
-
-
-def test_a_description_is_complete() -> None:
-    history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(9.0, StateName.WAITING, "no\nanswer", 1))
-    plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, history=history)
-    assert console_table.described(described_to_json(plugin, 10.0)) == (
-        "Socket:     /r/a.sock\n"
-        "Root:       /r\n"
-        "Name:       csi.example.com\n"
-        "Type:       CSIPlugin\n"
-        "Endpoint:   /r/a.sock\n"
-        "Versions:   1.0.0\n"
-        "State:      registered for 10.0s\n"
-        "Reason:     -\n"
-        "Attempt:    1\n"
-        "Next try:   -\n"
-        "Registered: in 12ms\n"
-        "Role:       standby\n"
-        "Serving:    yes\n"
-        "Generation: 1\n"
-        "Process:    pid 4, uid 0\n"
-        "Warning:    old\n"
-        "History:\n"
-        "      9.0s ago  dialing (attempt 1)\n"
-        "      1.0s ago  waiting (attempt 1): no\\nanswer\n"
-    )
-
-
-def test_a_change_is_one_line() -> None:
-    line = console_table.change({"time": None, **plugin_to_json(attrs.evolve(WAITS, name="a\nb"), 10.0)})
-    assert line == "--:--:--  waiting      a\\nb  -  /r/b.sock  no answer\\x1b[31m[bold]\n"
-
-
-def test_the_remarks_name_role_and_warnings() -> None:
-    (plugin,) = shown(attrs.evolve(GOOD, active=False, reason="why", warnings=("old",)))
-    assert console_table.remarks(plugin) == "why; stands by for another instance of its name; old"
+def test_with_one_line_each_a_cause_is_cut() -> None:
+    """The demo's screen must not jump."""
+    lines = [line.text for line in table.fitted(shown(GOOD, LONG), 80, one_line=True)]
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert re.split(" {2,}", lines[0]) == ["STATE", "NAME", "CAUSE", "AGE", "NEXT TRY", "ATTEMPT"]
+    assert re.split(" {2,}", lines[2])[2:] == ["failed to get…", "1.0s", "2.0s", "3"]
+    narrow = [line.text for line in table.fitted(shown(LONG), 40, one_line=True)]
+    assert re.split(" {2,}", narrow[0]) == ["STATE", "NAME", "CAUSE"]
+    assert narrow[1].endswith("…")

@@ -21,6 +21,7 @@ from plugind.protocol.messages import (
     Lagged,
     PluginChanged,
     ReconcilerMessage,
+    RetryAnswer,
     RetryAnswered,
     RetryAsked,
     RoleChanged,
@@ -380,7 +381,16 @@ async def test_one_plugin_is_described_by_name_and_by_path(target: str, autojump
     assert isinstance(described, list)
     (plugin,) = described
     assert plugin["name"] == "a"
-    assert plugin["history"] == [{"ago": 0.0, "state": "registered", "reason": None, "cause": None, "attempt": 0}]
+    assert plugin["history"] == [
+        {
+            "ago": 0.0,
+            "at": "1970-01-01T00:16:40.000Z",
+            "state": "registered",
+            "reason": None,
+            "cause": None,
+            "attempt": 0,
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -422,11 +432,42 @@ async def test_watching_streams_the_present_view_and_then_every_change_with_its_
             await node.take(changed("a", StateName.LEAVING, 4.0), changed("a", StateName.GONE, 5.0))
             node.api.end_watches()
         assert node.memory.subscribers == []
-    assert [(line["time"], line["name"], line["state"], line["since"]) for line in lines] == [
+    assert [(line["time"], line["name"], line["state"], line["age"]) for line in lines] == [
         (1000.0, "a", "registered", 0.0),
         (1004.0, "a", "leaving", 0.0),
         (1005.0, "a", "gone", 0.0),
     ]
+
+
+async def test_a_watch_with_heartbeats_says_when_the_list_is_whole_and_that_the_daemon_lives(
+    autojump_clock: MockClock,
+) -> None:
+    async with bench() as node:
+        await node.take(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        response = await node.api(Request("GET", "/watch", {"heartbeat": "2"}, b""))
+        assert response.headers == (("Heartbeat", "2"),)
+        assert response.write is not None
+        came: list[tuple[float, str]] = []
+
+        async def send(piece: bytes) -> None:
+            states = [json.loads(line)["state"] if line else "" for line in piece.splitlines()]
+            came.extend((trio.current_time(), state) for state in states)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(response.write, send)
+            await trio.sleep(3)
+            await node.take(changed("a", StateName.GONE, 3.0))
+            await trio.sleep(3)
+            node.api.end_watches()
+    assert came == [(0.0, "registered"), (0.0, ""), (2.0, ""), (3.0, "gone"), (5.0, "")]
+
+
+@pytest.mark.parametrize("pause", ["", "soon", "nan", "inf", "-1", "0", "1e9"])
+async def test_a_watch_has_no_heartbeats_unless_it_asks_for_some(pause: str, autojump_clock: MockClock) -> None:
+    """An older client would not understand an empty line."""
+    async with bench() as node:
+        for query in ({}, {"heartbeat": pause}):
+            assert (await node.api(Request("GET", "/watch", query, b""))).headers == ()
 
 
 async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: MockClock) -> None:
@@ -464,15 +505,21 @@ async def test_a_retry_request_is_sent_to_the_reconciler_by_path(autojump_clock:
             nursery.start_soon(ask, "a")
             message = await node.reconciler.receive()
             assert isinstance(message, RetryAsked)
-            assert message.target == "/r/a.sock"
-            message.reply.send_nowait(RetryAnswered((message.target,)))
+            assert message.path == "/r/a.sock"
+            message.reply.send_nowait(RetryAnswered((RetryAnswer(message.path, tried=True, why="tried now"),)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, "unknown")
             message = await node.reconciler.receive()
             assert isinstance(message, RetryAsked)
             message.reply.send_nowait(RetryAnswered(()))
     assert [(answer.status, json.loads(answer.body)) for answer in answers] == [
-        (200, {"sockets": ["/r/a.sock"]}),
+        (
+            200,
+            {
+                "sockets": ["/r/a.sock"],
+                "answers": [{"socket": "/r/a.sock", "tried": True, "why": "tried now"}],
+            },
+        ),
         (404, {"error": "no plugin has the name, and no socket the path, unknown"}),
     ]
 

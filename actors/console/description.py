@@ -1,0 +1,73 @@
+"""A plugin line by line, with all that is known of it, and a change in one line.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import time
+
+from ...protocol.status_json import Json
+from .client import Plugin
+from .phrases import age, ago, duration, remarks, serves, text, time_of_day
+
+
+def described(plugin: Plugin) -> str:
+    """Return all that is known of one plugin, line by line, with nothing cut off."""
+    facts: list[tuple[str, str]] = [
+        ("Socket", text(plugin.get("socket"))),
+        ("Root", text(plugin.get("root"))),
+        ("Name", text(plugin.get("name"))),
+        ("Type", text(plugin.get("type"))),
+        ("Endpoint", text(plugin.get("endpoint"))),
+        ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
+        ("State", f"{text(plugin.get('state'))} for {duration(age(plugin))}, since {ago(age(plugin))}"),
+        ("Reason", text(plugin.get("reason"))),
+        ("Attempt", text(plugin.get("attempt"))),
+        ("Next try", _next_try(plugin.get("next_try_in"))),
+        ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
+        ("Role", {None: "-", True: "active"}.get(_active(plugin), "standby")),
+        ("Serving", _serving(plugin)),
+        ("Generation", text(plugin.get("generation"))),
+        ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
+        *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
+    ]
+    lines = [f"{label + ':':<12}{value}" for label, value in facts]
+    history = plugin.get("history")
+    if isinstance(history, list) and history:
+        lines.append("History:")
+        lines += [_entry(entry) for entry in history if isinstance(entry, dict)]
+    return "\n".join(lines) + "\n"
+
+
+def change(plugin: Plugin) -> str:
+    """Return one line for a change, with the time of day at which it happened."""
+    when = plugin.get("time")
+    clock = time_of_day(when, time.time()) if isinstance(when, int | float) else "--:--:--"
+    parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
+    said = remarks(plugin)
+    return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])]) + "\n"
+
+
+def _texts(values: Json) -> list[str]:
+    return [text(value) for value in values] if isinstance(values, list) else []
+
+
+def _active(plugin: Plugin) -> bool | None:
+    return None if plugin.get("active") is None else plugin.get("active") is True
+
+
+def _serving(plugin: Plugin) -> str:
+    why = plugin.get("not_serving")
+    return {None: "-", True: "yes"}.get(serves(plugin), "no" + (f": {text(why)}" if why else ""))
+
+
+def _next_try(seconds: Json) -> str:
+    return f"in {duration(seconds)}, at {ago(-seconds)}" if isinstance(seconds, int | float) else "-"
+
+
+def _entry(entry: Plugin) -> str:
+    attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
+    reason = f": {text(entry['reason'])}" if entry.get("reason") else ""
+    passed = entry.get("ago")
+    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{attempt}{reason}"

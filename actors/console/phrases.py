@@ -1,0 +1,92 @@
+"""What a daemon says of a plugin, in the words and units that people read.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ...protocol.status import StateName
+from ...protocol.status_json import Json
+from ...protocol.text import escaped
+from .client import Plugin
+
+#: What a plugin is called that is registered and does not serve.
+NOT_SERVING = "not-serving"
+#: The words by which plugins are picked: the states of those that are there, and one word more.
+STATE_WORDS = (*(state.value for state in StateName if state is not StateName.GONE), NOT_SERVING)
+#: The fixed words of a reason: they are for the plugin, which knows no other state than a failed registration.
+_FIXED_WORDS = re.compile(r"^RegisterPlugin error -- (?:(.*?) at socket .*?, err: |.*? with err: )?", re.DOTALL)
+
+
+def text(value: Json) -> str:
+    """Return a value as one word that is safe to show; what is absent is a dash."""
+    return "-" if value is None or value == "" else escaped(str(value))
+
+
+def duration(value: Json) -> str:
+    """Return seconds in the unit that fits: ``12ms``, ``3.4s``, ``2m05s``, ``4h10m``, ``3d07h``."""
+    if not isinstance(value, int | float):
+        return "-"
+    if value < 1:
+        return f"{value * 1000:.0f}ms" if value else "0s"
+    if value < 60:
+        return f"{value:.1f}s"
+    seconds = int(value)
+    for unit, size, smaller, of in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // of:02d}{smaller}"
+    return f"{seconds}s"
+
+
+def time_of_day(unix: float, now: float) -> str:
+    """Return the local time with its offset, ``14:03:05+01:00``; with the date unless that is the one of ``now``."""
+    then = time.localtime(unix)
+    offset = time.strftime("%z", then)
+    clock = f"{time.strftime('%H:%M:%S', then)}{offset[:3]}:{offset[3:]}"
+    return clock if then[:3] == time.localtime(now)[:3] else f"{time.strftime('%Y-%m-%d', then)} {clock}"
+
+
+def ago(seconds: Json) -> str:
+    """Return the time of day at which it was so many seconds ago, by the clock as it is set now; negative is ahead."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    now = time.time()
+    return time_of_day(now - seconds, now)
+
+
+def age(plugin: Plugin) -> Json:
+    """Return for how many seconds the plugin has been in its state. Older daemons say so under ``since``."""
+    return plugin.get("age", plugin.get("since"))
+
+
+def serves(plugin: Plugin) -> bool | None:
+    """Return whether the plugin serves; None where that is not known."""
+    serving = plugin.get("serving")
+    return serving if isinstance(serving, bool) else None
+
+
+def state_words(plugin: Plugin) -> set[str]:
+    """Return the words of :data:`STATE_WORDS` that hold for the plugin."""
+    return {str(plugin.get("state"))} | ({NOT_SERVING} if serves(plugin) is False else set())
+
+
+def cause(plugin: Plugin) -> str:
+    """Return the cause of the plugin's state, without the fixed words of its reason; empty if there is none."""
+    found = plugin.get("cause") or plugin.get("reason")
+    return text(_FIXED_WORDS.sub(lambda fixed: f"{fixed[1]}: " if fixed[1] else "", str(found))) if found else ""
+
+
+def remarks(plugin: Plugin) -> str:
+    """Return the cause, the role and the warnings of a plugin in one text; empty if there is nothing to say."""
+    warnings = plugin.get("warnings")
+    why = plugin.get("not_serving")
+    parts = [
+        cause(plugin),
+        ("not serving" + (f": {text(why)}" if why else "")) if serves(plugin) is False else "",
+        "stands by for another instance of its name" if plugin.get("active") is False else "",
+        *(map(text, warnings) if isinstance(warnings, list) else ()),
+    ]
+    return "; ".join(part for part in parts if part)

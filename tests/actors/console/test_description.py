@@ -1,0 +1,109 @@
+"""The words of ``plugind describe`` and ``plugind watch``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from plugind.actors.console.description import change, described
+from plugind.actors.console.phrases import age, duration, remarks, state_words, time_of_day
+from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
+from plugind.protocol.status_json import described_to_json, plugin_to_json
+
+#: Half past nine in the morning in Berlin.
+UNIX = 1_700_037_000.0
+GOOD = PluginStatus(
+    "/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, None, 1, None, "CSIPlugin", "csi.example.com", "/r/a.sock",
+    ("1.0.0",), 0.012, True,
+)  # fmt: skip
+WAITS = PluginStatus("/r/b.sock", "/r", 2, StateName.WAITING, 9.0, "no answer\x1b[31m[bold]", 3, 12.0)
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The clock of a terminal in Berlin."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "CET-1CEST,M3.5.0,M10.5.0/3"
+    time.tzset()
+    monkeypatch.setattr(time, "time", lambda: UNIX)
+    yield
+    if before is None:
+        del os.environ["TZ"]
+    else:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "-"), (0, "0s"), (0.0123, "12ms"), (3.44, "3.4s"), (59.9, "59.9s"), (60, "1m00s"), (125.9, "2m05s"),
+        (3600, "1h00m"), (15_000, "4h10m"), (90_000, "1d01h"),
+    ],
+)  # fmt: skip
+def test_seconds_are_shown_in_the_unit_that_fits(seconds: float | None, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_times_of_day_are_local_with_their_offset_and_their_date_if_it_is_another() -> None:
+    assert time_of_day(UNIX, UNIX) == "09:30:00+01:00"
+    assert time_of_day(UNIX - 86_400, UNIX) == "2023-11-14 09:30:00+01:00"
+    assert time_of_day(UNIX - 120 * 86_400, UNIX) == "2023-07-18 10:30:00+02:00"
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_a_description_is_complete() -> None:
+    history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(9.0, StateName.WAITING, "no\nanswer", 1))
+    plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, next_try=15.0, history=history)
+    assert described({**described_to_json(plugin, 10.0, UNIX), "serving": False, "not_serving": "it ended"}) == (
+        "Socket:     /r/a.sock\n"
+        "Root:       /r\n"
+        "Name:       csi.example.com\n"
+        "Type:       CSIPlugin\n"
+        "Endpoint:   /r/a.sock\n"
+        "Versions:   1.0.0\n"
+        "State:      registered for 10.0s, since 09:29:50+01:00\n"
+        "Reason:     -\n"
+        "Attempt:    1\n"
+        "Next try:   in 5.0s, at 09:30:05+01:00\n"
+        "Registered: in 12ms\n"
+        "Role:       standby\n"
+        "Serving:    no: it ended\n"
+        "Generation: 1\n"
+        "Process:    pid 4, uid 0\n"
+        "Warning:    old\n"
+        "History:\n"
+        "  09:29:51+01:00      9.0s ago  dialing (attempt 1)\n"
+        "  09:29:59+01:00      1.0s ago  waiting (attempt 1): no\\nanswer\n"
+    )
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_the_description_of_an_older_daemon_has_ages_and_times_too() -> None:
+    """Before ``age`` there was ``since`` in seconds; what an older daemon does not say is a dash."""
+    said = described({"socket": "/r/a.sock", "state": "stale", "since": 10.0, "next_try_in": None, "unheard": [1]})
+    assert "State:      stale for 10.0s, since 09:29:50+01:00\n" in said
+    assert "Serving:    -\n" in said
+    assert age({"since": "2023-11-15T08:30:00Z"}) == "2023-11-15T08:30:00Z", "a newer daemon always says the age"
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_a_change_is_one_line() -> None:
+    plugin = plugin_to_json(attrs.evolve(WAITS, name="a\nb"), 10.0, UNIX)
+    assert change({"time": UNIX, **plugin}) == (
+        "09:30:00+01:00  waiting      a\\nb  -  /r/b.sock  no answer\\x1b[31m[bold]\n"
+    )
+    assert change({"time": None, **plugin}).startswith("--:--:--  waiting")
+
+
+def test_the_remarks_name_role_and_warnings() -> None:
+    plugin = plugin_to_json(attrs.evolve(GOOD, active=False, reason="why", warnings=("old",)), 10.0, UNIX)
+    assert remarks(plugin) == "why; stands by for another instance of its name; old"
+    assert remarks({**plugin, "serving": False}) == "why; not serving; stands by for another instance of its name; old"
+    assert state_words({**plugin, "serving": False}) == {"registered", "not-serving"}
+    assert state_words({**plugin, "serving": True}) == state_words(plugin) == {"registered"}

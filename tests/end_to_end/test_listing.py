@@ -1,0 +1,204 @@
+"""``plugind ls`` and ``describe``: a daemon with a plugin in each lasting state."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from fcntl import ioctl
+from pathlib import Path
+
+import trio
+
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process, run
+
+GOOD, BAD, ODD = "good.example.com", "bad.example.com", "odd.example.com"
+
+
+def fake(path: Path, kind: str, name: str, *options: str) -> list[str]:
+    return [*PLUGIND, "fake", "--socket", str(path), "--type", kind, "--name", name, *options]
+
+
+@asynccontextmanager
+async def populated(directory: Path) -> AsyncIterator[Daemon]:
+    """A daemon with a registered plugin, a refused one, one without a handler, a stale socket and a symbolic link."""
+    with daemon(directory) as node, socket.socket(socket.AF_UNIX) as stale:
+        await node.ready()
+        stale.bind(str(node.root / "stale.sock"))
+        (node.root / "link.sock").symlink_to("stale.sock")
+        async with (
+            plugin_process(fake(node.root / "good.sock", "CSIPlugin", GOOD)),
+            plugin_process(fake(node.root / "bad.sock", "CSIPlugin", BAD, "--endpoint", "relative/path")),
+            plugin_process(fake(node.root / "odd.sock", "OddPlugin", ODD)),
+            node.watch() as watch,
+        ):
+            for name, state in {"good": "registered", "odd": "parked", "stale": "stale", "link": "parked"}.items():
+                await watch.state(node.root / f"{name}.sock", state)
+            await watch.state(node.root / "bad.sock", "waiting")
+            yield node
+
+
+async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[int, str]:
+    """Run a command on a terminal so wide; return its exit code and what was shown."""
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment |= {"TERM": "xterm"} | ({} if colour else {"NO_COLOR": "1"})
+    try:
+        with trio.fail_after(DEADLINE):
+            ended = await trio.run_process(
+                [*PLUGIND, *words], stdout=slave, capture_stderr=True, check=False, env=environment
+            )
+        os.set_blocking(master, False)
+        return ended.returncode, os.read(master, 1 << 20).decode().replace("\r\n", "\n")
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+async def test_every_width_and_every_form_say_why(tmp_path: Path) -> None:
+    async with populated(tmp_path) as node:
+        cause = "the endpoint 'relative/path' is not an absolute path of a unix socket"
+        for width in (40, 60, 80, 120, 200):
+            code, shown = await on_terminal(width, "ls", "--status", node.status, colour=False)
+            assert code == 0
+            plain = re.sub("\x1b[^m]*m", "", shown)
+            lines = plain.splitlines()
+            assert lines[0].split()[:3] == ["STATE", "NAME", "TYPE"]
+            assert max(map(len, lines)) <= width
+            assert " ".join(plain.split()).count(cause) == 1
+            assert "RegisterPlugin error" not in plain
+            assert (
+                " ".join(plain.split()).rpartition("5 plugins: ")[2].startswith("2 parked, 1 registered, 1 stale, 1 ")
+            )
+        _, coloured = await on_terminal(80, "ls", "--status", node.status)
+        assert "\x1b[32m" in coloured, "registered is green"
+        piped = run("ls", status=node.status)
+        (line,) = [line for line in piped.out.splitlines() if BAD in line]
+        assert cause in line
+        assert str(node.root / "bad.sock") in line
+        assert (await on_terminal(40, "ls", "-o", "wide", "--status", node.status))[1].count("\n") == 7
+
+
+async def test_plugins_are_picked_by_state_and_type(tmp_path: Path) -> None:
+    async with populated(tmp_path) as node:
+
+        def names(*words: str) -> list[str]:
+            done = run("ls", "-o", "name", *words, status=node.status)
+            assert (done.code, done.err) == (0, "")
+            return done.out.splitlines()
+
+        stale, link = str(node.root / "stale.sock"), str(node.root / "link.sock")
+        assert names("--state", "registered") == [GOOD]
+        assert names("--state", "stale,parked") == [ODD, link, stale]
+        assert names("--state", "stale", "--state", "parked", "--type", "OddPlugin") == [ODD]
+        assert set(names("--type", "CSIPlugin,OddPlugin")) == {GOOD, BAD, ODD}
+        assert names("--type", "DRAPlugin") == []
+        (listed,) = json.loads(run("ls", "--json", "--state", "registered", status=node.status).out)
+        assert listed["name"] == GOOD
+        assert run("ls", "-o", "json", "--state", "registered", status=node.status).code == 0
+        counted = run("ls", "--state", "stale", status=node.status).out.splitlines()[-1]
+        assert counted == "1 of 5 plugins: 1 stale"
+
+        wrong = run("ls", "--state", "stale,lost", status=node.status)
+        assert (wrong.code, wrong.out) == (2, "")
+        assert "argument --state: 'lost' is not one of them; choose from waiting, dialing, " in wrong.err
+        wrong = run("ls", "--type", "CSIPlugn", status=node.status)
+        types = "CSIPlugin, DRAPlugin, DevicePlugin, OddPlugin"
+        said = f"plugind: --type: no plugin is of type 'CSIPlugn'; known types: {types}\n"
+        assert (wrong.code, wrong.out, wrong.err) == (2, "", said)
+
+
+async def test_states_to_fail_on_decide_the_exit_code(tmp_path: Path) -> None:
+    async with populated(tmp_path) as node:
+        failed = run("ls", "--fail-on", "stale,leaving", status=node.status)
+        assert (failed.code, failed.err) == (1, "plugind: --fail-on: 1 plugin: 1 stale\n")
+        assert failed.out.splitlines()[-1].startswith("5 plugins: "), "everything is listed all the same"
+        assert run("ls", "--fail-on", "leaving", status=node.status).code == 0
+        assert run("ls", "--fail-on", "stale", "--type", "CSIPlugin", status=node.status).code == 0
+
+
+async def test_a_plugin_that_is_refused_for_its_endpoint_is_described_by_its_name(tmp_path: Path) -> None:
+    """Fault 44."""
+    async with populated(tmp_path) as node:
+        done = run("describe", BAD, status=node.status)
+        assert (done.code, done.err) == (0, "")
+        assert f"Name:       {BAD}\nType:       CSIPlugin\nEndpoint:   -\n" in done.out
+        waited = run("wait", BAD, "--timeout", "3", status=node.status)
+        assert waited.code == 1
+        assert "is not an absolute path of a unix socket" in waited.err
+
+
+async def test_all_sockets_of_a_name_are_described_with_their_times(tmp_path: Path) -> None:
+    async with populated(tmp_path) as node:
+        async with plugin_process(fake(node.root / "twin.sock", "CSIPlugin", GOOD)), node.watch() as watch:
+            await watch.until(lambda watch: watch.now.get(str(node.root / "twin.sock"), {}).get("name") == GOOD)
+            before = datetime.now(UTC)
+            described = json.loads(run("describe", GOOD, "--json", status=node.status).out)
+            assert {plugin["socket"] for plugin in described} == {
+                str(node.root / "good.sock"),
+                str(node.root / "twin.sock"),
+            }
+            text = run("describe", GOOD, status=node.status, environment={"TZ": "XYZ-01:30"})
+        for plugin in described:
+            since = datetime.fromisoformat(plugin["since"])
+            assert since.tzinfo is not None
+            # Rounded down to the millisecond; the daemon read its clock after we read ours.
+            assert (since - before).total_seconds() >= -plugin["age"] - 0.002
+            assert [datetime.fromisoformat(entry["at"]) for entry in plugin["history"]]
+        assert text.out.count(f"Name:       {GOOD}\n") == 2
+        assert re.search(r"^State: +registered for \S+, since ([\d-]+ )?\d\d:\d\d:\d\d\+01:30$", text.out, re.MULTILINE)
+
+
+async def test_retry_says_for_each_socket_what_follows(tmp_path: Path) -> None:
+    async with populated(tmp_path) as node:
+        good, link, stale = (str(node.root / f"{name}.sock") for name in ("good", "link", "stale"))
+        for target, code, said in (
+            (GOOD, 1, f"{good}: registered already, nothing to retry\n"),
+            (good, 1, f"{good}: registered already, nothing to retry\n"),
+            (link, 1, f"{link}: not a plugin: a symbolic link, and links are not followed; retry does not help\n"),
+            (ODD, 0, f"{node.root}/odd.sock: tried now\n"),
+        ):
+            done = run("retry", target, status=node.status)
+            assert (done.code, done.out, done.err) == (code, said, "")
+        again = run("retry", stale, status=node.status)
+        assert (again.code, again.err) == (0, "")
+        code, body = await node.get("/retry", method="POST", body=json.dumps({"target": link}).encode())
+        why = "not a plugin: a symbolic link, and links are not followed; retry does not help"
+        assert (code, json.loads(body)) == (
+            200,
+            {"sockets": [], "answers": [{"socket": link, "tried": False, "why": why}]},
+        )
+
+
+async def test_a_plugin_that_is_gone_has_no_next_try(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node, socket.socket(socket.AF_UNIX) as stale:
+        await node.ready()
+        path = node.root / "stale.sock"
+        stale.bind(str(path))
+        async with node.watch() as watch:
+            waits = await watch.state(path, "stale")
+            assert waits["next_try_in"] is not None
+            path.unlink()
+            gone = await watch.state(path, "gone")
+        (described,) = json.loads(run("describe", str(path), "--json", status=node.status).out)
+        for said in (gone, described):
+            assert (said["state"], said["next_try_in"], said["next_try_at"]) == ("gone", None, None)
+
+
+async def test_ctrl_c_ends_watch_with_the_code_of_an_interrupt(tmp_path: Path) -> None:
+    with daemon(tmp_path) as node, socket.socket(socket.AF_UNIX) as stale:
+        await node.ready()
+        stale.bind(str(node.root / "stale.sock"))
+        command = [*PLUGIND, "watch", "--json", "--status", node.status]
+        async with plugin_process(command) as watch:
+            await watch.line(state="stale")
+            assert await watch.end(signal.SIGINT) == 130

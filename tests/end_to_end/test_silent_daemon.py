@@ -1,0 +1,234 @@
+"""Commands whose daemon is stopped, or whose output cannot be written; and names that the locale cannot show."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.console.client import unreachable
+from plugind.actors.io import http_server
+from plugind.actors.io.http_client import UnreachableError
+from plugind.actors.io.unix_socket import listen
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, plugin_process, run
+
+#: The commands that ask a daemon, with arguments that a running one would answer in milliseconds.
+CLIENTS = ["ls", "ls -o json", "describe a", "retry a", "watch", "wait a --timeout 1"]
+#: A locale of ASCII, as in a container without one.
+POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@contextmanager
+def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    process.send_signal(signal.SIGSTOP)
+    # The stop takes effect some time after the signal; a listener that is not stopped yet would answer.
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that the tests of this module stop and continue."""
+    with daemon(tmp_path_factory.mktemp("q")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("command", CLIENTS)
+async def test_a_daemon_that_is_stopped_hangs_no_command(command: str, quiet: Daemon) -> None:
+    """It still accepts connections, since the kernel does that."""
+    await quiet.ready()
+    with stopped(quiet.process):
+        done = run(*command.split(), "--answer-timeout", "0.3", status=quiet.status)
+    assert (done.code, done.out) == (69, "")
+    why = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
+    assert f"no daemon answers at {quiet.status} ({why}); --answer-timeout gives it more time\n" in done.err
+
+
+async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None:
+    await quiet.ready()
+    marker = quiet.root / "marker.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(marker))
+        command = [*PLUGIND, "watch", "--json", "--answer-timeout", "0.5", "--status", quiet.status]
+        async with plugin_process(command) as watch:
+            await watch.line(socket=str(marker))
+            with stopped(quiet.process), trio.fail_after(DEADLINE):
+                assert await watch.process.wait() == 69
+
+
+async def test_no_daemon_and_no_plugin_have_codes_of_their_own(quiet: Daemon, tmp_path: Path) -> None:
+    await quiet.ready()
+    for command in ("describe", "retry"):
+        said = "no plugin has the name, and no socket the path, nobody"
+        assert run(command, "nobody", status=quiet.status) == Done(1, "", f"plugind: {said}\n")
+        done = run(command, "nobody", status=str(tmp_path / "none"))
+        assert (done.code, done.err.split(" (")[0]) == (69, f"plugind: no daemon answers at {tmp_path}/none")
+
+
+def test_a_daemon_of_another_user_is_named_as_such() -> None:
+    said = unreachable(UnreachableError("/run/s", "Permission denied", 13))
+    assert said == "may not talk to the daemon at /run/s (Permission denied); run this as the daemon's user or as root"
+
+
+# --- daemons of other versions ----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def stub(path: str, answer: http_server.RequestHandler) -> AsyncIterator[None]:
+    """Serve a status socket that is no daemon's."""
+    async with trio.open_nursery() as nursery:
+        limits = http_server.HttpLimits()
+        with listen(path) as listener:
+            allowed = frozenset({0, os.geteuid()})
+            nursery.start_soon(partial(http_server.serve, listener, answer, limits, allowed=allowed))
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def in_thread(*arguments: str, status: str) -> Done:
+    return await trio.to_thread.run_sync(partial(run, *arguments, status=status))
+
+
+async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: Path) -> None:
+    async def answer(_: http_server.Request, /) -> http_server.Response:
+        async def write(send: http_server.Send) -> None:
+            await send(b'{"socket": "/r/a.sock", "state": "stale"}\n')
+            await trio.sleep_forever()
+
+        return http_server.Response(200, "application/jsonl", write=write, endless=True, headers=(("Heartbeat", "1"),))
+
+    path = str(tmp_path / "s")
+    async with stub(path, answer):
+        done = await in_thread("wait", "nobody", "--timeout", "3", status=path)
+    said = "the daemon has not sent its whole list yet, which may hold that name"
+    assert done == Done(1, "", f"plugind: nobody is not registered: {said}\n")
+
+
+async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> None:
+    """It says ages under ``since``, has no heartbeats, and names only the sockets that are tried."""
+    plugin = (
+        b'{"socket": "/r/a.sock", "name": "a", "type": "CSIPlugin", "state": "registered", "since": 3.5, "new": {}}'
+    )
+
+    async def answer(request: http_server.Request, /) -> http_server.Response:
+        if request.path == "/retry":
+            return http_server.Response(200, "application/json", b'{"sockets": ["/r/a.sock"]}')
+        if request.path != "/watch":
+            return http_server.Response(200, "application/json", b"[" + plugin + b"]")
+
+        async def write(send: http_server.Send) -> None:
+            # Longer than the command would let a daemon with heartbeats be silent.
+            await trio.sleep(1.5)
+            await send(plugin + b"\n")
+
+        return http_server.Response(200, "application/jsonl", write=write, endless=True)
+
+    path = str(tmp_path / "s")
+    async with stub(path, answer):
+        done = {
+            words[0]: await in_thread(*words, "--answer-timeout", "1", status=path)
+            for words in (["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"])
+        }
+    assert {command: ended.code for command, ended in done.items()} == dict.fromkeys(done, 0)
+    assert done["ls"].out.splitlines()[1].split()[:5] == ["registered", "a", "CSIPlugin", "-", "3.5s"]
+    assert "State:      registered for 3.5s, since " in done["describe"].out
+    assert done["retry"].out == "/r/a.sock: asked to try now\n"
+    assert "registered" in done["watch"].out
+    assert done["wait"].out == "a is registered: /r/a.sock\n"
+
+
+# --- output that cannot be written ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "command",
+    ["ls", "ls -o name", "describe STALE", "retry STALE", "watch", "probe STALE", "probe STALE --json", "simulate"],
+)
+async def test_a_full_disk_is_one_line_in_every_command(command: str, unbuffered: str, quiet: Daemon) -> None:
+    """Fault 95."""
+    await quiet.ready()
+    path = quiet.root / "full.sock"
+    path.unlink(missing_ok=True)
+    words = command.replace("STALE", str(path)).split()
+    status = [] if words[0] in ("probe", "simulate") else ["--status", quiet.status]
+    with socket.socket(socket.AF_UNIX) as stale, open("/dev/full", "wb") as full:  # noqa: ASYNC230
+        stale.bind(str(path))
+        async with quiet.watch() as watch:
+            await watch.state(path, "stale")
+        with trio.fail_after(DEADLINE):
+            ended = await trio.run_process(
+                [*PLUGIND, *words, *status],
+                stdout=full,
+                capture_stderr=True,
+                check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )
+    said = b"plugind: standard output cannot be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+
+
+def test_a_help_that_cannot_be_written_is_one_line() -> None:
+    """Fault 95: the interpreter would print a traceback as it exits."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        for words in (["--help"], ["ls", "--help"], ["--version"]):
+            ended = subprocess.run(
+                [*PLUGIND, *words], stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False
+            )
+            said = "plugind: standard output cannot be written: No space left on device\n"
+            assert (ended.returncode, ended.stderr) == (1, said)
+
+
+# --- names that the locale cannot show --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["daemon", "command"])
+async def test_names_beyond_ascii_are_found_in_a_locale_of_ascii(ends: str, tmp_path: Path) -> None:
+    """Fault 21: the POSIX locale cannot decode them, and the bytes are what counts."""
+    name = "nämé.example.com"
+    (tmp_path / "root").mkdir()
+    paths = [os.fsencode(tmp_path) + end for end in ("/root/été.sock".encode(), b"/root/bad\xff.sock")]
+    environment = POSIX if ends == "command" else {}
+    with (
+        socket.socket(socket.AF_UNIX) as first,
+        socket.socket(socket.AF_UNIX) as second,
+        daemon(tmp_path, environment=POSIX if ends == "daemon" else None) as node,
+    ):
+        for encoded, bound in zip(paths, (first, second), strict=True):
+            bound.bind(encoded)
+        await node.ready()
+        fake = [*PLUGIND, "fake", "--socket", str(node.root / "n.sock"), "--type", "CSIPlugin", "--name", name]
+        async with plugin_process(fake) as plugin:
+            await plugin.notified_registered()
+            for path in map(os.fsdecode, paths):
+                found = run("describe", path, "--json", status=node.status, environment=environment)
+                assert (found.code, found.err) == (0, ""), path
+                again = run("retry", path, status=node.status, environment=environment)
+                assert (again.code, again.err) == (0, ""), path
+                shown = again.out.partition(": ")[0]
+                given_back = run("describe", shown, status=node.status, environment=environment)
+                assert (given_back.code, given_back.err) == (0, ""), f"{shown} is what the command itself has shown"
+            waited = run("wait", name, "--timeout", "30", status=node.status, environment=environment)
+            assert (waited.code, waited.err) == (0, "")
+            for command in (["ls"], ["ls", "-o", "json"], ["ls", "-o", "name"], ["describe", name]):
+                done = run(*command, status=node.status, environment=environment)
+                assert (done.code, done.err) == (0, ""), command
+
+
+@pytest.mark.parametrize("command", ["describe", "retry", "wait"])
+def test_an_empty_name_is_refused_with_what_to_give(command: str) -> None:
+    done = run(command, "")
+    assert (done.code, done.out) == (2, "")
+    assert "it is empty; give a plugin's name" in done.err
