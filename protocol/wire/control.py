@@ -84,6 +84,7 @@ class Control:
             raise WireError(WireProblem.FRAME_SIZE, "RST_STREAM of a wrong size")
         if stream is None:
             self._budgets.spend(RESETS)
+            sender.abandoned.pop(stream_id, None)
         else:
             del sender.streams[stream_id]
             stream.local_open = stream.remote_open = False

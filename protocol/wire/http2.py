@@ -251,6 +251,7 @@ class ClientConnection:
             self.budgets.spend(EMPTY_DATA)
         if stream is None or not stream.remote_open:
             self.budgets.spend(LATE_FRAMES)
+            self.sender.late_data(stream_id, size, end=end)
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
@@ -301,6 +302,7 @@ class ClientConnection:
         block = self._headers.read(data)
         if stream is None or not stream.remote_open:
             self.budgets.spend(LATE_FRAMES)
+            self.sender.late_data(stream_id, 0, end=end)
             return
         if block.malformed or stream.head_done is not (block.http_status is None) or (stream.head_done and not end):
             problem = block.malformed or _misplaced(stream, block)

@@ -32,6 +32,10 @@ from .limits import DEFAULT_WINDOW, Limits
 STREAMS_BEFORE_SETTINGS: Final = 100
 
 
+#: How many of the streams that we reset are remembered, so that their windows still hold.
+MAX_ABANDONED: Final = 100
+
+
 class Stream:
     """One request and its response: the state that HTTP/2 keeps for it, and the events that it gets.
 
@@ -85,6 +89,7 @@ class Sender:
     __slots__ = (
         "_budgets",
         "_next_id",
+        "abandoned",
         "initial_window",
         "limits",
         "max_frame",
@@ -103,6 +108,8 @@ class Sender:
         self.outgoing = bytearray(limits.preamble)
         #: The open streams by number. Never replaced by another object.
         self.streams: dict[int, Stream] = {}
+        #: The last streams that we reset and the peer has not ended: how many bytes our windows still allow it.
+        self.abandoned: dict[int, int] = {}
         #: The streams that got an event or room to send; the code that reads it clears it. Never replaced.
         self.touched: list[Stream] = []
         #: Why no new stream can be opened: the peer sent GOAWAY, or the connection is over.
@@ -227,11 +234,34 @@ class Sender:
     def reset(self, stream: Stream, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End a stream from our side, if it is still open."""
         if stream.local_open or stream.remote_open:
-            stream.local_open = stream.remote_open = False
+            remote_open, stream.local_open, stream.remote_open = stream.remote_open, False, False
             if self.streams.pop(stream.id, None) is not None:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
                 # The peer is not to blame for what it sent before it received this.
                 self._budgets.spent[LATE_FRAMES] = 0
+                if remote_open and code is ErrorCode.CANCEL:
+                    self._abandon(stream)
+
+    def _abandon(self, stream: Stream) -> None:
+        if len(self.abandoned) >= MAX_ABANDONED:
+            del self.abandoned[next(iter(self.abandoned))]
+        self.abandoned[stream.id] = stream.receive_window
+
+    def late_data(self, stream_id: int, size: int, *, end: bool) -> None:
+        """Count DATA for a stream that is over.
+
+        What the peer had sent before it received our reset is dropped, but only as far as the stream's window went
+        (sections 5.1 and 6.9.1). Any more is answered by a reset that says so.
+        """
+        left = self.abandoned.get(stream_id)
+        if left is None:
+            return
+        if size > left:
+            self.outgoing += frame(RST_STREAM, 0, stream_id, WORD.pack(ErrorCode.FLOW_CONTROL_ERROR))
+        if size > left or end:
+            del self.abandoned[stream_id]
+        else:
+            self.abandoned[stream_id] = left - size
 
     def fail(self, stream: Stream, error: WireError) -> None:
         """End one stream for an error of the peer that concerns no other stream (section 5.4.2)."""

@@ -355,3 +355,28 @@ async def test_headers_in_many_pieces_are_one_block(tmp_path: Path) -> None:
     said = continued(1, pieces) + data(1, message(INFO.SerializeToString())) + trailers(1)
     async with connected(tmp_path, sends(HELLO + said)) as channel:
         assert await get_info(channel) == INFO
+
+
+async def test_a_peer_that_overruns_the_window_of_a_call_that_was_given_up_is_told_so(tmp_path: Path) -> None:
+    """RFC 9113 section 6.9.1; fault 65. The response has no content-type, for which the call ends at once."""
+    overrun = frame(RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.FLOW_CONTROL_ERROR))
+    done = trio.Event()
+
+    async def peer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(HELLO + headers(1, fields((":status", "200"))))
+        await stream.send_all(data(1, bytes(16_384)) * 16 + data(1, b"x"))
+        received = b""
+        while overrun not in received:
+            received += await stream.receive_some()
+        cancel = frame(RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.CANCEL))
+        assert received.index(cancel) < received.index(overrun)
+        done.set()
+        await silence(stream)
+
+    async with connected(tmp_path, peer) as channel, trio.open_nursery() as nursery:
+        with pytest.raises(GRPCError, match="no content-type"):
+            await get_info(channel)
+        nursery.start_soon(channel.wait_closed)
+        await done.wait()
+        nursery.cancel_scope.cancel()
