@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from ...protocol.version import __version__
-from .ending import EXIT_OK, flush, run_to_end
+from .ending import EXIT_INTERRUPTED, EXIT_OK, flush, run_to_end
 from .start import hold_requests, open_standard_descriptors
 
 #: The commands in the order of the help, each with its line there.
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if _asked_for(words) == "run":
         hold_requests()
     try:
+        # Most of the time until a command runs goes into its imports.
         args, unknown = _parser(words).parse_known_args(words)
         if unknown:
             # The usage of the command is shown, not that of all commands.
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         # A help that cannot be written ends like any other output that cannot.
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
 

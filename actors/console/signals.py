@@ -46,20 +46,23 @@ class Answering(Protocol):
 def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receive the signals that stop the daemon, and the others.
 
-    Those that nobody read are dropped at the end: the process ends then, and must not die of a signal that came late.
+    They are blocked afterwards: the process ends then, and must not be ended by a signal that came late.
     """
     everything = (*STOPS, *REQUESTS)
-    # None is lost between two of these steps.
+    # What came early is pending, and stays so until it can be received.
     signal.pthread_sigmask(signal.SIG_BLOCK, everything)
     for number in everything:
         signal.signal(number, _drop)
     with trio.open_signal_receiver(*STOPS) as stops, trio.open_signal_receiver(*REQUESTS) as requests:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
-        yield stops, requests
+        try:
+            yield stops, requests
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, everything)
 
 
 def _drop(_number: int, _frame: object) -> None:
-    """Handle a signal by doing nothing. Trio's receiver passes on to it what was not read."""
+    """Handle a signal by doing nothing. Trio's receiver passes on to it what was received and not read."""
 
 
 async def answer(requests: AsyncIterator[int], node: Answering, log: Logger, stop: trio.Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from typing import Final
 
 #: The signals that ask a running daemon for something. Unhandled, they end a process.
@@ -15,15 +16,20 @@ REQUESTS: Final = (signal.SIGHUP, signal.SIGUSR1)
 
 
 def open_standard_descriptors() -> None:
-    """Open /dev/null at each of the descriptors 0 to 2 that is closed.
+    """Open /dev/null at each of the descriptors 0 to 2 that is closed, and print to it.
 
-    A socket would get the number otherwise, and whatever is printed would go to its other end.
+    A socket would get the number otherwise, and whatever is printed would go to its other end. Python has no stream for
+    a descriptor that was closed, and a line meant for standard error would go to standard output.
     """
     # Without /dev/null, as in some containers, there is nothing better to open.
     with contextlib.suppress(OSError):
         while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(lowest, True)  # noqa: FBT003 - it takes no keyword
         os.close(lowest)
+        if sys.stdout is None:
+            sys.stdout = os.fdopen(1, "w", closefd=False)
+        if sys.stderr is None:
+            sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def hold_requests() -> None:

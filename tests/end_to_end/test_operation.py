@@ -19,6 +19,7 @@ from plugind import __version__
 from plugind.tests.end_to_end.foreign import GRPCLIB
 from plugind.tests.end_to_end.processes import (
     DEADLINE,
+    PATIENT,
     PLUGIND,
     Daemon,
     Watch,
@@ -28,15 +29,16 @@ from plugind.tests.end_to_end.processes import (
     run,
 )
 
-#: The command line of plugind, in a process that sends itself two signals as soon as its own code runs.
+#: The command line of plugind, in a process that sends itself signals as soon as its own code runs.
 SIGNALLED_EARLY = """
 import os, signal, sys
 from plugind.actors.console import commands
 
 imported = commands.command
+numbers = [int(word) for word in sys.argv.pop(1).split()]
 
 def command(name):
-    for number in (signal.SIGHUP, signal.SIGUSR1):
+    for number in numbers:
         os.kill(os.getpid(), number)
     return imported(name)
 
@@ -173,8 +175,10 @@ async def test_a_burst_of_signals_ends_nothing_and_delays_no_stop(tmp_path: Path
 
 async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(tmp_path: Path) -> None:
     root, status = tmp_path / "root", str(tmp_path / "status.sock")
-    command = [sys.executable, "-c", SIGNALLED_EARLY, "run", "--root", str(root), "--status", status]
-    with (tmp_path / "log").open("ab") as log, daemon_process([*command, "--log-format", "json"], log) as process:
+    numbers = f"{int(signal.SIGHUP)} {int(signal.SIGUSR1)}"
+    options = ["--root", str(root), "--status", status, "--log-format", "json"]
+    command = [sys.executable, "-c", SIGNALLED_EARLY, numbers, "run", *options]
+    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
         node = Daemon(root, status, process, tmp_path / "log")
         await logged(node, "nothing to reload, scanning all roots")
         await logged(node, "states")
@@ -182,28 +186,47 @@ async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(t
         assert await node.ended() == 0
 
 
-async def test_signals_during_a_stop_change_nothing_but_sigusr1_shows_what_it_waits_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["run", "ls"])
+async def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback(
+    command: str, tmp_path: Path
+) -> None:
+    arguments = [sys.executable, "-c", SIGNALLED_EARLY, str(int(signal.SIGINT)), command]
+    done = await trio.run_process(arguments, capture_stdout=True, capture_stderr=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_stop_waits_for(tmp_path: Path) -> None:
     """Fault 87: a plugin hangs, so that the stop takes half of the grace."""
-    path = tmp_path / "root" / "silent.sock"
+    path = tmp_path / "root" / "hangs.sock"
     path.parent.mkdir()
-    with silent(path), daemon(tmp_path, timeouts={"get_info": DEADLINE}) as node:
-        async with node.watch() as watch:
-            await watch.state(path, "asking-info")
+    options = ("--type", "DevicePlugin", "--name", "example.com/hangs", "--hang", "notify")
+    timeouts = {**PATIENT, "stop_grace": 5.0}
+    async with plugin_process([*PLUGIND, "fake", "--socket", str(path), *options]):
+        with daemon(tmp_path, timeouts=timeouts) as node:
+            async with node.watch() as watch:
+                await watch.state(path, "notifying")
             node.process.terminate()
             await logged(node, "stopping")
             node.process.send_signal(signal.SIGHUP)
-            node.process.send_signal(signal.SIGUSR1)
             (ignored,) = await logged(node, "signal ignored")
             assert (ignored["signal"], ignored["reason"]) == ("SIGHUP", "plugind stops")
+            node.process.send_signal(signal.SIGUSR1)
             await logged(node, "states")
-            assert [line["state"] for line in about(node, "state")] == ["asking-info"]
+            assert [(line["socket"], line["state"]) for line in about(node, "state")] == [(str(path), "notifying")]
+            assert await node.ended() == 0
+
+
+async def test_signals_that_come_when_the_daemon_has_stopped_do_not_end_its_process(tmp_path: Path) -> None:
+    """Its exit code is 0, and no traceback is printed."""
+    with daemon(tmp_path) as node:
+        await node.ready()
         with trio.fail_after(DEADLINE):
             while node.process.poll() is None:
-                # None of them may end a process that has stopped already.
-                for number in (signal.SIGHUP, signal.SIGUSR1):
+                for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1):
                     node.process.send_signal(number)
-                await trio.sleep(0.001)
+                await trio.lowlevel.checkpoint()
     assert node.process.returncode == 0
+    assert {line["level"] for line in node.lines()} <= {"info", "warning"}, "each line is one of the log"
 
 
 # --- roots that cannot be used ----------------------------------------------------------------------------------------
@@ -378,6 +401,20 @@ async def test_a_node_that_gives_up_says_so_as_an_error_and_ends_the_daemon_with
     event = json.loads(first)
     assert (event["level"], event["msg"], event["error"]) == ("error", "gave up", said)
     assert last == f"plugind: {said}"
+
+
+@pytest.mark.parametrize(("closed", "out", "err"), [("1", b"", b"plugind: no daemon"), ("2", b"", b"")])
+async def test_a_command_whose_standard_output_or_error_is_closed_prints_to_nothing_else(
+    closed: str, out: bytes, err: bytes, tmp_path: Path
+) -> None:
+    """Fault 95: a message meant for standard error does not go to standard output, and nothing raises."""
+    command = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *PLUGIND, "ls", "--status", str(tmp_path / "none")]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert (done.stdout, done.stderr[: len(err)]) == (out, err)
+    assert b"Traceback" not in done.stderr
+    version = ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *PLUGIND, "--version"]
+    done = await trio.run_process(version, capture_stdout=True, capture_stderr=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_path: Path) -> None:
