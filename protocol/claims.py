@@ -106,9 +106,9 @@ def key_of(info: PluginInfo) -> tuple[str, str]:
     return info.type, info.name
 
 
-def taken(info: PluginInfo, name: Name) -> str:
-    """Return the reason why ``info`` cannot have its name."""
-    return f"{info.type} {info.name!r} is registered already, by the socket {next(iter(name.registered))}"
+def taken(info: PluginInfo, socket: str) -> str:
+    """Return the reason why ``info`` cannot have its name, which the plugin at ``socket`` has."""
+    return f"{info.type} {info.name!r} is registered already, by the socket {socket}"
 
 
 def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:

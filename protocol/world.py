@@ -290,7 +290,8 @@ class World:
                 self._refuse_orphan(claimed)
             elif handler.policy is InstancePolicy.REJECT and name.registered:
                 name.blocked[claimed.path] = None
-                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, taken(claimed.info, name))))
+                reason = taken(claimed.info, next(iter(name.registered)))
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             else:
                 self._claims[claimed.path] = Claim(claimed.path, claimed.generation, claimed.info, handler.address)
                 name.busy[claimed.path] = None

@@ -55,6 +55,11 @@ def add_status_argument(parser: argparse.ArgumentParser) -> None:
 def add_daemon_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--status`` and ``--answer-timeout``, which all commands that ask a daemon have."""
     add_status_argument(parser)
+    add_answer_timeout(parser)
+
+
+def add_answer_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add ``--answer-timeout``."""
     parser.add_argument(
         "--answer-timeout",
         metavar="S",

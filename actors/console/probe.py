@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 import trio
 
@@ -20,6 +21,8 @@ from ...protocol.text import encodable, escaped
 from ..handlers.actor import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from .arguments import seconds
+from .beside import registered_at
+from .client import add_answer_timeout, daemon
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from .probing import probe
@@ -28,6 +31,7 @@ _EPILOG = """exit codes:
   0  nothing is wrong: a daemon would register the plugin, and its endpoint can be called
   1  something is wrong: the lines with ✗ say what, and the last one what a daemon would do
   2  wrong usage
+  69 no daemon answers at the socket that --status names
   78 an installed handler cannot be loaded
 
 A server may have the method NotifyRegistrationStatus and answer that it is not implemented, as generated base classes
@@ -93,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--notify", action="store_true", help="also tell the plugin that it is registered, as a daemon would"
     )
     parser.add_argument("--strict", action="store_true", help="judge as the kubelet does")
+    parser.add_argument(
+        "--status",
+        metavar="PATH",
+        help="judge beside the plugins that the daemon with this status socket has registered",
+    )
+    add_answer_timeout(parser)
     parser.add_argument("--deprecated", action="store_true", help="judge as in a root that is marked deprecated")
 
 
@@ -100,15 +110,20 @@ def run(args: argparse.Namespace) -> int:
     """Probe a plugin; return the exit code.
 
     Raises:
-      CommandError: if an installed handler cannot be loaded.
+      CommandError: if an installed handler cannot be loaded, or the daemon that is named does not answer.
     """
     options = ProbeOptions(args.timeout, notify=args.notify, strict=args.strict, deprecated=args.deprecated)
-    result = trio.run(probe, args.socket, _handlers(options), options, _skip if args.json else _show)
+    result = trio.run(_probe, args, options, os.path.abspath(args.socket))
     if args.json:
         say(json.dumps(_to_json(args.socket, result)) + "\n")
     else:
         say(_last_line(result, options) + "\n")
     return EXIT_OK if result.well else EXIT_FAILED
+
+
+async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -> ProbeResult:
+    others = None if args.status is None else await registered_at(daemon(args), but=socket)
+    return await probe(args.socket, _handlers(options), options, _skip if args.json else _show, others)
 
 
 def _handlers(options: ProbeOptions) -> dict[str, Handler]:

@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -21,14 +21,18 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ...protocol.claims import taken
 from ...protocol.config import Timeouts
 from ...protocol.errors import ValidationError
-from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, Plugin, PluginInfo, check_info
+from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ...protocol.status import Outcome
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
-from ..handlers.actor import Handler, validate
+from ..handlers.actor import Handler, policy_of, validate
+from ..handlers.csi import CSIHandler
+from ..handlers.device_plugin import DevicePluginHandler
+from ..handlers.dra import DRAHandler
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH
@@ -46,10 +50,11 @@ async def probe(
     handlers: Mapping[str, Handler],
     options: ProbeOptions,
     on_step: Callable[[ProbeStep], None],
+    others: Sequence[Plugin] | None = None,
 ) -> ProbeResult:
     """Probe the registration socket at ``path``; ``on_step`` is given each step as it is done.
 
-    ``handlers`` are those of the daemon, by type.
+    ``handlers`` are those of the daemon, by type. ``others`` are the plugins that it has registered, if one was asked.
     """
     found = Findings(on_step)
     with suppress(StopError):
@@ -58,7 +63,7 @@ async def probe(
         channel = await _connect(found, whole, deadline)
         try:
             info = await _ask(found, channel, whole, deadline)
-            await _check_type(found, info, whole, handlers, options)
+            await _check_type(found, info, whole, handlers, options, others)
             await _check_endpoint(found, info, channel, whole, options, deadline)
             if options.notify and found.fate is Fate.REGISTERED:
                 await _notify(found, channel, deadline)
@@ -179,7 +184,12 @@ def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
 
 
 async def _check_type(
-    found: Findings, info: PluginInfo, path: str, handlers: Mapping[str, Handler], options: ProbeOptions
+    found: Findings,
+    info: PluginInfo,
+    path: str,
+    handlers: Mapping[str, Handler],
+    options: ProbeOptions,
+    others: Sequence[Plugin] | None,
 ) -> None:
     handler = handlers.get(info.type)
     if handler is None:
@@ -188,6 +198,8 @@ async def _check_type(
     if options.strict and info.type not in BUILT_IN_TYPES:
         detail = f"the kubelet has no handler for {info.type}, only for {', '.join(BUILT_IN_TYPES)}"
         found.wrong("type", detail, Fate.NO_HANDLER)
+    if others is not None:
+        await _check_claim(found, info, handler, others)
     plugin = Plugin(
         info.type, info.name, info.endpoint, info.versions, path, 1, options.deprecated and not options.strict
     )
@@ -196,6 +208,21 @@ async def _check_type(
         found.note("validation", Verdict.OK, f"the handler for {info.type} accepts its name and versions")
     else:
         found.wrong("validation", error, Fate.FAILED)
+
+
+async def _check_claim(found: Findings, info: PluginInfo, handler: Handler, others: Sequence[Plugin]) -> None:
+    """Check whether the others leave the plugin its name. The built-in handlers are to know of them too."""
+    if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
+        for other in others:
+            if other.type == info.type:
+                await handler.register(other)
+    same = [other.socket for other in others if (other.type, other.name) == (info.type, info.name)]
+    if same and policy_of(handler) is InstancePolicy.REJECT:
+        found.wrong("claim", taken(info, same[0]), Fate.FAILED)
+    elif same:
+        found.note("claim", Verdict.OK, f"the name is shared with {', '.join(same)}")
+    else:
+        found.note("claim", Verdict.OK, "no other plugin of the daemon has the name")
 
 
 def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) -> str:

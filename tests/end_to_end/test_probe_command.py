@@ -162,6 +162,37 @@ async def test_the_probe_and_the_daemon_agree(label: str, shared: Daemon) -> Non
         assert verdict == "ok" or str(shown["reason"]).endswith(detail)
 
 
+async def test_beside_a_daemon_a_second_driver_of_a_name_is_judged_as_the_daemon_does(shared: Daemon) -> None:
+    """TestValidatePluginExistingDriver: without ``--status`` nobody can tell that there is another one."""
+    directory = shared.root / "beside"
+    await shared.ready()
+    directory.mkdir()
+    first, second = directory / "first.sock", directory / "second.sock"
+    driver = attrs.evolve(CSI, name="beside.example.com")
+    async with shared.watch() as watch, trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, FakeSpec(str(first), driver), on_call=lambda _: None))
+        await watch.state(first, "registered")
+        await nursery.start(partial(run_fake, FakeSpec(str(second), driver), on_call=lambda _: None))
+        shown = await watch.state(second, "waiting")
+        alone, beside = await found(second), await found(second, "--status", shared.status)
+        itself = await found(first, "--status", shared.status)
+        nursery.cancel_scope.cancel()
+    assert [(code, result["outcome"]) for code, result in (alone, beside, itself)] == [
+        (0, "registered"),
+        (1, "failed"),
+        (0, "registered"),
+    ]
+    verdict, detail = steps(beside[1])["validation"]
+    assert verdict == "wrong"
+    assert str(shown["reason"]).endswith(detail)
+
+
+async def test_a_probe_beside_a_daemon_that_does_not_answer_says_so(tmp_path: Path) -> None:
+    done = await probed(tmp_path / "a.sock", "--status", str(tmp_path / "no.sock"))
+    assert (done.code, done.out) == (69, "")
+    assert done.err.startswith(f"plugind: no daemon answers at {tmp_path}/no.sock")
+
+
 async def test_the_probe_and_the_daemon_agree_on_what_is_no_plugin(shared: Daemon) -> None:
     """Behaviours 7 and 15, faults 7 and 28."""
     directory = shared.root / "no-plugins"

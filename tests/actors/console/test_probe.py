@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from plugind.actors.handlers.actor import Handler
 from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.registry import built_in_handlers
 from plugind.protocol.errors import PluginError
-from plugind.protocol.plugins import Plugin
+from plugind.protocol.plugins import InstancePolicy, Plugin
 from plugind.testing import Call, FakePlugin
 
 DEADLINE = 20.0
@@ -49,9 +49,10 @@ async def probed(
     strict: bool = False,
     deprecated: bool = False,
     handlers: dict[str, Handler] | None = None,
+    others: Sequence[Plugin] | None = None,
 ) -> ProbeResult:
     options = ProbeOptions(timeout, notify=notify, strict=strict, deprecated=deprecated)
-    return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None)
+    return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None, others)
 
 
 def verdicts(steps: Iterable[ProbeStep]) -> list[tuple[str, Verdict]]:
@@ -182,6 +183,38 @@ async def test_the_handler_of_an_installed_package_is_asked(tmp_path: Path) -> N
         result = await probed(path, handlers={"Odd": OddHandler()})
     (step,) = [step for step in result.steps if step.step == "validation"]
     assert (step.verdict, step.detail, result.fate) == (WRONG, "csi.example.com is not odd enough", Fate.FAILED)
+
+
+class OneOfAName(CSIHandler):
+    """A handler that takes one plugin of a name."""
+
+    instances = InstancePolicy.REJECT
+
+
+OTHER = Plugin("CSIPlugin", "csi.example.com", "/run/csi.sock", ("1.0.0",), "/reg/other.sock", 7)
+
+
+@pytest.mark.parametrize(
+    ("handler", "other", "expected", "words"),
+    [
+        (CSIHandler(), OTHER, ("validation", WRONG), "already registered with a higher supported version"),
+        (CSIHandler(), attrs.evolve(OTHER, name="other"), ("claim", OK), "no other plugin of the daemon has the name"),
+        (CSIHandler(), attrs.evolve(OTHER, versions=("0.9",)), ("claim", OK), "is shared with /reg/other.sock"),
+        (OneOfAName(), OTHER, ("claim", WRONG), "is registered already, by the socket /reg/other.sock"),
+        (OneOfAName(), attrs.evolve(OTHER, type="DRAPlugin"), ("claim", OK), "no other plugin"),
+    ],
+    ids=["same-version", "other-name", "lower-version", "reject", "other-type"],
+)
+async def test_a_probe_beside_a_daemon_judges_beside_its_plugins(
+    handler: Handler, other: Plugin, expected: tuple[str, Verdict], words: str, tmp_path: Path
+) -> None:
+    """Behaviour 37; TestValidatePluginExistingDriver."""
+    path = tmp_path / "a.sock"
+    async with fake(path, GOOD):
+        result = await probed(path, handlers={"CSIPlugin": handler}, others=[other])
+    (step,) = [step for step in result.steps if (step.step, step.verdict) == expected]
+    assert words in step.detail
+    assert result.fate is (Fate.REGISTERED if expected[1] is OK else Fate.FAILED)
 
 
 async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(tmp_path: Path) -> None:
