@@ -34,6 +34,7 @@ from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.descriptors import most_connections, most_processes
 from .actors.io.directory import Directory, RealDirectory
+from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.grpc_client.dial import dial
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
@@ -48,7 +49,7 @@ from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, Root, check_roots
 from .protocol.errors import ConfigError
-from .protocol.logs import SILENT, Logger
+from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
@@ -57,6 +58,11 @@ __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyErr
 INBOX_SIZE = 4096
 #: How many changes may wait for one reader of :meth:`Supervisor.changes` before it is dropped.
 SUBSCRIBER_SIZE = 8192
+#: What is lost without ``/proc``, in the log (faults 23 and 41).
+_NO_PROC = (
+    "/proc cannot be read: a socket that is replaced while it is dialed is found out only afterwards, and paths over "
+    "107 bytes cannot be dialed"
+)
 #: Seconds that the status actor has to end its streams and send its last answers.
 STATUS_GRACE = 2.0
 #: Seconds that a registration actor has to answer a retry; it takes microseconds.
@@ -120,6 +126,7 @@ class Supervisor:
     ) -> None:
         self.config = config or Config()
         check_roots(self.config.roots)
+        self._log = log or SILENT
         self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
         for handler in self._handlers_at_start.values():
             policy_of(handler)  # Raises here, and not from the block, if the handler names no policy.
@@ -139,12 +146,13 @@ class Supervisor:
             ),
             inbox=self._status_inbox,
             reconciler=self._to_reconciler,
-            log=log or SILENT,
+            log=self._log,
             # One memory for all restarts, so that a crash of the status actor ends no stream of changes.
             memory=status.Memory(),
             health=self._inboxes.check,
         )
-        ports = ports or Ports(dial=partial(dial, limits=self.config.wire_limits))
+        self._by_path_only = ports is None and not can_connect_to_descriptors()
+        ports = ports or _real_ports(self.config)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(most_open=most_connections())
         self._crashes = Crashes(self.config.intensity, self._report_crash)
@@ -255,6 +263,8 @@ class Supervisor:
                 directory.hold(root.path)
 
     def _start(self, nursery: trio.Nursery) -> None:
+        if self._by_path_only:
+            self._log.event(Level.WARNING, "sockets are dialed by path", reason=_NO_PROC)
         self._nursery = nursery
         self._children = Children(nursery, self._crashes)
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
@@ -309,6 +319,7 @@ class Supervisor:
                     self._to_status,
                     self._registrations.start,
                     self._retire,
+                    {root.path: inbox for root, inbox in self._watchers.items()},
                     self._handlers.added,
                 )
             except Exception:
@@ -502,6 +513,11 @@ async def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
 ) -> None:
     await registration.run(config, inbox, start.appeared, start.to_deregister)
+
+
+def _real_ports(config: Config) -> Ports:
+    follow = config.follow_symlinks_inside_root
+    return Ports(dial=partial(dial, limits=config.wire_limits, follow_symlinks=follow))
 
 
 def _watchers(

@@ -6,13 +6,13 @@ This is the graph of their messages. An arrow leads to an inbox, a Trio memory c
                         SocketAppeared, SocketVanished, SocketTouched,
                         EntryRefused, ScanCompleted
       Watcher ──────────────────────────────────────────────────────┐
-      one per root                                                  ▼
+      one per root ◄──────────────── LookNow ─────────────────────┐ ▼
          │                HandlerAdded, HandlerRemoved,        Reconciler ──── StartRegistration ───► Supervisor
          │                RetryAsked, StopAsked                owns desired                               │
          │      Supervisor ───────────────────────────────────►and actual                        starts it, and hands
          │                                                       ▲  │  │                         back its address
          │                  Claimed, PluginRegistered, Released, │  │  │ RoleChanged,
-         │                  RegistrationEnded                    │  │  │ StateChanged (of refused entries)
+         │                  SocketReplaced, RegistrationEnded    │  │  │ StateChanged (of refused entries)
          │                                                       │  │  └────────────────────────────────┐
          │                  SocketAppeared, SocketVanished,      │  ▼                                   │
          │                  Admitted, NoHandler, TryNow …  ──► Registration ── StateChanged ─────────────┤
@@ -33,7 +33,8 @@ way, and the reconciler sends to a registration what is the case at its path now
 the reconciler and the liveness actor, which wait only for the status actor, and to the status actor, which waits for no
 other. So no circle of actors blocks on each other.
 
-Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor.
+Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
+reconciler, when the dial of a registration has found another socket at a path.
 
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. No actor imports
 another: the supervisor hands each the addresses that it may use.

@@ -19,6 +19,7 @@ from grpclib.exceptions import GRPCError
 from ..protocol import states
 from ..protocol.config import Timeouts
 from ..protocol.errors import ValidationError
+from ..protocol.identity import Identity
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
@@ -43,8 +44,8 @@ _RETRIES = {
 class Dialer(Protocol):
     """The port to the plugins: ``plugind.actors.io.grpc_client.dial`` for real, a simulated network in tests."""
 
-    async def __call__(self, path: str, *, timeout: float, refused_grace: float) -> Channel:
-        """Connect to the socket at ``path`` within ``timeout`` seconds.
+    async def __call__(self, path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
+        """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
         Raises:
           DialError: if no connection came about.
@@ -77,14 +78,21 @@ class Conversation:
         #: ``trio.current_time()`` of that.
         self.dialed_at = 0.0
 
-    async def dial(self, *, patient: bool) -> states.Dialed | states.Failed:
-        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen."""
+    async def dial(self, identity: Identity, *, patient: bool) -> states.Dialed | states.Replaced | states.Failed:
+        """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
+
+        No other socket is reached than that with this ``identity`` (fault 41).
+        """
         timeouts = self._config.timeouts
         grace = timeouts.refused_grace if patient else 0.0
         self._slot = await self._config.dial_slots.acquire()
         try:
-            self._channel = await self._config.dial(self._path, timeout=timeouts.dial, refused_grace=grace)
+            self._channel = await self._config.dial(
+                self._path, identity=identity, timeout=timeouts.dial, refused_grace=grace
+            )
         except DialError as error:
+            if error.kind is DialFailure.REPLACED:
+                return states.Replaced()
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import trio
@@ -30,10 +30,14 @@ async def run(
     status: trio.MemorySendChannel[m.StatusMessage],
     spawn: Spawn,
     retire: Callable[[world.HandlerRetired], None],
+    watchers: Mapping[str, m.Address[m.WatcherMessage]],
     handlers: Sequence[m.HandlerAdded] = (),
 ) -> None:
-    """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``."""
-    reconciler = _Reconciler(world.World(handlers), status, spawn, retire)
+    """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
+
+    ``watchers`` are the addresses of the watchers by root.
+    """
+    reconciler = _Reconciler(world.World(handlers), status, spawn, retire, watchers)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         await reconciler.take(await inbox.receive())
@@ -52,12 +56,14 @@ class _Reconciler:
         status: trio.MemorySendChannel[m.StatusMessage],
         spawn: Spawn,
         retire: Callable[[world.HandlerRetired], None],
+        watchers: Mapping[str, m.Address[m.WatcherMessage]],
     ) -> None:
         self.finished = False
         self._world = decisions
         self._status = status
         self._spawn = spawn
         self._retire = retire
+        self._watchers = watchers
         self._registrations: dict[str, m.Address[m.RegistrationMessage]] = {}
 
     async def take(self, message: m.ReconcilerMessage) -> None:
@@ -75,6 +81,8 @@ class _Reconciler:
                 self._registrations[effect.path].send_nowait(effect.message)
             case world.StartRegistration():
                 self._registrations[effect.appeared.path] = self._spawn(effect)
+            case world.Look():
+                self._watchers[effect.root].send_nowait(effect.message)
             case world.Answer():
                 send_answer(effect.reply, effect.message)
             case world.HandlerRetired():

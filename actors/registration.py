@@ -311,6 +311,9 @@ class _Registration:
                 case states.Announce():
                     registered = m.PluginRegistered(self._socket.path, self._state.generation)
                     await self._wait.to_send(self._config.reconciler, registered)
+                case states.ReportReplaced():
+                    replaced = m.SocketReplaced(self._socket.path, self._state.generation)
+                    await self._wait.to_send(self._config.reconciler, replaced)
                 case states.Release():
                     released = m.Released(self._socket.path, command.generation)
                     await self._wait.to_send(self._config.reconciler, released)
@@ -351,7 +354,7 @@ class _Registration:
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
         match command:
             case states.Dial():
-                return self.conversation.dial(patient=command.patient)
+                return self.conversation.dial(self._socket.identity, patient=command.patient)
             case states.AskInfo():
                 return self.conversation.get_info()
             case states.Notify():
@@ -460,6 +463,8 @@ def _outcome_of(event: states.Event) -> Outcome | None:
     match event:
         case states.InfoRejected():
             return Outcome.REFUSED
+        case states.Replaced():
+            return Outcome.SUPERSEDED
         case states.Failed():
             return event.outcome
         case _:

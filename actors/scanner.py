@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 
 import attrs
@@ -114,6 +114,12 @@ class Scanner:
                 self._watches.limit_marks(_MOST_MARKS)
             await self._settle()
         self._woken = False
+
+    async def look_at(self, paths: Iterable[str]) -> None:
+        """Look at ``paths``, whatever events say of them, and wherever that leads."""
+        self._inotify.read()
+        self._watches.put_back(dict.fromkeys(paths, LOOK))
+        await self._settle()
 
     def wake(self) -> None:
         """Let :meth:`follow_events` return: the one under way after what it does now, or else the next one."""
@@ -218,11 +224,11 @@ class Scanner:
         """Watch one directory, then read it (fault 12). If it cannot be read, return False; nothing else follows."""
         self._inotify.watch(path)
         trusted = self._watches.trusts(path)
-        known = self._discovery.children(path) if trusted else {}
+        known_sockets = self._discovery.children(path) if trusted else {}
         seen: set[str] = set()
         self._inotify.read()
         try:
-            with closing(self._directory.scan(path, known, deep=deep)) as chunks:
+            with closing(self._directory.scan(path, known_sockets, deep=deep)) as chunks:
                 for chunk in chunks:
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()

@@ -6,11 +6,15 @@ rescan is due, how soon to try again after an error, and how often an overflow m
 :class:`~plugind.actors.scanner.ScanReport`. The watcher turns the report into the messages ``ScanCompleted`` for the
 reconciler and ``RootReported`` for the status actor; what appears and vanishes goes to the reconciler as it is found.
 
+A dial may find another file at a path than the socket that was reported there. Then the reconciler sends ``LookNow``,
+and the watcher looks at that path at once (fault 41).
+
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
@@ -20,6 +24,7 @@ import trio
 
 from ..protocol.discovery import Discovery
 from ..protocol.messages import (
+    LookNow,
     ReconcilerMessage,
     RescanNow,
     RootReported,
@@ -33,6 +38,10 @@ from .scanner import Scanner, ScanReport
 
 #: Seconds between two rescans after overflows: the queue overflows that often only if somebody floods the root.
 _OVERFLOW_GAP = 0.1
+
+#: Seconds between two looks at paths that registrations ask for: a plugin that replaces its socket all the time is
+#: followed by its events, and not also by its dials.
+_LOOK_GAP = 0.1
 
 #: Every so many-th rescan is a deep one. The others go by the inode numbers in the listing, and those do not show what
 #: is mounted over a socket.
@@ -139,6 +148,9 @@ class _Watcher:
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
         self._failed_tries = 0
         self._last_overflow = -_OVERFLOW_GAP
+        #: The paths to look at as soon as the look before was long enough ago.
+        self._to_look_at: dict[str, None] = {}
+        self._last_look = -_LOOK_GAP
         #: The last report to the status actor; its counters go on from there.
         self._report = RootReported(config.root, Watching.UNAVAILABLE, 0.0, deprecated=config.deprecated)
 
@@ -153,15 +165,33 @@ class _Watcher:
     async def follow_events(self) -> None:
         """Let the scanner follow events, and do what the watcher is asked, until the next rescan is due or needed."""
         await self._scanner.follow_events(self._due)
-        while messages := self._inbox.take():
+        while (messages := self._inbox.take()) or self._may_look:
             for message in messages:
                 self._obey(message)
-            await self._scanner.follow_events(self._due)
+            if self._may_look:
+                await self._look()
+            await self._scanner.follow_events(min(self._due, self._next_look))
+
+    @property
+    def _next_look(self) -> float:
+        """When to look at the paths that are asked for, if there are any."""
+        return self._last_look + _LOOK_GAP if self._to_look_at else math.inf
+
+    @property
+    def _may_look(self) -> bool:
+        return trio.current_time() >= self._next_look
+
+    async def _look(self) -> None:
+        paths, self._to_look_at = self._to_look_at, {}
+        self._last_look = trio.current_time()
+        await self._scanner.look_at(paths)
 
     def _obey(self, message: WatcherMessage) -> None:
         match message:
             case RescanNow():
                 self._due, self._deep = trio.current_time(), True
+            case LookNow():
+                self._to_look_at[message.path] = None
             case _:
                 assert_never(message)
 

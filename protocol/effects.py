@@ -45,6 +45,14 @@ class Show:
 
 
 @value
+class Look:
+    """Send ``message`` to the watcher of ``root``."""
+
+    root: str
+    message: m.LookNow
+
+
+@value
 class Answer:
     """Send ``message`` to the caller that asked for it."""
 
@@ -66,5 +74,5 @@ class Stopped:
 
 
 #: The effects that never wait.
-Immediate = StartRegistration | Send | Answer | HandlerRetired | Stopped
+Immediate = StartRegistration | Send | Look | Answer | HandlerRetired | Stopped
 Effect = Immediate | Show

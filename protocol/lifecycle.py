@@ -20,6 +20,8 @@ Theory of operation
   It leaves the path in these ways:
 
   - A dial or GetInfo fails: Waiting, Stale or Parked. The plugin cannot be notified.
+  - The dial finds another socket at the path: Waiting for the watcher, which is asked to look there and reports that
+    the socket appeared, or vanished. The try does not count. A timer is the safety net (fault 41).
   - The info is bad, the claim is refused, or Validate fails: Refusing, then Waiting; Parked if the type has no handler.
     If the claim is not answered in time: Waiting at once.
   - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
@@ -110,6 +112,8 @@ from .states import (
     Registered,
     Registering,
     Release,
+    Replaced,
+    ReportReplaced,
     Retry,
     Stale,
     StartTimer,
@@ -131,6 +135,9 @@ from .states import (
 #: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
 #: (fault 35).
 NOTIFY_TRIES = 5
+
+#: Why a registration waits whose dial found another file at the path.
+REPLACED = "another socket took its place; the watcher looks again"
 
 _VALIDATION = "plugin validation failed"
 _REGISTRATION = "plugin registration failed"
@@ -393,6 +400,8 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
             notify_try = state.notify_try
             notifying = Notifying(state.generation, state.attempt, to_notify, notify_try, cause=state.cause)
             return notifying, (Notify(None),)
+        case Replaced():
+            return _await_look(state)
         case Failed():
             if to_notify is None:
                 return _fail_before_info(state, event)
@@ -489,6 +498,21 @@ def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
         return None
     after, commands = _enter(state.then, state.generation, state.info)
     return after, (Release(state.generation), *commands)
+
+
+def _await_look(state: Dialing) -> Step:
+    """Wait until the watcher has looked at the path, where another file is (fault 41).
+
+    Nobody was reached, so the try does not count, and the backoff stays where it is. What the watcher reports ends the
+    wait. The timer, the shortest there is, ends it if the socket of this generation is in its place again.
+    """
+    info, attempt, notify_try = state.to_notify, state.attempt, state.notify_try
+    if info is None:
+        attempt -= 1
+    else:
+        notify_try -= 1
+    waiting = Waiting(state.generation, attempt, REPLACED, info, info, notify_try, state.cause)
+    return waiting, (HangUp(), ReportReplaced(), StartTimer(1))
 
 
 def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:

@@ -33,7 +33,14 @@ class RescanNow:
     """A caller asks for a scan of the whole root now."""
 
 
-WatcherMessage = RescanNow
+@value
+class LookNow:
+    """Look at ``path`` now, whatever the events say: a dial found another file there than was reported (fault 41)."""
+
+    path: str
+
+
+WatcherMessage = RescanNow | LookNow
 
 # --- from a watcher ---------------------------------------------------------------------------------------------------
 
@@ -127,6 +134,14 @@ class Released:
 
 
 @value
+class SocketReplaced:
+    """The dial of this generation found that another file is at ``path``: the watcher is to look there (fault 41)."""
+
+    path: str
+    generation: int
+
+
+@value
 class RegistrationEnded:
     """The registration actor of ``path`` ended; ``crashed`` says that it did so by a bug in plugind."""
 
@@ -210,6 +225,7 @@ ReconcilerMessage = (
     | Claimed
     | PluginRegistered
     | Released
+    | SocketReplaced
     | RegistrationEnded
     | HandlerAdded
     | HandlerRemoved

@@ -281,6 +281,11 @@ class Failed:
 
 
 @value
+class Replaced:
+    """Another file is at the path than the socket of this generation: no connection, and no fault of the plugin."""
+
+
+@value
 class InfoReceived:
     """GetInfo answered, within its limits."""
 
@@ -311,7 +316,7 @@ class TimerElapsed:
     """The backoff is over."""
 
 
-CommandOutcome = Dialed | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
+CommandOutcome = Dialed | Replaced | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
 Event = CommandOutcome | LifecycleMessage
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -387,6 +392,11 @@ class Announce:
 
 
 @value
+class ReportReplaced:
+    """Report to the reconciler that another file is at the path, so that the watcher looks there."""
+
+
+@value
 class Release:
     """Give the claim of this generation back to the reconciler."""
 
@@ -395,7 +405,7 @@ class Release:
 
 #: Commands whose outcome is an event; a step has at most one of them, as its last.
 WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
-Command = WaitingCommand | HangUp | Announce | Release
+Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release
 Step = tuple[State, tuple[Command, ...]]
 
 

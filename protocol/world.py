@@ -34,6 +34,7 @@ from .effects import (
     Effect,
     HandlerRetired,
     Immediate,
+    Look,
     PendingDeregistration,
     Send,
     Show,
@@ -48,6 +49,7 @@ __all__ = [
     "Effect",
     "HandlerRetired",
     "Immediate",
+    "Look",
     "PendingDeregistration",
     "Send",
     "Show",
@@ -135,6 +137,8 @@ class World:
                 self._registered(message)
             case m.Released():
                 self._released(message.path, message.generation)
+            case m.SocketReplaced():
+                self._replaced(message)
             case m.RegistrationEnded():
                 self._ended(message, now)
             case m.SocketVanished():
@@ -197,6 +201,12 @@ class World:
         """Show as gone what has no registration actor to report it."""
         gone = m.StateChanged(entry.path, entry.root, entry.generation, StateName.GONE, now)
         self._effects.append(Show(gone))
+
+    def _replaced(self, message: m.SocketReplaced) -> None:
+        """Have the watcher look, unless it has reported a newer socket, or none, already."""
+        entry = self._desired.get(message.path)
+        if entry is not None and entry.generation == message.generation:
+            self._effects.append(Look(entry.root, m.LookNow(message.path)))
 
     def _touched(self, message: m.SocketTouched) -> None:
         actor = self._actors.get(message.path)

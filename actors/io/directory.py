@@ -88,12 +88,14 @@ class Directory(Protocol):
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
 
-    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
         """List the directory ``path`` in chunks, between which other tasks may run.
 
-        Regular files and dot names are left out, so a chunk may be empty. ``known`` has names with the identity of the
-        socket there, or None. A name that the listing has with this inode number is not looked at; in a ``deep`` scan
-        that number comes from the file itself, and its device and change time must be the known ones too.
+        Regular files and dot names are left out, so a chunk may be empty. ``known_sockets`` has names with the
+        identity of the socket there, or None. A name that the listing has with this inode number is not looked at; in a
+        ``deep`` scan that number comes from the file itself, and its device and change time must be the known ones too.
         """
 
     def events(self) -> Events:
@@ -111,14 +113,14 @@ def _found(status: os.stat_result, name: str, directory: int = AT_FDCWD) -> Foun
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
 
 
-def _is_listed(entry: os.DirEntry[str], known: Identity | None) -> bool:
-    return known is not None and known.inode == entry.inode() and not (entry.is_symlink() or entry.is_dir())
+def _is_listed(entry: os.DirEntry[str], before: Identity | None) -> bool:
+    return before is not None and before.inode == entry.inode() and not (entry.is_symlink() or entry.is_dir())
 
 
-def _look_at(entry: os.DirEntry[str], known: Identity | None, directory: int, chunk: Chunk) -> None:
+def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, chunk: Chunk) -> None:
     try:
         status = entry.stat(follow_symlinks=False)
-        if known is not None and _is_untouched(status, known):
+        if before is not None and _is_untouched(status, before):
             chunk.unchanged.append(entry.name)
         else:
             chunk.found.append((entry.name, _found(status, entry.name, directory)))
@@ -128,8 +130,8 @@ def _look_at(entry: os.DirEntry[str], known: Identity | None, directory: int, ch
         chunk.unreadable.append(entry.name)
 
 
-def _is_untouched(status: os.stat_result, known: Identity) -> bool:
-    return status.st_ino == known.inode and status.st_dev == known.device and status.st_ctime_ns == known.changed_ns
+def _is_untouched(status: os.stat_result, before: Identity) -> bool:
+    return status.st_ino == before.inode and status.st_dev == before.device and status.st_ctime_ns == before.changed_ns
 
 
 def describe(error: OSError) -> str:
@@ -235,7 +237,9 @@ class RealDirectory:
         except OSError:
             return None
 
-    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -244,10 +248,10 @@ class RealDirectory:
                 for count, entry in enumerate(entries, 1):
                     if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
                         pass
-                    elif not deep and _is_listed(entry, known.get(entry.name)):
+                    elif not deep and _is_listed(entry, known_sockets.get(entry.name)):
                         chunk.unchanged.append(entry.name)
                     else:
-                        _look_at(entry, known.get(entry.name), descriptor, chunk)
+                        _look_at(entry, known_sockets.get(entry.name), descriptor, chunk)
                     if count % CHUNK == 0:
                         yield chunk
                         chunk = Chunk()

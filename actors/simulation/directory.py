@@ -59,6 +59,7 @@ class MemoryDirectory:
         self.inotify = MemoryInotify()
         self.tick_ns = tick_ns
         self.reuse_inodes = reuse_inodes
+        self.telling = telling
         #: The removal of a directory causes no event of its own, as while a process still listens in it (behaviour 11).
         self.withhold_self_events = False
         #: By path, the errno with which every look at it, or every scan of it, fails.
@@ -66,12 +67,13 @@ class MemoryDirectory:
         self.scan_errors: dict[str, int] = {}
         #: By path, why a root may not be used now: another node has it, or others may write to it (faults 3 and 96).
         self.refused_roots: dict[str, ConfigError | RootBusyError] = {}
+        #: Called once each, when the next directory has been watched and before it is listed.
+        self.before_scan: list[Callable[[], object]] = []
         #: How many scans and looks there have been.
         self.scans = 0
         self.looks = 0
         #: The next so many looks and scans crash the watcher; see :meth:`plugind.testing.SimulatedNode.crash`.
         self.crashes = 0
-        self._telling = telling
         self._now = now
         self._numbers = 1
         self._serials = itertools.count(1)
@@ -108,39 +110,39 @@ class MemoryDirectory:
 
     def follow(self, path: str, root: str) -> Found | None:
         """See :class:`plugind.actors.io.directory.Directory`."""
-        inode = self._find(path)
-        for _ in range(8):
-            if inode is None or inode.kind is not Kind.SYMLINK:
-                break
-            path = os.path.normpath(os.path.join(os.path.dirname(path), inode.target))
-            inode = self._find(path)
+        path, inode = self._resolve(path)
         inside = path.startswith(root + "/")
         return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
 
-    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
         """See :class:`plugind.actors.io.directory.Directory`."""
         self.scans += 1
+        happening, self.before_scan = self.before_scan, []
+        for happens in happening:
+            happens()
         inode = self.inode(path)
         if path in self.scan_errors:
             raise os_error(self.scan_errors[path], path)
         names = [name for name in inode.children if not name.startswith(".")]
         for start in range(0, len(names) or 1, CHUNK):
-            yield self._chunk(path, inode, names[start : start + CHUNK], known, deep=deep)
+            yield self._chunk(path, inode, names[start : start + CHUNK], known_sockets, deep=deep)
             self._crash()
 
     def _chunk(
-        self, path: str, directory: Inode, names: list[str], known: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, directory: Inode, names: list[str], known_sockets: Mapping[str, Identity | None], *, deep: bool
     ) -> Chunk:
         chunk = Chunk()
         for name in names:
             inode = directory.children.get(name)
             if inode is None or inode.kind is Kind.OTHER:
                 continue
-            if not deep and _is_listed(inode, known.get(name)):
+            if not deep and _is_listed(inode, known_sockets.get(name)):
                 chunk.unchanged.append(name)
             elif below(path, name) in self.look_errors:
                 chunk.unreadable.append(name)
-            elif _is_untouched(inode, known.get(name)):
+            elif _is_untouched(inode, known_sockets.get(name)):
                 chunk.unchanged.append(name)
             else:
                 chunk.found.append((name, self._found(inode)))
@@ -328,6 +330,19 @@ class MemoryDirectory:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return inode
 
+    def target(self, path: str) -> Inode:
+        """The inode at ``path``, or that to which a symbolic link there leads. Raises FileNotFoundError."""
+        return self.inode(self._resolve(path)[0])
+
+    def _resolve(self, path: str) -> tuple[str, Inode | None]:
+        inode = self._find(path)
+        for _ in range(8):
+            if inode is None or inode.kind is not Kind.SYMLINK:
+                break
+            path = os.path.normpath(os.path.join(os.path.dirname(path), inode.target))
+            inode = self._find(path)
+        return path, inode
+
     def _find(self, path: str) -> Inode | None:
         inode: Inode | None = self._top
         walked = ""
@@ -352,8 +367,8 @@ class MemoryDirectory:
 
     def identity(self, inode: Inode) -> Identity:
         """The identity of ``inode``, as a look finds it."""
-        handle = b"%d" % inode.serial if self._telling is Telling.HANDLES else None
-        born = inode.born_ns if self._telling is Telling.BIRTHS else None
+        handle = b"%d" % inode.serial if self.telling is Telling.HANDLES else None
+        born = inode.born_ns if self.telling is Telling.BIRTHS else None
         return Identity(inode.device, inode.number, inode.changed_ns, handle, born)
 
     def _create(self, path: str, kind: Kind) -> Identity:
@@ -392,12 +407,12 @@ class MemoryDirectory:
             self._free.append(inode.number)
 
 
-def _is_listed(inode: Inode, known: Identity | None) -> bool:
-    return known is not None and known.inode == inode.number and inode.kind is Kind.SOCKET
+def _is_listed(inode: Inode, before: Identity | None) -> bool:
+    return before is not None and before.inode == inode.number and inode.kind is Kind.SOCKET
 
 
-def _is_untouched(inode: Inode, known: Identity | None) -> bool:
-    return known is not None and (known.inode, known.device, known.changed_ns) == (
+def _is_untouched(inode: Inode, before: Identity | None) -> bool:
+    return before is not None and (before.inode, before.device, before.changed_ns) == (
         inode.number,
         inode.device,
         inode.changed_ns,

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from ...protocol.discovery import Kind
+from ...protocol.identity import Identity
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import retry
 from ..io.unix_socket import Credentials
@@ -130,15 +131,18 @@ class Listener:
 
 
 class MemoryNetwork:
-    """Which process listens on which inode of ``directory``."""
+    """Which process listens on which inode of ``directory``; with ``follow_symlinks`` a link stands for its target."""
 
-    def __init__(self, directory: MemoryDirectory) -> None:
+    def __init__(self, directory: MemoryDirectory, *, follow_symlinks: bool = False) -> None:
         self._directory = directory
+        self._follow_symlinks = follow_symlinks
         self._listeners: dict[Hashable, Listener] = {}
         #: The attempts to connect so far, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
         #: How many more attempts fail because there are no descriptors left (fault 46).
         self.exhausted = 0
+        #: By path, what happens once, between the look that found a socket and the next attempt to connect to it.
+        self.before_dial: dict[str, Callable[[], object]] = {}
         #: The next so many dials crash the registration.
         self.crashes = 0
         #: The client's ends of all connections, with their paths: tests check that none is left open.
@@ -163,7 +167,9 @@ class MemoryNetwork:
             if other is listener:
                 del self._listeners[node]
 
-    async def dial(self, path: str, *, timeout: float, refused_grace: float = 1.0) -> Channel:
+    async def dial(
+        self, path: str, *, identity: Identity | None = None, timeout: float, refused_grace: float = 1.0
+    ) -> Channel:
         """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does.
 
         Raises:
@@ -177,8 +183,9 @@ class MemoryNetwork:
         def attempt() -> OSError | None:
             nonlocal listener
             self.dials.append((trio.current_time(), path))
+            self.before_dial.pop(path, _nothing)()
             try:
-                listener = self._listener(path)
+                listener = self._listener(path, identity)
             except OSError as error:
                 return error
             return None
@@ -199,12 +206,12 @@ class MemoryNetwork:
         """
         if self.exhausted:
             raise _error(errno.EMFILE)
-        listener = self._listener(path)
+        listener = self._listener(path, None)
         listener.connect().client.close()
         return listener.process
 
-    def _listener(self, path: str) -> Listener:
-        """Return the listener that accepts at ``path``.
+    def _listener(self, path: str, identity: Identity | None) -> Listener:
+        """Return the listener that accepts at ``path``, if the file ``identity`` is there.
 
         Raises:
           OSError: as connect() does.
@@ -212,7 +219,9 @@ class MemoryNetwork:
         if self.exhausted:
             self.exhausted -= 1
             raise _error(errno.EMFILE)
-        node = self._directory.inode(path)
+        node = self._directory.target(path) if self._follow_symlinks else self._directory.inode(path)
+        if identity is not None and not self._directory.identity(node).is_same(identity):
+            raise _error(errno.ESTALE)
         listener = self._listeners.get(node)
         if node.kind is not Kind.SOCKET or listener is None:
             raise _error(errno.ECONNREFUSED)
@@ -221,6 +230,10 @@ class MemoryNetwork:
         if listener.accepting is Accepting.DENIED:
             raise _error(errno.EACCES)
         return listener
+
+
+def _nothing() -> None:
+    """Nothing happens before a dial, as a rule."""
 
 
 def _error(number: int) -> OSError:

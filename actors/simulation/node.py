@@ -140,7 +140,7 @@ class SimulatedNode:
         #: The file system, with its faults as methods.
         self.directory = MemoryDirectory(now=_now_or_zero)
         #: The listening sockets; it records every attempt to connect.
-        self.network = MemoryNetwork(self.directory)
+        self.network = MemoryNetwork(self.directory, follow_symlinks=config.follow_symlinks_inside_root)
         self._handlers = dict(handlers or {})
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)

@@ -20,6 +20,8 @@ class DialFailure(enum.Enum):
     GONE = "gone"
     #: No process listens, and the grace between bind and listen is over (behaviour 12, fault 28).
     REFUSED = "refused"
+    #: Another file than the one that was to be reached is at the path (fault 41).
+    REPLACED = "replaced"
     #: The permissions of the socket or of a directory above it forbid it (fault 29).
     DENIED = "denied"
     #: The socket is of another type, such as datagram (fault 31).

@@ -48,7 +48,7 @@ async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_
         async with trio.open_nursery() as nursery:
 
             async def run() -> None:
-                await reconciler.run(inbox, status, spawn, retire, (added,))
+                await reconciler.run(inbox, status, spawn, retire, {}, (added,))
 
             nursery.start_soon(run)
             assert await shown.receive() == m.HandlersChanged(("T",))
@@ -63,7 +63,7 @@ async def test_the_reconciler_reports_its_handlers_first_and_ends_with_the_last_
 
 async def test_the_reconciler_keeps_nothing_of_a_registration_that_ended() -> None:
     status, _ = trio.open_memory_channel[m.StatusMessage](math.inf)
-    actor = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire)
+    actor = reconciler._Reconciler(world.World(), status, lambda _: Sink(), retire, {})
     for number in range(3):
         path = f"/r/{number}"
         await actor.take(appeared(path))

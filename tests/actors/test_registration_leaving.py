@@ -11,7 +11,6 @@ from trio.testing import MockClock
 
 from plugind.actors.simulation.handlers import Ask
 from plugind.protocol import messages as m
-from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import Plugin
 from plugind.protocol.status import StateName
 from plugind.testing import (
@@ -301,7 +300,9 @@ async def test_a_replaced_plugin_is_shown_and_deregistered_with_its_own_facts(
         await node.settled()
         before = node.status("a.sock")
         assert before is not None
-        new = m.SocketAppeared(path, 99, Identity(1, 2, 3), "/elsewhere", node.now, deprecated=True)
+        there = node.directory.look(path)
+        assert there is not None
+        new = m.SocketAppeared(path, 99, there.identity, "/elsewhere", node.now, deprecated=True)
         node.supervisor.internals.reconciler.send_nowait(new)
         await trio.sleep(1.0)
         (leaving,) = (await node.snapshot()).plugins

@@ -24,6 +24,7 @@ from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
 from plugind.protocol.effects import PendingDeregistration
 from plugind.protocol.errors import IllegalStepError
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InfoLimits
 from plugind.protocol.status import Finished, Operation, Outcome, StateName
 from plugind.protocol.wire.errors import DialError, DialFailure
@@ -60,7 +61,7 @@ class Rig:
 async def running(handler: Asked | None = None, failure: DialFailure = DialFailure.TIMED_OUT) -> AsyncIterator[Rig]:
     """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
 
-    async def refuse(path: str, *, timeout: float, refused_grace: float) -> Channel:
+    async def refuse(path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
         await trio.sleep(2)
         raise DialError(failure, path, "too slow")
 

@@ -271,8 +271,10 @@ async def test_a_rescan_takes_no_file_handle_of_a_socket_that_nobody_touched(
     found: list[str] = []
     scan = stage.directory.scan
 
-    def recording(path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
-        for chunk in scan(path, known, deep=deep):
+    def recording(
+        path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
+        for chunk in scan(path, known_sockets, deep=deep):
             found.extend(name for name, _ in chunk.found)
             yield chunk
 
@@ -334,10 +336,12 @@ async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: Mock
     """Fault 12: a socket that is bound between the two steps is found once."""
 
     class Racing(MemoryDirectory):
-        def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+        def scan(
+            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        ) -> Generator[Chunk, None, None]:
             if path == SUB and not self.exists(f"{SUB}/b.sock"):
                 self.bind(f"{SUB}/b.sock")
-            return super().scan(path, known, deep=deep)
+            return super().scan(path, known_sockets, deep=deep)
 
     stage = scanned(Racing())
     stage.directory.mkdir(ROOT)
@@ -355,14 +359,16 @@ class RecreatedAtTheStart(MemoryDirectory):
 
     recreated = False
 
-    def scan(self, path: str, known: Mapping[str, Identity | None], *, deep: bool) -> Generator[Chunk, None, None]:
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
         if not self.recreated:
             self.recreated = True
             self.replace(A)
             self.remove_tree(SUB)
             self.mkdir(SUB)
             self.bind(f"{SUB}/b.sock")
-        return super().scan(path, known, deep=deep)
+        return super().scan(path, known_sockets, deep=deep)
 
 
 async def test_a_socket_that_is_recreated_around_the_start_is_one_generation(autojump_clock: MockClock) -> None:
@@ -426,6 +432,23 @@ async def test_following_events_ends_at_the_deadline(autojump_clock: MockClock) 
     await without.rescan()
     await without.scanner.follow_events(9.5)
     assert trio.current_time() == 9.5
+
+
+async def test_a_path_that_the_caller_names_is_looked_at_without_an_event(autojump_clock: MockClock) -> None:
+    """Fault 41: a dial found another socket there, and its events are lost or not here yet."""
+    stage = in_memory(A)
+    await stage.rescan()
+    stage.directory.drop_events()
+    stage.directory.replace(A)
+    stage.directory.bind(B)
+    scans = stage.directory.scans
+    await stage.scanner.follow_events(1.0)
+    assert stage.sent.take()[1:] == []
+    await stage.scanner.look_at([A, f"{ROOT}/nothing.sock", "/elsewhere/a.sock"])
+    assert stage.sent.take() == ["a.sock appeared #2"]
+    await stage.scanner.look_at([A])
+    assert stage.sent.take() == []
+    assert stage.directory.scans == scans
 
 
 async def test_a_closed_scanner_leaves_no_instance_of_inotify(autojump_clock: MockClock) -> None:

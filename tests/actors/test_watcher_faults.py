@@ -14,6 +14,7 @@ from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
 from plugind.protocol.discovery import Found
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.messages import LookNow
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 
@@ -539,3 +540,54 @@ async def test_a_bug_ends_the_watcher(autojump_clock: MockClock) -> None:
         await play()
     assert caught.group_contains(ZeroDivisionError)
     assert directory.inotify.instances == []
+
+
+# --- where a dial found another socket --------------------------------------------------------------------------------
+
+
+async def test_a_path_that_the_inbox_names_is_looked_at_at_once(autojump_clock: MockClock) -> None:
+    """Fault 41: no event says that it was replaced, and no rescan is due."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        stage.directory.drop_events()
+        stage.directory.replace(f"{ROOT}/a.sock")
+        stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock"))
+        await wait_all_tasks_blocked()
+        assert (await stage.timeline())[2:] == [(1.0, "a.sock appeared #2")]
+
+
+async def test_paths_that_are_asked_for_often_are_looked_at_once_and_again_a_moment_later(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 41: a plugin that replaces its socket all the time must not keep the watcher busy."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        looks = stage.directory.looks
+        for _ in range(50):
+            stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock"))
+            await trio.sleep(0.01)
+        await trio.sleep(0.5)
+        assert stage.directory.looks - looks == 6
+        assert stage.asks.take() == []
+
+
+async def test_an_event_is_followed_while_a_path_waits_for_its_look(autojump_clock: MockClock) -> None:
+    """Fault 41: the pause between two looks that are asked for delays no event."""
+    async with staged(prepare=with_socket) as stage:
+        await trio.sleep(1)
+        for _ in range(2):
+            stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock"))
+            await wait_all_tasks_blocked()
+        stage.directory.bind(f"{ROOT}/b.sock")
+        await trio.sleep(1)
+        assert (await stage.timeline())[2:] == [(1.0, "b.sock appeared #2")]
+
+
+async def test_a_path_that_is_asked_for_during_a_rescan_is_looked_at_after_it(autojump_clock: MockClock) -> None:
+    """Fault 41: the message waits in the inbox."""
+    async with staged(prepare=with_socket) as stage:
+        stage.directory.before_scan.append(lambda: stage.asks.send_nowait(LookNow(f"{ROOT}/a.sock")))
+        looks = stage.directory.looks
+        await trio.sleep(10)
+        await wait_all_tasks_blocked()
+        assert stage.directory.looks - looks == 3, "twice at the root, and then at the socket"

@@ -23,6 +23,9 @@ from plugind.tests.protocol.rules import Rules
 
 Pick = Callable[[], None]
 
+#: The outcomes of a dial that reaches nobody.
+NOT_DIALED = (s.Failed("refused", s.Retry.STALE), s.Replaced())
+
 
 @attrs.define(eq=False)
 class Handler:
@@ -126,6 +129,8 @@ class Actor:
                 self.ask(m.Register, command, self.state.generation)
             case s.AskDeregister():
                 self.ask(m.Deregister, command, command.generation)
+            case s.ReportReplaced():
+                self.send(m.SocketReplaced(self.path, self.state.generation))
             case s.HangUp():
                 pass
             case s.Dial() | s.AskInfo() | s.Notify() | s.StartTimer():
@@ -164,7 +169,7 @@ class Actor:
         """End the current call or wait, with success or with a failure."""
         match self.waiting:
             case s.Dial():
-                self.take(s.Dialed() if well else s.Failed("refused", s.Retry.STALE))
+                self.take(s.Dialed() if well else self.node.rng.choice(NOT_DIALED))
             case s.AskInfo():
                 self.take(s.InfoReceived(self.node.infos[self.path]) if well else s.Failed("died"))
             case s.Notify():
@@ -261,6 +266,10 @@ class Node:
                 effect.handler.retired = True
             case w.Stopped():
                 self.finished = True
+            case w.Look():
+                path = effect.message.path
+                assert effect.root == "/reg"
+                assert self.world.desired()[path] == self.actors[path].state.generation, "it was superseded"
             case w.Show() | w.Answer():
                 pass
 

@@ -26,7 +26,7 @@ FAILURES = st.sampled_from([s.Failed("no", retry) for retry in s.Retry])
 REFUSALS = st.sampled_from([s.Failed("… err: bug", retry, cause="bug", answered=True) for retry in s.Retry])
 #: The possible outcomes of each command that has one.
 OUTCOMES: dict[type[s.Command], st.SearchStrategy[s.Event]] = {
-    s.Dial: st.just(s.Dialed()) | FAILURES,
+    s.Dial: st.just(s.Dialed()) | st.just(s.Replaced()) | FAILURES,
     s.AskInfo: st.just(s.InfoReceived(INFO)) | st.just(s.InfoRejected("bad")) | FAILURES | REFUSALS,
     s.ClaimName: st.sampled_from([ADMITTED, NO_HANDLER, CLAIM_REFUSED, s.Failed("no answer")]),
     s.AskValidate: st.sampled_from([s.HandlerAccepted(), s.Failed("no")]),
@@ -159,6 +159,8 @@ class Life:
                 assert self.claimed, "a claim is released once"
                 assert not self.registered, "a registered plugin must keep its claim"
                 self.claimed = False
+            case s.ReportReplaced():
+                assert not self.asked_to_stop
             case s.StartTimer():
                 assert command.failures >= 1
         if isinstance(command, WAITING_COMMANDS):
@@ -189,6 +191,9 @@ class Life:
             return
         if isinstance(event, m.SocketAppeared):
             assert (self.state.generation, self.state.attempt) == (event.generation, 1)
+        elif isinstance(event, s.Replaced):
+            counted = isinstance(before, s.Dialing) and before.to_notify is None
+            assert self.state.attempt == before_attempt(before) - counted, "nobody was reached"
         else:
             assert self.state.attempt in (1, before_attempt(before), before_attempt(before) + 1)
 

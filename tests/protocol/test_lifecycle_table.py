@@ -42,6 +42,7 @@ EVENTS: tuple[s.Event, ...] = (
     NO_HANDLER,
     CLAIM_REFUSED,
     s.Dialed(),
+    s.Replaced(),
     s.InfoReceived(INFO),
     s.InfoRejected("bad"),
     s.HandlerAccepted(),
@@ -93,6 +94,8 @@ TABLE: dict[str, str] = {
         SocketVanished(g1) → Gone(g1) | HangUp
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
         Dialed → AskingInfo(g1 #2) | AskInfo
+        Replaced → Waiting(g1 #1 'another socket took its place; the watcher looks again')
+            | HangUp, ReportReplaced, StartTimer(1)
         Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
@@ -110,6 +113,9 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Dialed → Notifying(g1 #2 a notify_try=2) | Notify(None)
+        Replaced
+            → Waiting(g1 #2 'another socket took its place; the watcher looks again' a to_notify=a notify_try=1)
+            | HangUp, ReportReplaced, StartTimer(1)
         Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
@@ -126,6 +132,9 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Dialed → Notifying(g1 #2 a notify_try=5) | Notify(None)
+        Replaced
+            → Waiting(g1 #2 'another socket took its place; the watcher looks again' a to_notify=a notify_try=4)
+            | HangUp, ReportReplaced, StartTimer(1)
         Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
@@ -145,8 +154,8 @@ TABLE: dict[str, str] = {
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, HandlerAccepted, Notified,
-            TimerElapsed
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
+            Notified, TimerElapsed
     """,
     "claiming": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -162,7 +171,7 @@ TABLE: dict[str, str] = {
             → Waiting(g1 #2 'no' a) | HangUp, Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Dialed, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+        illegal: Dialed, Replaced, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
     "validating": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -175,7 +184,7 @@ TABLE: dict[str, str] = {
             | Release(g1), Notify('…validation failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "registering": """
@@ -193,7 +202,7 @@ TABLE: dict[str, str] = {
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "registering before a stop": """
@@ -211,7 +220,7 @@ TABLE: dict[str, str] = {
             | Notify('…registration failed with err: no')
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "notifying": """
@@ -228,7 +237,7 @@ TABLE: dict[str, str] = {
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "notifying for the second time": """
@@ -245,7 +254,7 @@ TABLE: dict[str, str] = {
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "notifying for the last time": """
@@ -262,7 +271,7 @@ TABLE: dict[str, str] = {
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "notifying before a stop": """
@@ -279,7 +288,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'no' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing": """
@@ -292,7 +301,7 @@ TABLE: dict[str, str] = {
             → Waiting(g1 #2 'e' a) | HangUp, StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing before it dials": """
@@ -303,7 +312,7 @@ TABLE: dict[str, str] = {
             → Dialing(g1 #3) | HangUp, Dial(patient=False)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing without info": """
@@ -315,7 +324,7 @@ TABLE: dict[str, str] = {
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Waiting(g1 #2 'e') | HangUp, StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing an orphan": """
@@ -327,7 +336,7 @@ TABLE: dict[str, str] = {
             → Parked(g1 #2 'e' a until_type='T') | HangUp
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing after register": """
@@ -342,7 +351,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'e' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "refusing after register before a stop": """
@@ -356,7 +365,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'e' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed
     """,
     "waiting": """
@@ -367,7 +376,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
     "waiting to notify": """
@@ -382,7 +391,7 @@ TABLE: dict[str, str] = {
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
     "stale": """
@@ -393,7 +402,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
     """,
     "parked": """
@@ -403,7 +412,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
     """,
@@ -414,7 +423,7 @@ TABLE: dict[str, str] = {
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
     """,
@@ -430,7 +439,7 @@ TABLE: dict[str, str] = {
         StopAsked(deregister) → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1)
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
     """,
@@ -444,7 +453,7 @@ TABLE: dict[str, str] = {
             → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to park": """
@@ -455,7 +464,7 @@ TABLE: dict[str, str] = {
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Parked(g1 #2 'no' a) | Release(g1)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to dial": """
@@ -466,7 +475,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketAppeared(g2), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to start over": """
@@ -477,7 +486,7 @@ TABLE: dict[str, str] = {
             → Dialing(g1 #1) | Release(g1), Dial(patient)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to try again": """
@@ -488,7 +497,7 @@ TABLE: dict[str, str] = {
             → Dialing(g1 #3) | Release(g1), Dial(patient=False)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to end": """
@@ -498,7 +507,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'),
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "leaving to stop": """
@@ -506,14 +515,14 @@ TABLE: dict[str, str] = {
         unchanged: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
             HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced
-        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed
     """,
     "gone": """
         illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
             HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced,
-            Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, InfoReceived(a),
+            Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER)
     """,

@@ -6,12 +6,14 @@ import attrs
 import pytest
 
 from plugind.protocol import messages as m
+from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.status import StateName
 from plugind.protocol.world import (
     Answer,
     Effect,
     HandlerRetired,
+    Look,
     PendingDeregistration,
     Send,
     Show,
@@ -391,6 +393,34 @@ def test_the_first_scan_of_a_restarted_watcher_changes_nothing_but_reports_what_
     ]
     assert world.desired() == {A: 1, C: 5}
     assert take(world, m.SocketVanished(A, 4)) == [Send(A, m.SocketVanished(A, 1))]
+
+
+def test_a_socket_that_was_touched_while_no_watcher_ran_is_touched_and_no_other_one() -> None:
+    """Behaviour 13, fault 85: its file handle is the same, so it is not registered again."""
+    seen = attrs.evolve(appeared(1, A), identity=Identity(1, 1, 1, b"h"))
+    world = given(seen, claimed(), m.PluginRegistered(A, 1))
+    again = attrs.evolve(seen, generation=4, first_scan=True, identity=Identity(1, 1, 2, b"h"))
+
+    assert take(world, again) == [Send(A, m.SocketTouched(A, 1))]
+    assert take(world, attrs.evolve(again, generation=5)) == []
+    other = attrs.evolve(again, generation=6, identity=Identity(1, 1, 2, b"i"))
+    assert take(world, other) == [Send(A, other)]
+    assert world.desired() == {A: 6}
+
+
+def test_the_watcher_is_asked_to_look_where_a_dial_found_another_socket() -> None:
+    """Fault 41."""
+    world = given(appeared(1, A), attrs.evolve(appeared(2, "/other/b.sock"), root="/other"))
+
+    assert take(world, m.SocketReplaced("/other/b.sock", 2)) == [Look("/other", m.LookNow("/other/b.sock"))]
+    assert take(world, m.SocketReplaced(A, 1)) == [Look("/reg", m.LookNow(A))]
+
+
+def test_the_watcher_is_not_asked_to_look_where_it_has_found_the_newer_socket_already() -> None:
+    """Fault 41: the report of the dial and that of the watcher have crossed."""
+    world = given(appeared(1, A), appeared(2, A), appeared(3, B), m.SocketVanished(B, 3))
+
+    assert take(world, m.SocketReplaced(A, 1), m.SocketReplaced(B, 3)) == []
 
 
 def test_the_first_scan_of_one_root_does_not_affect_another() -> None:

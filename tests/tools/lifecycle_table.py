@@ -85,6 +85,8 @@ def _state(state: s.State) -> str:
             return f"{type(state).__name__}{deregister}, then {_then(state.then)}"
         case s.Dialing() | s.Waiting() if state.to_notify is not None:
             return f"{type(state).__name__} to notify, try {state.notify_try}"
+        case s.Waiting(reason=lifecycle.REPLACED):
+            return f"Waiting({_GENERATIONS[state.generation]}, n-1)"
         case s.Dialing() | s.Waiting() | s.Stale():
             return _tried(type(state).__name__, state.generation, state.attempt)
         case s.Parked():

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from plugind.actors.io.file_identity import identity_at
 from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.unix_socket import Credentials
 from plugind.protocol.wire.errors import DialError, DialFailure
@@ -196,3 +197,42 @@ async def test_a_dial_that_fails_or_is_cancelled_leaves_no_descriptor(tmp_path: 
         await dial(path, timeout=9, refused_grace=9)
     assert scope.cancelled_caught
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+async def test_a_socket_that_took_the_place_of_another_is_not_reached(tmp_path: Path) -> None:
+    """Fault 41: the kind of the error says so; the listener there never hears of us."""
+    path = str(tmp_path / "a.sock")
+    with listener(path):
+        identity = identity_at(os.lstat(path), path)
+        with trio.fail_after(5):
+            (await dial(path, identity=identity, timeout=1)).close()
+    os.unlink(path)
+    with listener(path) as server, trio.fail_after(5):
+        with pytest.raises(DialError, match="another file is in its place") as caught:
+            await dial(path, identity=identity, timeout=1)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert caught.value.kind is DialFailure.REPLACED
+
+
+async def test_a_socket_that_is_replaced_while_it_refuses_is_not_reached(tmp_path: Path) -> None:
+    """Fault 41, behaviour 12: the dial waits for the old socket to be listened on, and the new one is."""
+    path = str(tmp_path / "a.sock")
+    listener(path).close()
+    identity = identity_at(os.lstat(path), path)
+    errors: list[DialError] = []
+
+    async def dial_it() -> None:
+        with pytest.raises(DialError) as caught:
+            await dial(path, identity=identity, timeout=9, refused_grace=9)
+        errors.append(caught.value)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dial_it)
+            await trio.testing.wait_all_tasks_blocked()
+            os.unlink(path)
+            server = listener(path)
+    server.close()
+    assert [error.kind for error in errors] == [DialFailure.REPLACED]

@@ -1,6 +1,6 @@
 """Connections to unix sockets.
 
-A unix socket connects at once or not at all, so the usual dial is three system calls without a wait. We do not use
+A unix socket connects at once or not at all, so the usual dial is a few system calls without a wait. We do not use
 ``trio.open_unix_socket``, which returns an unconnected stream when the backlog is full (fault 30).
 
 PYTEST_DONT_REWRITE
@@ -14,8 +14,10 @@ from typing import Final
 
 import trio
 
+from ....protocol.identity import Identity
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
+from ..exact_connect import connect_to
 from ..unix_socket import connect, peer_credentials, stream_socket
 from .channel import Channel
 from .transport import SocketTransport
@@ -27,6 +29,7 @@ _LONGEST_PAUSE: Final = 0.05
 _KINDS: Final = {
     errno.ENOENT: DialFailure.GONE,
     errno.ENOTDIR: DialFailure.GONE,
+    errno.ESTALE: DialFailure.REPLACED,
     errno.ECONNREFUSED: DialFailure.REFUSED,
     errno.EACCES: DialFailure.DENIED,
     errno.EPERM: DialFailure.DENIED,
@@ -40,8 +43,10 @@ _KINDS: Final = {
 async def dial(
     path: str,
     *,
+    identity: Identity | None = None,
     timeout: float,
     refused_grace: float = 1.0,
+    follow_symlinks: bool = False,
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
 ) -> Channel:
@@ -51,14 +56,18 @@ async def dial(
     (behaviour 12). One with a full backlog is tried until the deadline (fault 30). This function does not wait, and so
     does not checkpoint, when the socket accepts at once.
 
+    With an ``identity`` that very file is connected to, or none (fault 41). Then a link is a link, unless
+    ``follow_symlinks`` makes it stand for the file that it leads to.
+
     Raises:
         DialError: there is no connection; its ``kind`` says why.
     """
     connection = _socket(path)
+    attempt = partial(_try, connection, path, identity, follow_symlinks=follow_symlinks)
     try:
-        problem = _try(connection, path)
+        problem = attempt()
         if problem is not None:
-            await retry(path, problem, partial(_try, connection, path), timeout, refused_grace)
+            await retry(path, problem, attempt, timeout, refused_grace)
         peer = peer_credentials(connection)
     except BaseException:
         connection.close()
@@ -108,9 +117,12 @@ async def retry(
         error = again
 
 
-def _try(connection: socket.socket, path: str) -> OSError | None:
+def _try(connection: socket.socket, path: str, identity: Identity | None, *, follow_symlinks: bool) -> OSError | None:
     try:
-        connect(connection, path)
+        if identity is None:
+            connect(connection, path)
+        else:
+            connect_to(connection, path, identity, follow_symlinks=follow_symlinks)
     except OSError as error:
         return error
     return None

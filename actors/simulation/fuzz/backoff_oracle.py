@@ -33,6 +33,8 @@ class _Tries:
     resets: int = 0
     #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
     touched: bool = False
+    #: The last dial found another file at the path.
+    replaced: bool = False
     #: By how many seconds a try that was not expected came too soon.
     early: float | None = None
 
@@ -91,6 +93,12 @@ class BackoffOracle:
             # Whether another generation does so is known as soon as it is shown.
             tries.early = tries.until - now
 
+    def replaced(self, path: str) -> None:
+        """The dial under way found another file at ``path``: it does not count, and the next try is soon (fault 41)."""
+        tries = self._tries.get(path)
+        if tries is not None:
+            tries.replaced = True
+
     def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
         """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
         tries = self._tries.get(status.socket)
@@ -142,6 +150,10 @@ class BackoffOracle:
             self.freed(last.name)
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
+        replaced, tries.replaced = tries.replaced, False
+        if replaced:
+            self._waits_for_a_look(tries, status, to_notify=to_notify)
+            return
         if to_notify:
             tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1
             failures = tries.notify_waits
@@ -160,3 +172,12 @@ class BackoffOracle:
         longest = self._backoff.cap if to_notify else rule
         if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
             self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")
+
+    def _waits_for_a_look(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
+        """Another file is at the path: the dial is not counted, and a short wait follows, whatever came before."""
+        if not to_notify:
+            tries.dials -= 1
+        tries.until = status.next_try
+        delay, rule = (status.next_try or 0.0) - status.since, self._backoff.delay(1)
+        if not rule - EPSILON <= delay <= rule * (1.0 + self._backoff.jitter) + EPSILON:
+            self._violated("backoff", f"{status.socket} waits {delay:.6f} s for a look")

@@ -37,6 +37,7 @@ from trio.testing import MockClock
 from ....protocol.backoff import Backoff, RestartIntensity
 from ....protocol.plugins import InstancePolicy
 from ...supervision import leaves
+from ..directory import Telling
 from ..node import DEFAULT_CONFIG
 from ..scheduling import ROUNDS
 from .acts import Acts
@@ -53,6 +54,8 @@ from .watched_node import WatchedNode
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "simulate"]
 
 ALL = frozenset(Fault)
+#: What tells files apart on the file systems of the scripts, one after the other.
+TELLINGS = (Telling.HANDLES, Telling.HANDLES, Telling.BIRTHS, Telling.NOTHING)
 #: How many events a script has, unless said otherwise.
 EVENTS = 200
 
@@ -140,6 +143,7 @@ class _Simulation:
         self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, sees_all=sees_all)
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(config, trace, self._oracle, self._backoff, handlers={TYPE: self._handler})
+        self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
         self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, faults)

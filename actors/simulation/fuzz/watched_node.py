@@ -11,7 +11,9 @@ import trio
 
 from ....protocol import messages as m
 from ....protocol.config import Config
+from ....protocol.identity import Identity
 from ....protocol.status import PluginStatus, StateName
+from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.actor import Handler
 from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
@@ -32,14 +34,22 @@ class WatchedNetwork(MemoryNetwork):
         self._trace = trace
         self._backoff = backoff
 
-    async def dial(self, path: str, *, timeout: float, refused_grace: float = 1.0) -> Channel:
+    async def dial(
+        self, path: str, *, identity: Identity | None = None, timeout: float, refused_grace: float = 1.0
+    ) -> Channel:
         """See :class:`MemoryNetwork`."""
         self._trace.line("dial", path)
         self._backoff.dialed(path)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
-        return await super().dial(path, timeout=timeout, refused_grace=refused_grace)
+        try:
+            return await super().dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace)
+        except DialError as error:
+            if error.kind is DialFailure.REPLACED:
+                self._trace.line("replaced", path)
+                self._backoff.replaced(path)
+            raise
 
 
 class WatchedNode(SimulatedNode):
