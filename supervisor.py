@@ -32,7 +32,7 @@ from .actors.handlers.actor import Handler, policy_of
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
-from .actors.io.descriptors import most_connections, most_processes
+from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.grpc_client.dial import dial
@@ -76,6 +76,8 @@ class Ports:
     dial: Dialer = dial
     directory: Callable[[Root], Directory] = attrs.field(default=lambda root: RealDirectory(insecure=root.insecure))
     processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
+    #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
+    count_descriptors: Callable[[int], int] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -136,10 +138,13 @@ class Supervisor:
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
         self._inboxes = Inboxes(self.config.hung_after, log or SILENT)
+        status_config = status_config or StatusConfig()
+        # A node without a status socket has nobody to keep descriptors for.
+        self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
         self._run_status = partial(
             status.run,
             attrs.evolve(
-                status_config or StatusConfig(),
+                status_config,
                 roots=tuple(root.path for root in self.config.roots),
                 expected=self.config.expected,
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
@@ -150,11 +155,14 @@ class Supervisor:
             # One memory for all restarts, so that a crash of the status actor ends no stream of changes.
             memory=status.Memory(),
             health=self._inboxes.check,
+            reserve=self._reserve,
         )
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or _real_ports(self.config)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
-        self._dial_slots = DialSlots(most_open=most_connections())
+        self._dial_slots = DialSlots(
+            most_open=most_connections(), count_descriptors=ports.count_descriptors or self._reserve.count_left
+        )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler, self._inboxes)
         self._registrations = Registrations(
@@ -230,14 +238,15 @@ class Supervisor:
         failure: BaseException | None = None
         try:
             self._hold_roots()
-            async with trio.open_nursery() as nursery:
-                self._start(nursery)
-                try:
-                    yield
-                except BaseException as error:
-                    failure = error
-                    raise
-                await self._stop()
+            with self._reserve:
+                async with trio.open_nursery() as nursery:
+                    self._start(nursery)
+                    try:
+                        yield
+                    except BaseException as error:
+                        failure = error
+                        raise
+                    await self._stop()
         except BaseExceptionGroup as group:
             # The nursery is a detail of the node: an error of the block leaves it as it is, without a group around it.
             errors = list(leaves(group))

@@ -26,7 +26,7 @@ from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationSta
 from ..protocol.status import Outcome
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
-from .dial_slots import DialSlot, DialSlots
+from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
 from .io.grpc_client.channel import Channel
 from .io.unix_socket import Credentials
 
@@ -78,27 +78,41 @@ class Conversation:
         #: ``trio.current_time()`` of that.
         self.dialed_at = 0.0
 
-    async def dial(self, identity: Identity, *, patient: bool) -> states.Dialed | states.Replaced | states.Failed:
+    async def dial(
+        self, identity: Identity, *, patient: bool, held_up: bool = False
+    ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
 
-        No other socket is reached than that with this ``identity`` (fault 41).
+        No other socket is reached than that with this ``identity`` (fault 41). Return at once where dials pause, unless
+        ``held_up`` says that this is known.
         """
         timeouts = self._config.timeouts
         grace = timeouts.refused_grace if patient else 0.0
-        self._slot = await self._config.dial_slots.acquire()
         try:
+            self._slot = await self._config.dial_slots.acquire(through_pause=held_up)
             self._channel = await self._config.dial(
                 self._path, identity=identity, timeout=timeouts.dial, refused_grace=grace
             )
+        except PausedError:
+            return states.HeldUp(NO_DESCRIPTORS)
         except DialError as error:
             if error.kind is DialFailure.REPLACED:
                 return states.Replaced()
+            if error.kind is DialFailure.EXHAUSTED:
+                return self._pause()
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
         self.peer, self.dialed_at = self._channel.peer, trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
         return states.Dialed()
+
+    def _pause(self) -> states.HeldUp:
+        """Give the slot back, and let all dials pause until there are descriptors again."""
+        assert self._slot is not None, "a dial has a slot"
+        self._slot.pause()
+        self._slot = None
+        return states.HeldUp(NO_DESCRIPTORS)
 
     async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
         """Ask the plugin for its info, and check it."""

@@ -295,7 +295,7 @@ class _Registration:
         operation = None if self._in_progress is None else _OPERATIONS.get(type(self._in_progress))
         self._in_progress, self._wait.deadline = None, math.inf
         self.asks.close()
-        if operation is None:
+        if operation is None or isinstance(event, states.HeldUp):
             return None
         return Finished(operation, outcome or Outcome.SUPERSEDED, self._now - self._began)
 
@@ -354,7 +354,8 @@ class _Registration:
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
         match command:
             case states.Dial():
-                return self.conversation.dial(self._socket.identity, patient=command.patient)
+                patient, held_up = command.patient, command.held_up
+                return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up)
             case states.AskInfo():
                 return self.conversation.get_info()
             case states.Notify():
@@ -486,6 +487,8 @@ def _reason_of(state: states.State) -> tuple[str | None, int]:
             return state.error, state.attempt
         case states.Leaving():
             return state.reason, 0
+        case states.Dialing():
+            return state.held_up, state.attempt
         case states.Gone():
             return "plugind stops" if state.stopped else "the socket was removed", 0
         case _:

@@ -19,6 +19,7 @@ Theory of operation
 
   It leaves the path in these ways:
 
+  - This process cannot dial, for want of descriptors: Dialing again, which waits for them (fault 46).
   - A dial or GetInfo fails: Waiting, Stale or Parked. The plugin cannot be notified.
   - The dial finds another socket at the path: Waiting for the watcher, which is asked to look there and reports that
     the socket appeared, or vanished. The try does not count. A timer is the safety net (fault 41).
@@ -101,6 +102,7 @@ from .states import (
     Gone,
     HandlerAccepted,
     HangUp,
+    HeldUp,
     InfoReceived,
     InfoRejected,
     Leaving,
@@ -402,6 +404,9 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
             return notifying, (Notify(None),)
         case Replaced():
             return _await_look(state)
+        case HeldUp():
+            patient = state.attempt == 1 and to_notify is None
+            return attrs.evolve(state, held_up=event.reason), (Dial(patient, held_up=True),)
         case Failed():
             if to_notify is None:
                 return _fail_before_info(state, event)

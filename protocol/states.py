@@ -102,6 +102,8 @@ class Dialing:
     notify_try: int = 0
     #: What the plugin answered or was told in an earlier try; this holds for each state of a try.
     cause: Cause | None = None
+    #: What keeps this process from dialing, which is no failure of the plugin.
+    held_up: str | None = None
 
 
 @value
@@ -286,6 +288,13 @@ class Replaced:
 
 
 @value
+class HeldUp:
+    """The dial came to nothing for a ``reason`` that lies in this process: it is no attempt (fault 46)."""
+
+    reason: str
+
+
+@value
 class InfoReceived:
     """GetInfo answered, within its limits."""
 
@@ -316,7 +325,9 @@ class TimerElapsed:
     """The backoff is over."""
 
 
-CommandOutcome = Dialed | Replaced | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
+CommandOutcome = (
+    Dialed | Replaced | HeldUp | Failed | InfoReceived | InfoRejected | HandlerAccepted | Notified | TimerElapsed
+)
 Event = CommandOutcome | LifecycleMessage
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -327,10 +338,12 @@ class Dial:
     """Connect.
 
     ``patient`` retries a refused connection for a moment, for a plugin between bind and listen (behaviour 12). A socket
-    that has refused before is not waited for: it is retried by backoff.
+    that has refused before is not waited for: it is retried by backoff. ``held_up`` waits for as long as this process
+    cannot dial; without it, the outcome says so.
     """
 
     patient: bool
+    held_up: bool = False
 
 
 @value

@@ -1,14 +1,19 @@
-"""How many file descriptors this process may have.
+"""How many file descriptors this process may have, and what is kept for when it has none left (fault 46).
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import os
 import resource
+from types import TracebackType
+from typing import Self
 
 #: Kept for the clients of the status socket, for inotify, for logs and for what a handler opens.
 RESERVE = 256
+#: How many of these are kept open, for the clients of the status socket at a time when the process has none left.
+RESERVED = 16
 
 
 def raise_descriptor_limit() -> int:
@@ -28,3 +33,58 @@ def most_processes() -> int:
     """Return how many processes may be watched at once: a descriptor for each, and a quarter of all (fault 39)."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft // 4
+
+
+class DescriptorReserve:
+    """Descriptors that are open for nothing: one is closed where one is needed and the process has none left.
+
+    A context manager, which fills the reserve and closes it. One of size zero lends nothing.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[int] = []
+
+    def __enter__(self) -> Self:
+        self.refill()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self.lend():
+            pass
+
+    def lend(self) -> bool:
+        """Close one, so that whatever is opened next, before anything else can run, succeeds; False if none is left."""
+        if not self._held:
+            return False
+        os.close(self._held.pop())
+        return True
+
+    def refill(self) -> bool:
+        """Open what was lent again, as far as possible; return whether the reserve is full."""
+        while len(self._held) < self._size:
+            opened = _spare()
+            if opened is None:
+                return False
+            self._held.append(opened)
+        return True
+
+    def count_left(self, most: int) -> int:
+        """Return how many descriptors the process has left when the reserve is full, counted up to ``most``."""
+        opened: list[int] = []
+        if self.refill():
+            while len(opened) < most and (spare := _spare()) is not None:
+                opened.append(spare)
+        for descriptor in opened:
+            os.close(descriptor)
+        return len(opened)
+
+
+def _spare() -> int | None:
+    """Open something that takes a descriptor and nothing else; None if that fails, for whatever reason."""
+    try:
+        return os.open("/", os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -26,6 +26,7 @@ import attrs
 import h11
 import trio
 
+from .descriptors import DescriptorReserve
 from .unix_socket import Credentials, UnixListener, peer_credentials
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -90,6 +91,10 @@ class Place(enum.Enum):
 _YIELDING = (Place.UNREAD, Place.HEALTH)
 
 
+#: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
+_LENT_FOR = 1.0
+
+
 def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A response of one JSON value and a newline."""
     return Response(status, "application/json", json.dumps(value).encode() + b"\n", headers=headers)
@@ -123,16 +128,18 @@ async def serve(
     *,
     allowed: frozenset[int],
     place: Callable[[Request], Place] = query,
+    reserve: DescriptorReserve | None = None,
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
-    ``place`` says which places limit a request.
+    ``place`` says which places limit a request. While the process has no descriptors left, the connections take theirs
+    from ``reserve`` (fault 46).
     """
-    admission = _Admission(handler, limits, allowed, place)
+    admission = _Admission(handler, limits, allowed, place, reserve or DescriptorReserve(0))
     async with trio.open_nursery() as nursery:
         while True:
             try:
-                connection = await listener.accept()
+                connection = await listener.accept(admission.on_exhausted)
             except trio.ClosedResourceError:
                 # The connections that are open are still served.
                 return
@@ -145,6 +152,9 @@ class _Connection:
 
     stream: trio.SocketStream
     peer: Credentials
+    #: Whether its descriptor is one that the reserve lacks.
+    lent: bool
+    since: float = attrs.field(factory=trio.current_time)
     place: Place = Place.UNREAD
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
@@ -157,12 +167,14 @@ class _Admission:
     _limits: HttpLimits
     _allowed: frozenset[int]
     _place: Callable[[Request], Place]
+    _reserve: DescriptorReserve
     #: The connections that hold a place of each kind, in the order in which they took it.
     _held: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
 
     def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Serve a connection in ``nursery``."""
-        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted))
+        lent = not self._reserve.refill()
+        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted), lent)
         # Counted here, since several may be accepted before the task of the first one runs.
         self._take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
@@ -176,12 +188,28 @@ class _Admission:
                 await serve_connection(connection.stream, answer, self._limits, peer=connection.peer)
         finally:
             self._leave(connection)
+            self._reserve.refill()
+
+    def on_exhausted(self, _: OSError) -> bool:
+        """Take a descriptor from the reserve; where it is empty, see to it that one comes back. Return whether it did.
+
+        It comes back from the connection that has had one longest, if that is long enough for an honest client.
+        """
+        if self._reserve.lend():
+            return True
+        lent = (connection for held in self._held.values() for connection in held if connection.lent)
+        oldest = min(lent, key=lambda connection: connection.since, default=None)
+        if oldest is not None and oldest.since + _LENT_FOR <= trio.current_time():
+            oldest.scope.cancel()
+        return False
 
     def _refusal(self, connection: _Connection, request: Request) -> Response | None:
         """Give a connection the place that its request needs, or return the answer that there is none."""
         if connection.peer.uid not in self._allowed:
             return problem(403, "only the user of the daemon and root may ask")
         place = self._place(request)
+        if connection.lent and place is Place.STREAM:
+            return problem(503, "no descriptors left for a stream")
         if place not in _YIELDING and len(self._held[place]) >= self._limit(place):
             return problem(503, f"{self._limit(place)} {place.value} are open, which is the limit")
         self._leave(connection)

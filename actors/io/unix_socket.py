@@ -104,11 +104,12 @@ class UnixListener:
     ) -> None:
         self.close()
 
-    async def accept(self, on_exhausted: Callable[[OSError], None] | None = None) -> trio.socket.SocketType:
+    async def accept(self, on_exhausted: Callable[[OSError], bool | None] | None = None) -> trio.socket.SocketType:
         """Wait for the next connection.
 
         While descriptors or memory are exhausted, ``on_exhausted`` is called with each error, and after a pause the
-        connection that is pending is accepted (fault 46).
+        connection that is pending is accepted; without a pause if the function has made room for it and returns True
+        (fault 46).
 
         Raises:
           trio.ClosedResourceError: if the listener is closed.
@@ -121,9 +122,9 @@ class UnixListener:
                     # It was closed between the kernel's notice of a connection and the call.
                     raise trio.ClosedResourceError("the listener was closed") from error
                 if error.errno in _EXHAUSTED:
-                    if on_exhausted is not None:
-                        on_exhausted(error)
-                    await trio.sleep(_EXHAUSTED_PAUSE)
+                    # The next accept() comes before any other task runs, and gets the room that was made.
+                    if on_exhausted is None or not on_exhausted(error):
+                        await trio.sleep(_EXHAUSTED_PAUSE)
                 elif error.errno not in _LOST:
                     raise
             else:

@@ -139,7 +139,7 @@ class MemoryNetwork:
         self._listeners: dict[Hashable, Listener] = {}
         #: The attempts to connect so far, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
-        #: How many more attempts fail because there are no descriptors left (fault 46).
+        #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
         self.exhausted = 0
         #: By path, what happens once, between the look that found a socket and the next attempt to connect to it.
         self.before_dial: dict[str, Callable[[], object]] = {}
@@ -155,6 +155,13 @@ class MemoryNetwork:
         now = trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
         process = self.processes[credentials.pid] = Process(credentials, now)
         return process
+
+    def count_descriptors(self, most: int) -> int:
+        """Return how many descriptors are left, up to ``most``; while they are exhausted, this counts as an attempt."""
+        if self.exhausted:
+            self.exhausted -= 1
+            return 0
+        return most
 
     def listen(self, path: str, listener: Listener) -> None:
         """Listen on the socket at ``path``. Raises FileNotFoundError if there is none."""

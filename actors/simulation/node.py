@@ -236,7 +236,10 @@ class SimulatedNode:
         await self._ended.wait()
 
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
-        ports = Ports(self.network.dial, lambda _root: self.directory, lambda: MemoryProcesses(self.network))
+        network = self.network
+        ports = Ports(
+            network.dial, lambda _root: self.directory, lambda: MemoryProcesses(network), network.count_descriptors
+        )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()
         assert self._world is not None

@@ -41,6 +41,7 @@ from ...protocol.messages import (
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.view import Row
 from ..io import http_server as http
+from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable
 from .api import Api, LastCrash, Memory, StatusConfig, place
 from .listener import listen
@@ -59,10 +60,12 @@ async def run(
     log: Logger = SILENT,
     memory: Memory | None = None,
     health: Callable[[], tuple[ActorHealth, ...]] = tuple,
+    reserve: DescriptorReserve | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
+    While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
     ``health`` says how the actors of the node are; it is no matter of this actor's loop, which may hang itself.
 
     Raises:
@@ -78,7 +81,8 @@ async def run(
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler, health)
             allowed = frozenset({0, os.geteuid()})
-            nursery.start_soon(partial(http.serve, listener, api, config.http, allowed=allowed, place=place))
+            serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
+            nursery.start_soon(serve, listener, api, config.http)
             task_status.started()
             await actor.run(inbox)
             # Requests under way are answered within the grace; streams end now.

@@ -145,19 +145,70 @@ async def test_an_answer_that_arrives_byte_by_byte_within_the_deadline_is_accept
         assert 0.05 < node.now < 1.0
 
 
-async def test_a_dial_that_fails_for_lack_of_descriptors_is_retried(
+async def test_a_dial_that_finds_no_descriptor_waits_for_one_and_is_no_attempt(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 46: the plugin does not pay with its own backoff, and is shown with the cause."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        # The dial, and two looks for descriptors.
+        node.network.exhausted = 3
+        node.plug("a.sock", red())
+        await node.settled()
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "dialing"), *registered_at(0.2)[1:]]
+        entries = node.history("a.sock")
+        assert [entry.reason for entry in entries[:3]] == [None, "no descriptors left", None]
+        assert {entry.attempt for entry in entries} == {1}
+
+
+async def test_all_dials_pause_while_there_are_no_descriptors_and_none_is_an_attempt(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 46: those that wait for a slot are told too, and a minute without descriptors costs each a moment."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        node.network.exhausted = 1000
+        for number in range(100):
+            node.plug(f"{number}.sock", FakePlugin("Colour", f"c{number}"))
+        await trio.sleep(60.0)
+        shown = {(status.state, status.reason, status.attempt) for status in node.statuses.values()}
+        assert shown == {("dialing", "no descriptors left", 1)}
+        assert len(node.statuses) == 100
+        assert len(node.network.dials) <= 64, "no dial is tried in vain while all pause"
+        health = node.health()["dial slots"]
+        assert (health.condition, health.reason) == ("degraded", "no descriptors left; 100 wait")
+        began, node.network.exhausted = node.now, 0
+        await node.settled()
+        assert {status.state for status in node.statuses.values()} == {"registered"}
+        assert {status.attempt for status in node.statuses.values()} == {1}
+        assert node.now - began < 1.0
+        assert node.health()["dial slots"].condition == "ok"
+
+
+async def test_a_registered_plugin_is_notified_again_once_there_are_descriptors(
+    autojump_clock: MockClock, handler: FakeHandler
+) -> None:
+    """Fault 46, behaviour 33: the second try to notify finds no descriptor; it is not used up."""
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red(notify_fails=1))
+        handler.script("register", Takes(1.0))
+        await trio.sleep(0.5)
+        node.network.exhausted = 50
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        assert handler.asked("red") == ["validate", "register"]
+        assert [call.method for call in plugin.calls].count("NotifyRegistrationStatus") == 2
+
+
+async def test_a_socket_that_goes_while_dials_pause_is_gone_at_once(
     autojump_clock: MockClock, handler: FakeHandler
 ) -> None:
     """Fault 46."""
     async with SimulatedNode(handlers={"Colour": handler}) as node:
-        node.network.exhausted = 2
-        node.plug("a.sock", red())
-        await node.settled()
-        assert node.timeline("a.sock") == [
-            *at(0.0, "dialing", "waiting"),
-            *at(0.5, "dialing", "waiting"),
-            *registered_at(1.5),
-        ]
+        node.network.exhausted = 1000
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(5.0)
+        plugin.stop()
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "dialing"), (5.0, "gone")]
 
 
 async def test_a_hundred_hanging_plugins_do_not_delay_a_healthy_one(

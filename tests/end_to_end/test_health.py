@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AsyncExitStack
+import resource
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 
 import trio
 
+from plugind.actors.io.grpc_server.serve import serve_listener
 from plugind.actors.io.http_client import ask
-from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon
+from plugind.actors.io.unix_socket import listen
+from plugind.actors.simulation.plugins import FakeRegistration
+from plugind.testing import FakePlugin
+from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, run
 
 
 async def health(node: Daemon) -> tuple[int, dict[str, object]]:
@@ -60,6 +66,58 @@ def logged(node: Daemon, message: str) -> list[dict[str, object]]:
 def actors(report: dict[str, object]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = report["actors"]  # type: ignore[assignment]  # it is JSON
     return found
+
+
+#: How many plugins hang, and for how many of them the daemon has descriptors.
+HANGING, LEFT = 300, 20
+
+
+def answering(path: str) -> FakeRegistration:
+    """A plugin that answers."""
+    plugin = FakePlugin("CSIPlugin", f"{os.path.basename(path)}.example.com")
+    return FakeRegistration(plugin, lambda _: None, lambda: None)
+
+
+def limit_descriptors(pid: int, *, left: int) -> tuple[int, int]:
+    """Let a process have so many more descriptors than it has now; return its limits before."""
+    highest = max(map(int, os.listdir(f"/proc/{pid}/fd")))
+    _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + left, hard))
+
+
+async def test_without_descriptors_the_status_socket_answers_and_no_plugin_pays_for_it(tmp_path: Path) -> None:
+    """Fault 46: three hundred plugins hang, and the daemon has descriptors for twenty of them."""
+    with daemon(tmp_path) as node, ExitStack() as stack, trio.fail_after(2 * DEADLINE):
+        await node.ready()
+        before = limit_descriptors(node.process.pid, left=LEFT)
+        paths = [str(node.root / f"{number}.sock") for number in range(HANGING)]
+        listeners = [stack.enter_context(listen(path)) for path in paths]
+        shown: dict[str, object] = {}
+        while shown.get("status") != "degraded":
+            code, report = await health(node)
+            assert code == 200, report
+            shown = next(actor for actor in actors(report) if actor["name"] == "dial slots")
+            await trio.sleep(0.02)
+        assert str(shown["reason"]).startswith("no descriptors left; ")
+        done = await trio.to_thread.run_sync(partial(run, "ls", "--json", status=node.status))
+        assert done.code == 0, done.err
+        plugins = json.loads(done.out)
+        held_up = [plugin for plugin in plugins if plugin["reason"] == "no descriptors left"]
+        assert len(held_up) > HANGING // 2
+        assert {plugin["state"] for plugin in held_up} == {"dialing"}
+        assert [plugin for plugin in plugins if "open files" in str(plugin["reason"])] == []
+        for target in ("/readyz", "/metrics", "/plugins"):
+            assert (await node.get(target))[0] == 200, target
+        async with trio.open_nursery() as nursery:
+            for path, listener in zip(paths, listeners, strict=True):
+                nursery.start_soon(serve_listener, [answering(path)], listener)
+            resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, before)
+            while {plugin["state"] for plugin in (await node.plugins()).values()} != {"registered"}:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            assert len(await node.plugins()) == HANGING
+            _, report = await health(node)
+            assert report["status"] == "ok"
+            nursery.cancel_scope.cancel()
 
 
 async def watchable(node: Daemon) -> bool:

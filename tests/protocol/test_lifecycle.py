@@ -81,6 +81,19 @@ def test_a_dial_that_fails_is_retried_by_backoff() -> None:
     )
 
 
+def test_a_dial_that_this_process_cannot_make_is_no_attempt_and_is_made_as_patiently_once_it_can() -> None:
+    """Fault 46."""
+    held_up = s.HeldUp("no descriptors left")
+    assert play(held_up, held_up, Failed("refused", Retry.STALE)) == script(
+        """
+        Dialing(g1 #1) | Dial(patient)
+        HeldUp('no descriptors left') → Dialing(g1 #1 held_up='no descriptors left') | Dial(patient held_up)
+        HeldUp('no descriptors left') → Dialing(g1 #1 held_up='no descriptors left') | Dial(patient held_up)
+        Failed('refused' STALE) → Stale(g1 #1 'refused') | HangUp, StartTimer(1)
+        """
+    )
+
+
 def test_a_socket_without_a_listener_is_stale_and_dialed_again() -> None:
     """Behaviour 15, fault 28."""
     assert then(after(), Failed("refused", Retry.STALE), Elapsed(), Failed("refused", Retry.STALE), TOUCHED) == script(

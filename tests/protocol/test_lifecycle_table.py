@@ -51,6 +51,7 @@ EVENTS: tuple[s.Event, ...] = (
     Failed("no"),
     Failed("no", Retry.STALE),
     Failed("no", Retry.NEVER),
+    s.HeldUp("no"),
 )
 
 STATES: dict[str, s.State] = {
@@ -99,6 +100,7 @@ TABLE: dict[str, str] = {
         Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
+        HeldUp('no') → Dialing(g1 #2 held_up='no') | Dial(patient=False held_up)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
@@ -118,6 +120,7 @@ TABLE: dict[str, str] = {
             | HangUp, ReportReplaced, StartTimer(1)
         Failed('no'), Failed('no' STALE) → Waiting(g1 #2 'no' a to_notify=a notify_try=2) | HangUp, StartTimer(1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
+        HeldUp('no') → Dialing(g1 #2 to_notify=a notify_try=2 held_up='no') | Dial(patient=False held_up)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
@@ -137,6 +140,7 @@ TABLE: dict[str, str] = {
             | HangUp, ReportReplaced, StartTimer(1)
         Failed('no'), Failed('no' STALE) → Leaving(g1 a 'no' then=ThenWait(#2)) | HangUp, AskDeregister(a g1)
         Failed('no' NEVER) → Leaving(g1 a 'no' then=ThenPark(#2)) | HangUp, AskDeregister(a g1)
+        HeldUp('no') → Dialing(g1 #2 to_notify=a notify_try=5 held_up='no') | Dial(patient=False held_up)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
@@ -155,7 +159,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
-            Notified, TimerElapsed
+            Notified, TimerElapsed, HeldUp('no')
     """,
     "claiming": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -171,7 +175,8 @@ TABLE: dict[str, str] = {
             → Waiting(g1 #2 'no' a) | HangUp, Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
-        illegal: Dialed, Replaced, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+        illegal: Dialed, Replaced, InfoReceived(a), InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed,
+            HeldUp('no')
     """,
     "validating": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Release(g1), Dial(patient)
@@ -185,7 +190,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "registering": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -203,7 +208,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "registering before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -221,7 +226,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "notifying": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -238,7 +243,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "notifying for the second time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -255,7 +260,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "notifying for the last time": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -272,7 +277,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "notifying before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -289,7 +294,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -302,7 +307,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing before it dials": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -313,7 +318,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing without info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -325,7 +330,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing an orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
@@ -337,7 +342,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing after register": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -352,7 +357,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "refusing after register before a stop": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenEnd(stopped))
@@ -366,7 +371,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, TimerElapsed
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
     "waiting": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -377,7 +382,8 @@ TABLE: dict[str, str] = {
         unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
     """,
     "waiting to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -392,7 +398,8 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
     """,
     "stale": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -403,7 +410,8 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
     """,
     "parked": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -414,7 +422,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER)
+            Failed('no' NEVER), HeldUp('no')
     """,
     "parked orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
@@ -425,7 +433,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER)
+            Failed('no' NEVER), HeldUp('no')
     """,
     "registered": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
@@ -441,7 +449,7 @@ TABLE: dict[str, str] = {
             HandlerWithdrawn('U'), ListenerFound(g1)
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER)
+            Failed('no' NEVER), HeldUp('no')
     """,
     "leaving to wait": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -454,7 +462,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to park": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -465,7 +473,7 @@ TABLE: dict[str, str] = {
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to dial": """
         SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
@@ -476,7 +484,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to start over": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -487,7 +495,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to try again": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -498,7 +506,7 @@ TABLE: dict[str, str] = {
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to end": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
@@ -508,7 +516,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1
             'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "leaving to stop": """
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Gone(g1 stopped) | Release(g1)
@@ -516,7 +524,7 @@ TABLE: dict[str, str] = {
             HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
-            InfoRejected('bad'), Notified, TimerElapsed
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,
     "gone": """
         illegal: SocketAppeared(g2), SocketVanished(g1), SocketTouched(g1), TryNow, NameFreed,
@@ -524,7 +532,7 @@ TABLE: dict[str, str] = {
             ListenerFound(g1), ListenerLost(g1 'nobody listens'), StopAsked, StopAsked(deregister), StopForced,
             Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
-            Failed('no' NEVER)
+            Failed('no' NEVER), HeldUp('no')
     """,
 }
 

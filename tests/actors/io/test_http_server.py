@@ -16,9 +16,11 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from plugind.actors.io import http_server as http
+from plugind.actors.io.descriptors import DescriptorReserve
 from plugind.actors.io.http_client import UnreachableError, ask
 from plugind.actors.io.http_server import HttpLimits, Place, Request, Response, Send, json_response
 from plugind.actors.io.unix_socket import UnixListener, listen
+from plugind.tests.actors.io.exhaustion import no_descriptor_left
 
 LIMITS = HttpLimits()
 
@@ -329,6 +331,52 @@ async def test_clients_that_do_not_read_about_health_lose_their_places_to_others
 
 async def length_of(stream: trio.abc.ReceiveStream) -> int:
     return 1 + sum([len(piece) async for piece in stream])
+
+
+@asynccontextmanager
+async def without_descriptors(path: str, *, clients: int, reserve: int) -> AsyncIterator[list[trio.SocketStream]]:
+    """A server of a process that has only its reserve left, and clients that connected before it accepts."""
+    with DescriptorReserve(reserve) as kept, listen(path) as listener:
+        async with AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(await trio.open_unix_socket(path)) for _ in range(clients)]
+            async with trio.open_nursery() as nursery:
+
+                async def serve() -> None:
+                    allowed = frozenset({os.geteuid()})
+                    await http.serve(listener, held_open, LIMITS, allowed=allowed, place=place_of, reserve=kept)
+
+                with no_descriptor_left():
+                    nursery.start_soon(serve)
+                    yield streams
+                    nursery.cancel_scope.cancel()
+        assert kept.refill(), "all came back"
+
+
+async def test_requests_are_answered_without_descriptors_by_the_reserve_and_streams_are_refused(
+    tmp_path: Path,
+) -> None:
+    """Fault 46: the status socket answers, whatever the plugins hold."""
+    with trio.fail_after(10):
+        async with without_descriptors(str(tmp_path / "s"), clients=9, reserve=2) as clients:
+            await clients[0].send_all(b"GET /stream HTTP/1.0\r\n\r\n")
+            status, body = await answer(clients[0])
+            assert (status, body) == (503, b'{"error": "no descriptors left for a stream"}\n')
+            for client in clients[1:]:
+                await client.send_all(b"GET /x HTTP/1.0\r\n\r\n")
+            for client in clients[1:]:
+                assert (await answer(client))[0] == 200
+
+
+async def test_slow_clients_give_descriptors_of_the_reserve_back_to_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Fault 46: whoever connects and asks nothing keeps a descriptor for a second while another client waits."""
+    async with without_descriptors(str(tmp_path / "s"), clients=4, reserve=2) as clients:
+        await clients[3].send_all(b"GET /x HTTP/1.0\r\n\r\n")
+        assert (await answer(clients[3]))[0] == 200
+        assert 1.0 <= trio.current_time() < 2.0
+        # The two that came first made room.
+        assert await clients[0].receive_some() == await clients[1].receive_some() == b""
 
 
 async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import socket
 import stat
 from collections.abc import Iterator
@@ -16,7 +15,9 @@ import trio
 import trio.testing
 
 from plugind.actors.io import unix_socket
+from plugind.actors.io.descriptors import DescriptorReserve
 from plugind.actors.io.unix_socket import MAX_PATH, Credentials, UnixListener, connect, listen, stream_socket
+from plugind.tests.actors.io.exhaustion import no_descriptor_left
 
 
 def stale_socket(path: Path, kind: int = socket.SOCK_STREAM) -> None:
@@ -47,19 +48,6 @@ def umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """Make every system call that creates a descriptor fail with EMFILE."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.open("/", os.O_PATH)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # --- bind -------------------------------------------------------------------------------------------------------------
@@ -262,6 +250,22 @@ async def test_a_connection_that_arrives_when_no_descriptor_is_left_is_accepted_
                 await trio.sleep(0.25)
                 assert errors == [errno.EMFILE] * 3
     assert errors == [errno.EMFILE] * 3
+
+
+async def test_a_connection_is_accepted_without_a_pause_on_a_descriptor_that_was_kept_for_it(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Fault 46: nothing else can take the descriptor in between."""
+    with DescriptorReserve(1) as reserve, listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
+        with no_descriptor_left():
+            accepted = await listener.accept(lambda _: reserve.lend())
+            assert trio.current_time() == 0.0
+            assert not reserve.lend()
+            assert not reserve.refill()
+            accepted.close()
+            assert reserve.refill()
+            assert reserve.count_left(5) == 0
+        assert reserve.count_left(5) == 5
 
 
 async def accept_one(listener: UnixListener, errors: list[int | None]) -> None:
