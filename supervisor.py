@@ -65,8 +65,6 @@ _NO_PROC = (
 )
 #: Seconds that the status actor has to end its streams and send its last answers.
 STATUS_GRACE = 2.0
-#: Seconds that a registration actor has to answer a retry; it takes microseconds.
-RETRY_ANSWER = 3.0
 
 
 @attrs.frozen
@@ -510,12 +508,10 @@ class Supervisor:
         return tuple(answers)
 
     async def _retry(self, socket: str) -> Sequence[m.RetryAnswer]:
-        """Have one socket tried. Its actor does not answer while a detached actor still has the path."""
         reply, answer = trio.open_memory_channel[m.RetryAnswered](1)
-        with reply, answer, trio.move_on_after(RETRY_ANSWER):
+        with reply, answer:
             await report(self._to_reconciler, m.RetryAsked(socket, reply))
             return (await answer.receive()).answers
-        return (m.RetryAnswer(socket, tried=False, why=f"no answer within {RETRY_ANSWER:g} s"),)
 
 
 async def _run_registration(

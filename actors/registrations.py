@@ -22,10 +22,27 @@ import trio
 from ..protocol import messages as m
 from ..protocol.effects import StartRegistration
 from ..protocol.health import Reading
-from .mailbox import RegistrationInbox, report
+from .mailbox import RegistrationInbox, Rule, report, send_answer
 
 #: Runs one registration actor until it has ended.
 Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
+
+
+#: What a retry means for a path whose actor does not run.
+_WAITS = "the plugin before it is being deregistered, and it is tried right after that"
+_ENDED = "it has left: plugind stops, or its socket was removed"
+_CRASHED = "its actor has crashed, and is started again"
+
+
+def _answering(path: str, *, tried: bool, why: str) -> Rule:
+    """Return a rule that answers each retry of ``path`` at once, while no actor reads its inbox."""
+
+    def rule(message: m.RegistrationMessage) -> bool:
+        if isinstance(message, m.TryNow) and message.reply is not None:
+            send_answer(message.reply, m.RetryAnswered((m.RetryAnswer(path, tried, why),)))
+        return False
+
+    return rule
 
 
 class Registrations:
@@ -127,7 +144,9 @@ class Registrations:
         self._begun += 1
         path = start.appeared.path
         if (end := self.end_to_wait_for(path)) is not None:
+            inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
             await end.wait()
+            inbox.interrupt_off()
             if self._current.get(path) is not inbox:
                 return
         crashed = False
@@ -136,6 +155,10 @@ class Registrations:
         except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by the successor
             crashed = True
             self._crashed(f"registration {path}", error)
+        answer = _answering(path, tried=crashed, why=_CRASHED if crashed else _ENDED)
+        inbox.interrupt_on(answer, trio.CancelScope())
+        while inbox.waiting:
+            answer(inbox.receive_nowait())
         if self._current.get(path) is inbox:
             del self._current[path]
             await report(self._reconciler, m.RegistrationEnded(path, crashed))

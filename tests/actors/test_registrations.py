@@ -215,3 +215,32 @@ async def test_actions_run_when_the_last_detached_actor_has_ended(autojump_clock
         await made.crash_node()
         await made.end(A, 2)
         assert done == ["at once", "later"]
+
+
+async def test_a_retry_is_answered_also_while_no_actor_reads_it(autojump_clock: MockClock) -> None:
+    """One actor waits for a detached one, one has crashed, one has ended: no caller waits for any of them."""
+    paths = (A, B, "/r/c")
+    async with bench() as made:
+        await made.start(A)
+        await made.crash_node()
+        for path, generation in zip(paths, (2, 3, 4), strict=True):
+            await made.start(path, generation)
+        inboxes = [made.registrations.current(path) for path in paths]
+        before = ask_retry(inboxes[2])
+        await made.end(B, 3, bug=ZeroDivisionError())
+        await made.end("/r/c", 4)
+        replies = [ask_retry(inbox) for inbox in inboxes]
+        answers = [answer for reply in (*replies, before) for answer in reply.receive_nowait().answers]
+    assert [(answer.socket, answer.tried, answer.why.split(",")[0]) for answer in answers] == [
+        (A, True, "the plugin before it is being deregistered"),
+        (B, True, "its actor has crashed"),
+        ("/r/c", False, "it has left: plugind stops"),
+        ("/r/c", False, "it has left: plugind stops"),
+    ]
+
+
+def ask_retry(inbox: RegistrationInbox | None) -> trio.MemoryReceiveChannel[m.RetryAnswered]:
+    reply, answer = trio.open_memory_channel[m.RetryAnswered](1)
+    assert inbox is not None
+    inbox.send_nowait(m.TryNow(reply))
+    return answer

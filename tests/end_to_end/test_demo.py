@@ -23,7 +23,7 @@ def test_the_demo_ends_by_itself_when_every_plugin_has_settled() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     rows = [line.split() for line in ended.stdout.splitlines()]
-    assert [(row[0], row[2]) for row in rows] == [
+    assert [(row[1], row[0]) for row in rows] == [
         ("NAME", "STATE"),
         ("csi.example.com", "registered"),
         ("faulty.example.com", "registered"),
@@ -67,9 +67,9 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
             demo.kill()
     status = Path(questions[1].partition("=")[2])
     assert result.stderr == ""
-    assert result.stdout.splitlines()[0].split()[:3] == ["NAME", "TYPE", "STATE"]
+    assert result.stdout.splitlines()[0].split()[:3] == ["STATE", "NAME", "TYPE"]
     assert "Name:       faulty.example.com\n" in result.stdout
-    assert result.stdout.endswith(f"trying {status.parent}/plugins/odd.sock now\n")
+    assert result.stdout.endswith(f"{status.parent}/plugins/odd.sock: tried now\n")
     assert watch == "plugind watch"
     assert {"csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
     assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")

@@ -47,7 +47,7 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
             listed = await command("ls", status=started.status)
             line = next(line for line in listed.out.splitlines() if str(path) in line)
             assert "registered" in line
-            assert line.endswith("not serving: nobody listens on its socket")
+            assert "  not serving: nobody listens on its socket  " in line
             described = await command("describe", NAME, status=started.status)
             assert "Serving:    no: nobody listens on its socket\n" in described.out
             waited = await command("wait", NAME, "--serving", "--timeout", "0.5", status=started.status)
