@@ -4,7 +4,7 @@ This is the graph of their messages. An arrow leads to an inbox, a Trio memory c
 ``plugind.protocol.messages`` that travel there::
 
                         SocketAppeared, SocketVanished, SocketTouched,
-                        EntryRefused, ScanCompleted
+                        EntryRefused, EntryIgnored, ScanCompleted
       Watcher ──────────────────────────────────────────────────────┐
       one per root ◄──────────────── LookNow ─────────────────────┐ ▼
          │                HandlerAdded, HandlerRemoved,        Reconciler ──── StartRegistration ───► Supervisor

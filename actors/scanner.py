@@ -255,6 +255,8 @@ class Scanner:
         seen.update(chunk.unchanged, chunk.unreadable)
         for name in chunk.unreadable:
             self._last_error = f"cannot look at {below(path, name)}"
+        for name in chunk.ignored:
+            self._discovery.ignore(below(path, name))
         self._watches.put_back(earlier)
 
     def _is_gone(self, path: str) -> bool:

@@ -37,14 +37,19 @@ from collections.abc import Iterator, Mapping, Set
 import attrs
 
 from .identity import Identity, Key
-from .messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
+from .messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 
 #: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
 LOOK = 1
 REMOVED = 2
 ATTRIBUTES = 4
 
-Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused
+Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | EntryIgnored
+
+#: How the names of sockets usually end.
+_SOCKET_ENDINGS = (".sock", ".socket")
+#: How many entries of a root that only look like sockets are reported.
+MAX_IGNORED = 100
 
 
 class Kind(enum.Enum):
@@ -91,6 +96,11 @@ class _Directory:
     identity: Identity
     #: The known names directly below, with the identity of an accepted socket, or None.
     children: dict[str, Identity | None] = attrs.Factory(dict)
+
+
+def looks_like_socket(name: str) -> bool:
+    """Whether whatever has this name was probably meant to be a socket."""
+    return name.endswith(_SOCKET_ENDINGS)
 
 
 def below(directory: str, name: str) -> str:
@@ -140,6 +150,8 @@ class Discovery:
         #: The path under which a socket's file is accepted, and its other paths, which are refused as hard links.
         self._owners: dict[Key, str] = {}
         self._others: dict[Key, set[str]] = {}
+        #: The entries that were reported because they only look like sockets, once each.
+        self._ignored: set[str] = set()
         self._changes = Changes()
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -225,6 +237,8 @@ class Discovery:
         """
         if found is None or found.kind is Kind.OTHER:
             self._forget(path)
+            if found is not None:
+                self.ignore(path)
             return
         entry = self._entries.get(path) if found.kind is Kind.SOCKET else None
         if entry is not None and self._same(entry, found.identity, marks, trusted=trusted):
@@ -241,6 +255,17 @@ class Discovery:
         self._observe_entry(
             path, found.identity, reason, time=time, first=first and not _is_replaced(found.identity, marks)
         )
+
+    def ignore(self, path: str, *, directory: bool = False) -> None:
+        """Report once that ``path`` only looks like a socket, like the directory made for a mount of a missing one.
+
+        Nothing else follows from it: such an entry is not known (fault 6), and a directory is one like any other.
+        """
+        if path == self.root or not looks_like_socket(path) or not self.has_parent(path):
+            return
+        if path not in self._ignored and len(self._ignored) < MAX_IGNORED:
+            self._ignored.add(path)
+            self._changes.messages.append(EntryIgnored(path, self.root, directory))
 
     def _same(self, entry: _Entry, identity: Identity, marks: int, *, trusted: bool) -> bool:
         if entry.refusal is not None or _is_replaced(identity, marks):
@@ -304,6 +329,7 @@ class Discovery:
         self._adopt(path, None)
         self._directories[path] = _Directory(identity)
         self._changes.enter.append(path)
+        self.ignore(path, directory=True)
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 

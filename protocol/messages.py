@@ -89,6 +89,16 @@ class EntryRefused:
 
 
 @value
+class EntryIgnored:
+    """The entry at ``path`` has the name of a socket and is none: it is never opened, only reported (fault 6)."""
+
+    path: str
+    root: str
+    #: Whether it is a directory, which is entered as any other.
+    directory: bool = False
+
+
+@value
 class ScanCompleted:
     """A scan of ``root`` ended.
 
@@ -221,6 +231,7 @@ ReconcilerMessage = (
     | SocketVanished
     | SocketTouched
     | EntryRefused
+    | EntryIgnored
     | ScanCompleted
     | Claimed
     | PluginRegistered
@@ -563,6 +574,7 @@ StatusMessage = (
     StateChanged
     | RoleChanged
     | ServingChanged
+    | EntryIgnored
     | RootReported
     | HandlersChanged
     | ActorRestarted

@@ -147,6 +147,8 @@ class World:
                 self._touched(message)
             case m.EntryRefused():
                 self._entry_refused(message, now)
+            case m.EntryIgnored():
+                self._effects.append(Show(message))
             case m.ScanCompleted():
                 self._scanned(message, now)
             case m.HandlerAdded():

@@ -19,7 +19,7 @@ import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
-from ...protocol.discovery import Found, Kind
+from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
 from . import roots
@@ -41,6 +41,8 @@ class Chunk:
     unchanged: list[str] = attrs.Factory(list)
     #: Names that exist, but the look at them failed.
     unreadable: list[str] = attrs.Factory(list)
+    #: Regular files with names as sockets have them. They were not looked at: there may be any number of them.
+    ignored: list[str] = attrs.Factory(list)
 
 
 class Events(Protocol):
@@ -247,7 +249,8 @@ class RealDirectory:
                 chunk = Chunk()
                 for count, entry in enumerate(entries, 1):
                     if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
-                        pass
+                        if looks_like_socket(entry.name) and not entry.name.startswith("."):
+                            chunk.ignored.append(entry.name)
                     elif not deep and _is_listed(entry, known_sockets.get(entry.name)):
                         chunk.unchanged.append(entry.name)
                     else:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Mapping
 import trio
 
 from ...protocol import watches as mask
-from ...protocol.discovery import Found, Kind, below
+from ...protocol.discovery import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ..io.directory import CHUNK, Chunk, Events
@@ -137,6 +137,8 @@ class MemoryDirectory:
         for name in names:
             inode = directory.children.get(name)
             if inode is None or inode.kind is Kind.OTHER:
+                if inode is not None and looks_like_socket(name):
+                    chunk.ignored.append(name)
                 continue
             if not deep and _is_listed(inode, known_sockets.get(name)):
                 chunk.unchanged.append(name)

@@ -22,6 +22,7 @@ from ...protocol.messages import (
     ActorRestarted,
     Address,
     Deregistered,
+    EntryIgnored,
     HandlersChanged,
     Lagged,
     PluginChanged,
@@ -48,6 +49,8 @@ from .listener import listen
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
+#: How many paths that are ignored are logged, each once.
+MAX_IGNORED = 1000
 #: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
@@ -144,6 +147,8 @@ class _Status:
                     self._publish(row, trio.current_time())
             case ServingChanged():
                 self._note_serving(message)
+            case EntryIgnored():
+                self._note_ignored(message)
             case RootReported():
                 self._note_root(view.roots.get(message.root), message)
                 view.roots[message.root] = message
@@ -293,6 +298,14 @@ class _Status:
             generation=change.generation,
             pid=after.pid,
         )
+
+    def _note_ignored(self, message: EntryIgnored) -> None:
+        """Log once for each path that what is there only looks like a socket, also if a watcher is restarted."""
+        ignored = self.memory.ignored
+        if message.path not in ignored and len(ignored) < MAX_IGNORED:
+            ignored.add(message.path)
+            text = "a directory has the name of a socket" if message.directory else "not a socket"
+            self._log.event(Level.WARNING, text, path=message.path, root=message.root)
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
         if report.made:

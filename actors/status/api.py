@@ -99,6 +99,8 @@ class Memory:
     #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
+    #: The paths that were logged because what is there only looks like a socket (fault 6).
+    ignored: set[str] = attrs.field(factory=set)
     #: Callers that wait until a scan of each root was tried.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 

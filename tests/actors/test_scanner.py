@@ -489,8 +489,13 @@ async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
         (tmp_path / "d.sock").symlink_to("a.sock")
         assert await stage.rescan(deep=False) == attrs.evolve(FINE, sockets=2)
         lines = names(stage.sent.take(), tmp_path)
-        assert sorted(lines[:2]) == ["a.sock appeared", "sub/b.sock appeared"]
-        assert sorted(lines[2:]) == ["a.sock touched", "c.sock refused", "d.sock refused"]
+        assert sorted(lines[:4]) == [
+            "a.sock appeared",
+            "fifo.sock is no socket",
+            "plain.sock is no socket",
+            "sub/b.sock appeared",
+        ]
+        assert sorted(lines[4:]) == ["a.sock touched", "c.sock refused", "d.sock refused"]
 
 
 async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> None:

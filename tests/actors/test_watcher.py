@@ -183,7 +183,36 @@ async def test_plain_files_are_ignored_and_their_removal_drops_nothing(autojump_
         stage.directory.unlink(f"{ROOT}/a.sock")
         stage.directory.write(f"{ROOT}/b.sock")
         await trio.sleep(15)
-        assert await stage.sent() == ["first scan completed of []"]
+        assert await stage.sent() == ["first scan completed of []", "b.sock is no socket"]
+
+
+async def test_what_only_looks_like_a_socket_is_reported_once(autojump_clock: MockClock) -> None:
+    """Fault 6: whether an event or a rescan finds it; a directory is entered as any other."""
+
+    def prepare(directory: MemoryDirectory) -> None:
+        directory.mkdir(ROOT)
+        directory.write(f"{ROOT}/before.sock")
+        directory.write(f"{ROOT}/readme.txt")
+
+    async with staged(prepare=prepare) as stage:
+        assert await stage.sent() == ["before.sock is no socket", "first scan completed of []"]
+        stage.directory.write(f"{ROOT}/notes.txt")
+        stage.directory.write(f"{ROOT}/.hidden.sock")
+        stage.directory.write(f"{ROOT}/after.socket")
+        stage.directory.mkdir(f"{ROOT}/mount.sock")
+        stage.directory.bind(f"{ROOT}/mount.sock/a.sock")
+        assert sorted(await stage.sent()) == [
+            "after.socket is no socket",
+            "mount.sock is a directory",
+            "mount.sock/a.sock appeared #1",
+        ]
+        stage.directory.unlink(f"{ROOT}/after.socket")
+        stage.directory.write(f"{ROOT}/after.socket")
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        # It is no obstacle to a plugin.
+        stage.directory.replace(f"{ROOT}/after.socket")
+        assert await stage.sent() == ["after.socket appeared #2"]
 
 
 async def test_a_file_that_is_replaced_by_a_socket_is_found(autojump_clock: MockClock) -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.io.roots import RootBusyError
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
-from plugind.protocol.discovery import Found
+from plugind.protocol.discovery import MAX_IGNORED, Found
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import LookNow
 from plugind.tests.actors.watching import ROOT, Stage, staged
@@ -337,7 +337,9 @@ async def test_a_scan_of_a_hundred_thousand_files_lets_other_tasks_run(autojump_
         stage.directory.overflow()
         await count_turns()
         assert turns > 100_000 / 256
-        assert await stage.sent() == ["first scan completed of []"]
+        sent = await stage.sent()
+        assert sent[:MAX_IGNORED] == [f"{number}.sock is no socket" for number in range(MAX_IGNORED)]
+        assert sent[MAX_IGNORED:] == ["first scan completed of []"]
 
 
 async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: MockClock) -> None:

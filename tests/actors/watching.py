@@ -14,6 +14,7 @@ import trio.testing
 from plugind.actors import watcher
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.protocol.messages import (
+    EntryIgnored,
     EntryRefused,
     ReconcilerMessage,
     RootReported,
@@ -42,6 +43,8 @@ def words(message: ReconcilerMessage | StatusMessage) -> str:
             return f"{short(message.path)} vanished #{message.generation}"
         case SocketTouched():
             return f"{short(message.path)} touched #{message.generation}"
+        case EntryIgnored():
+            return f"{short(message.path)} is {'a directory' if message.directory else 'no socket'}"
         case EntryRefused():
             return f"{short(message.path)} refused #{message.generation}: {message.reason.replace(ROOT + '/', '')}"
         case ScanCompleted():

@@ -69,28 +69,54 @@ async def test_the_log_has_one_line_for_each_true_event_of_a_plugin(tmp_path: Pa
     with daemon(tmp_path, timeouts=PATIENT) as node:
         await node.ready()
         stale(left)
+        newer = path.with_suffix(".new")
         async with node.watch() as watch, plugins_at(stays):
-            async with plugins_at(path):
+            async with plugins_at(path), plugins_at(newer):
                 first = await watch.state(path, "registered")
-            async with plugins_at(path.with_suffix(".new")) as second:
-                # In one step: there is no moment without a socket at the path.
-                path.with_suffix(".new").rename(path)
+                # In one step: there is no moment without a socket at the path. Both processes go on.
+                newer.rename(path)
                 await watch.state(path, "registered", after=number(first["generation"]))
                 os.unlink(path)
                 await watch.state(path, "gone")
-                assert second.process.returncode is None
             await watch.state(stays, "registered")
             await watch.state(left, "stale")
             node.process.terminate()
             assert await node.ended() == 0
-        newer = "a newer socket is in its place"
+        replaced = "a newer socket is in its place"
         assert plugin_lines(node, path) == [
             "plugin registered g1",
-            f"plugin deregistered g1: {newer}",
-            f"plugin gone g1: {newer}",
+            f"plugin deregistered g1: {replaced}",
+            f"plugin gone g1: {replaced}",
             "plugin registered g2",
             "plugin deregistered g2: the socket was removed",
             "plugin gone g2: the socket was removed",
         ]
         assert plugin_lines(node, stays) == ["plugin registered g1"]
         assert plugin_lines(node, left) == ["plugin stale g1: nobody listens"]
+
+
+async def test_what_only_looks_like_a_socket_is_named_once_in_the_log_and_never_opened(tmp_path: Path) -> None:
+    """Fault 6: a FIFO that were opened for reading would block the daemon; so would a plugin behind it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    os.mkfifo(root / "before.sock")
+    (root / "file.sock").write_text("")
+    (root / "notes.txt").write_text("")
+    with daemon(tmp_path, "--rescan", "0.2", timeouts=PATIENT) as node:
+        await node.ready()
+        async with node.watch() as watch:
+            os.mkfifo(root / "after.sock")
+            (root / "mount.sock").mkdir()
+            async with plugins_at(root / "mount.sock" / "a.sock"):
+                await watch.state(root / "mount.sock" / "a.sock", "registered")
+            stale(root / "last.sock")
+            await watch.state(root / "last.sock", "stale")
+        listed = await node.plugins()
+        assert set(listed) == {str(root / "mount.sock" / "a.sock"), str(root / "last.sock")}
+        node.process.terminate()
+        assert await node.ended() == 0
+        said = sorted((line["msg"], line["path"]) for line in node.lines() if "path" in line)
+        assert said == [
+            ("a directory has the name of a socket", str(root / "mount.sock")),
+            *(("not a socket", str(root / name)) for name in ("after.sock", "before.sock", "file.sock")),
+        ]

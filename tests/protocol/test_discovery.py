@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, MAX_IGNORED, REMOVED, Discovery, Found, Kind
 from plugind.protocol.identity import Identity
-from plugind.protocol.messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
+from plugind.protocol.messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 
 ROOT = "/r"
 A, B, C = "/r/a.sock", "/r/b.sock", "/r/c.sock"
@@ -176,7 +176,7 @@ def test_the_removal_of_an_unknown_entry_is_ignored() -> None:
     tree = discovery()
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
     tree.observe(B, found(3, kind=Kind.OTHER), LOOK | REMOVED, time=0.0)
-    assert tree.take().messages == []
+    assert tree.take().messages == [EntryIgnored(B, ROOT)]
     tree.observe(A, found(7), time=0.0)
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
     tree.observe(A, None, LOOK | REMOVED, time=0.0)
@@ -190,7 +190,19 @@ def test_a_socket_that_becomes_a_plain_file_vanishes() -> None:
     tree.observe(A, found(7), time=0.0)
     tree.take()
     tree.observe(A, found(8, kind=Kind.OTHER), LOOK, time=0.0)
-    assert tree.take().messages == [SocketVanished(A, 1)]
+    assert tree.take().messages == [SocketVanished(A, 1), EntryIgnored(A, ROOT)]
+
+
+def test_entries_that_only_look_like_sockets_are_reported_once_and_up_to_a_limit() -> None:
+    """Fault 6: nothing opens them."""
+    tree = discovery()
+    for number in (1, 1, *range(2, MAX_IGNORED + 5)):
+        tree.ignore(f"{ROOT}/{number}.sock")
+    for other in (f"{ROOT}/notes.txt", f"{ROOT}/unknown/a.sock", ROOT):
+        tree.ignore(other)
+    numbers = range(1, MAX_IGNORED + 1)
+    assert tree.take().messages == [EntryIgnored(f"{ROOT}/{number}.sock", ROOT) for number in numbers]
+    assert tree.paths() == frozenset()
 
 
 def test_the_first_scan_marks_what_it_finds_except_after_a_removal() -> None:
@@ -211,7 +223,7 @@ def test_a_socket_that_is_replaced_by_another_kind_of_entry_vanishes_first(other
     assert changes.messages[0] == SocketVanished(A, 1)
     assert tree.sockets == 0
     if other.kind is Kind.DIRECTORY:
-        assert changes.messages[1:] == []
+        assert changes.messages[1:] == [EntryIgnored(A, ROOT, directory=True)]
         assert changes.enter == [A]
         tree.observe(A, found(7), LOOK, time=0.0)
         changes = tree.take()

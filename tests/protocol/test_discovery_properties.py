@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol import watches as mask
-from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind, below
+from plugind.protocol.discovery import ATTRIBUTES, LOOK, REMOVED, Discovery, Found, Kind, Message, below
 from plugind.protocol.identity import Identity
-from plugind.protocol.messages import EntryRefused, SocketAppeared, SocketTouched, SocketVanished
+from plugind.protocol.messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 from plugind.protocol.watches import Watches
 from plugind.tests.protocol.hypothesis_settings import examples
 
 ROOT = "/r"
 #: A few paths, so that operations collide; ``d`` and ``d/e`` are directories or sockets.
-PATHS = st.sampled_from(["/r/a", "/r/b", "/r/d", "/r/d/a", "/r/d/e", "/r/d/e/a"])
+PATHS = st.sampled_from(["/r/a", "/r/b.sock", "/r/d", "/r/d/a.sock", "/r/d/e", "/r/d/e/a"])
 VERBS = ["bind"] * 4 + ["unlink", "replace", "chmod", "link", "rename", "mkdir", "write", "symlink", "look", "scan"] * 2
 STORIES = st.lists(st.tuples(st.sampled_from(VERBS), PATHS, PATHS), max_size=30)
 ROOT_FOUND = Found(Kind.DIRECTORY, Identity(1, 1, 0))
@@ -93,9 +93,10 @@ class Sent:
     sockets: dict[str, SocketAppeared] = attrs.Factory(dict)
     refused: dict[str, EntryRefused] = attrs.Factory(dict)
     touches: list[str] = attrs.Factory(list)
+    ignored: set[str] = attrs.Factory(set)
     newest: int = 0
 
-    def take(self, message: SocketAppeared | SocketVanished | SocketTouched | EntryRefused) -> None:
+    def take(self, message: Message) -> None:
         path = message.path
         match message:
             case SocketAppeared():
@@ -113,6 +114,10 @@ class Sent:
             case SocketTouched():
                 assert self.sockets[path].generation == message.generation
                 self.touches.append(path)
+            case EntryIgnored():
+                assert path not in self.sockets, "a socket must vanish before an entry at its path is ignored"
+                assert path not in self.ignored, "it is reported once"
+                self.ignored.add(path)
 
 
 @attrs.define(eq=False)

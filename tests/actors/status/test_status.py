@@ -17,6 +17,7 @@ from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.messages import (
     ActorRestarted,
+    EntryIgnored,
     HandlersChanged,
     Lagged,
     PluginChanged,
@@ -317,6 +318,17 @@ async def test_a_root_that_was_made_is_logged(autojump_clock: MockClock) -> None
     assert [event[:2] for event in node.log.events] == [
         (Level.INFO, "root was missing and was made"),
         (Level.INFO, "root is watched"),
+    ]
+
+
+async def test_what_only_looks_like_a_socket_is_logged_once(autojump_clock: MockClock) -> None:
+    """Fault 6: a watcher that is restarted reports it again."""
+    fifo, directory = EntryIgnored("/r/a.sock", ROOT), EntryIgnored("/r/b.sock", ROOT, directory=True)
+    async with bench() as node:
+        await node.take(fifo, directory, fifo, directory)
+    assert [(level, message, fields["path"]) for level, message, fields in node.log.events] == [
+        (Level.WARNING, "not a socket", "/r/a.sock"),
+        (Level.WARNING, "a directory has the name of a socket", "/r/b.sock"),
     ]
 
 
