@@ -39,9 +39,9 @@ from ..io.unix_socket import MAX_PATH
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLS
 
-#: Seconds in which a server says that it does not know a method. It says so upon the headers of the call, before any
-#: code of the plugin runs; one that takes them for longer than this knows the method.
-UNKNOWN_METHOD = 0.25
+#: Seconds in which a server says that it does not know a method, at least and at most. It says so upon the headers of
+#: the call, before any code of the plugin runs; a server that is silent for so long knows the method.
+UNKNOWN_METHOD = (0.25, 1.0)
 _DAEMON = Timeouts()
 
 
@@ -62,13 +62,13 @@ async def probe(
         deadline = trio.current_time() + options.timeout
         channel = await _connect(found, whole, deadline)
         try:
-            info = await _ask(found, channel, whole, deadline)
+            info, took = await _ask(found, channel, whole, deadline)
             await _check_type(found, info, whole, handlers, options, others)
             await _check_endpoint(found, info, channel, whole, options, deadline)
             if options.notify and found.fate is Fate.REGISTERED:
                 await _notify(found, channel, deadline)
             else:
-                await _look_for_notify(found, channel, deadline)
+                await _look_for_notify(found, channel, deadline, took)
         finally:
             channel.close()
     return ProbeResult(tuple(found.steps), found.fate)
@@ -143,18 +143,20 @@ async def _connect(found: Findings, path: str, deadline: float) -> Channel:
     return channel
 
 
-async def _ask(found: Findings, channel: Channel, path: str, deadline: float) -> PluginInfo:
+async def _ask(found: Findings, channel: Channel, path: str, deadline: float) -> tuple[PluginInfo, float]:
+    """Return the plugin's info, and how many seconds it took."""
     clock = Clock(deadline)
     try:
         reply = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=clock.left)
     except GRPCError as error:
         fate = Fate.PARKED if error.status is Status.UNIMPLEMENTED else Fate.FAILED
         raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
-    if clock.took > _DAEMON.get_info:
-        detail = f"answered after {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
-        found.wrong("GetInfo", detail, Fate.FAILED, clock.took)
+    took = clock.took
+    if took > _DAEMON.get_info:
+        detail = f"answered after {took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
+        found.wrong("GetInfo", detail, Fate.FAILED, took)
     else:
-        found.note("GetInfo", Verdict.OK, "answered", clock.took)
+        found.note("GetInfo", Verdict.OK, "answered", took)
     limits = InfoLimits()
     # One more than is allowed is enough to refuse it, as in a conversation (fault 51).
     versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
@@ -163,7 +165,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
     except ValidationError as error:
         raise found.stop("info", str(error), Fate.FAILED) from error
     found.note("info", Verdict.OK, f"type {info.type}, name {info.name}, versions {', '.join(info.versions) or 'none'}")
-    return info
+    return info, took
 
 
 def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
@@ -293,13 +295,15 @@ _NOTIFY = "NotifyRegistrationStatus"
 _NOT_SERVED = "the plugin cannot be told that it is registered; serve this method too"
 
 
-async def _look_for_notify(found: Findings, channel: Channel, deadline: float) -> None:
+async def _look_for_notify(found: Findings, channel: Channel, deadline: float, get_info_took: float) -> None:
     """Find out whether the server knows the method, without calling it: the call is reset before it has a message.
 
-    A plugin that is registered with a daemon notices nothing, and one that is not is told no lie.
+    A plugin that is registered with a daemon notices nothing, and one that is not is told no lie. A server that was
+    slow to answer ``GetInfo`` has more time.
     """
     clock = Clock(deadline)
-    patience = min(UNKNOWN_METHOD, clock.left)
+    least, most = UNKNOWN_METHOD
+    patience = min(max(least, 4 * get_info_took), most, clock.left)
     try:
         async with channel.stub(RegistrationStub).NotifyRegistrationStatus.open(timeout=patience) as stream:
             await stream.send_request()

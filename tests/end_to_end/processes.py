@@ -228,6 +228,14 @@ class PluginProcess:
         said = await self.line(call="NotifyRegistrationStatus")
         assert (said["plugin_registered"], said["error"]) == (True, "")
 
+    async def rest(self) -> str:
+        """Return what a plugin that has ended printed after the lines that were read."""
+        assert self.process.stdout is not None
+        with trio.fail_after(DEADLINE):
+            async for piece in self.process.stdout:
+                self._rest += piece
+        return self._rest.decode()
+
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         with trio.fail_after(DEADLINE):
