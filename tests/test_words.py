@@ -36,6 +36,9 @@ GONE = {
     r"floors of these runs|moods?": "baseline, load",
     r"headway|excuses?|shaky": "livelock guard, grace, faulty",
     r"diall(ing|ed|er|ers)": "dialing",
+    r"troubled|plainest|unsaid": "disturbed, simplest, unsent",
+    r"whereof|thereof|wherein|therein|lest|nought|naught": "of which, in which, so that it does not, nothing",
+    r"whilst|albeit|forthwith|henceforth|hinders?|amongst": "while, although, at once, from now on, prevent, among",
 }
 #: Words that English needs in a sentence, but that say too little as an identifier.
 UNCLEAR = {

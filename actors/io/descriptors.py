@@ -38,12 +38,12 @@ def most_processes() -> int:
 class DescriptorReserve:
     """Descriptors that are open for nothing: one is closed where one is needed and the process has none left.
 
-    A context manager, which fills the reserve and closes it. One of size zero lends nothing.
+    A context manager, which fills the reserve and closes it. One of size zero stays empty.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[int] = []
+        self._open: list[int] = []
 
     def __enter__(self) -> Self:
         self.refill()
@@ -52,23 +52,23 @@ class DescriptorReserve:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self.lend():
+        while self.close_one():
             pass
 
-    def lend(self) -> bool:
+    def close_one(self) -> bool:
         """Close one, so that whatever is opened next, before anything else can run, succeeds; False if none is left."""
-        if not self._held:
+        if not self._open:
             return False
-        os.close(self._held.pop())
+        os.close(self._open.pop())
         return True
 
     def refill(self) -> bool:
-        """Open what was lent again, as far as possible; return whether the reserve is full."""
-        while len(self._held) < self._size:
+        """Open again what was closed, as far as possible; return whether the reserve is full."""
+        while len(self._open) < self._size:
             opened = _spare()
             if opened is None:
                 return False
-            self._held.append(opened)
+            self._open.append(opened)
         return True
 
     def count_left(self, most: int) -> int:

@@ -92,7 +92,7 @@ _YIELDING = (Place.UNREAD, Place.HEALTH)
 
 
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
-_LENT_FOR = 1.0
+_RESERVED_FOR = 1.0
 
 
 def json_response(status: int, value: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -153,7 +153,7 @@ class _Connection:
     stream: trio.SocketStream
     peer: Credentials
     #: Whether its descriptor is one that the reserve lacks.
-    lent: bool
+    reserved: bool
     since: float = attrs.field(factory=trio.current_time)
     place: Place = Place.UNREAD
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -169,12 +169,12 @@ class _Admission:
     _place: Callable[[Request], Place]
     _reserve: DescriptorReserve
     #: The connections that hold a place of each kind, in the order in which they took it.
-    _held: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
+    _holders: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
 
     def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Serve a connection in ``nursery``."""
-        lent = not self._reserve.refill()
-        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted), lent)
+        reserved = not self._reserve.refill()
+        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted), reserved)
         # Counted here, since several may be accepted before the task of the first one runs.
         self._take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
@@ -195,11 +195,11 @@ class _Admission:
 
         It comes back from the connection that has had one longest, if that is long enough for an honest client.
         """
-        if self._reserve.lend():
+        if self._reserve.close_one():
             return True
-        lent = (connection for held in self._held.values() for connection in held if connection.lent)
-        oldest = min(lent, key=lambda connection: connection.since, default=None)
-        if oldest is not None and oldest.since + _LENT_FOR <= trio.current_time():
+        reserved = (connection for holders in self._holders.values() for connection in holders if connection.reserved)
+        oldest = min(reserved, key=lambda connection: connection.since, default=None)
+        if oldest is not None and oldest.since + _RESERVED_FOR <= trio.current_time():
             oldest.scope.cancel()
         return False
 
@@ -208,25 +208,25 @@ class _Admission:
         if connection.peer.uid not in self._allowed:
             return problem(403, "only the user of the daemon and root may ask")
         place = self._place(request)
-        if connection.lent and place is Place.STREAM:
+        if connection.reserved and place is Place.STREAM:
             return problem(503, "no descriptors left for a stream")
-        if place not in _YIELDING and len(self._held[place]) >= self._limit(place):
+        if place not in _YIELDING and len(self._holders[place]) >= self._limit(place):
             return problem(503, f"{self._limit(place)} {place.value} are open, which is the limit")
         self._leave(connection)
         self._take(connection, place)
         return None
 
     def _take(self, connection: _Connection, place: Place) -> None:
-        held = self._held[place]
-        if len(held) >= self._limit(place):
-            oldest = next(iter(held))
+        holders = self._holders[place]
+        if len(holders) >= self._limit(place):
+            oldest = next(iter(holders))
             self._leave(oldest)
             oldest.scope.cancel()
         connection.place = place
-        held[connection] = None
+        holders[connection] = None
 
     def _leave(self, connection: _Connection) -> None:
-        self._held[connection.place].pop(connection, None)
+        self._holders[connection.place].pop(connection, None)
 
     def _limit(self, place: Place) -> int:
         limit: int = getattr(self._limits, place.value)

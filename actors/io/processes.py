@@ -90,10 +90,10 @@ class Processes:
     def _add(self, pidfd: int) -> int | None:
         """Watch a process, and return its number; None if it has ended, or as many are watched as may be."""
         inode = self._inode_of(pidfd)
-        known = None if inode is None else self._of_inode.get(inode)
-        if known is not None or len(self._pidfds) >= self._most or _has_ended(pidfd):
+        earlier = None if inode is None else self._of_inode.get(inode)
+        if earlier is not None or len(self._pidfds) >= self._most or _has_ended(pidfd):
             os.close(pidfd)
-            return known
+            return earlier
         self._epoll.register(pidfd, select.EPOLLIN)
         process = next(self._numbers)
         self._pidfds[process], self._processes[pidfd] = pidfd, process

@@ -50,9 +50,9 @@ class MemoryProcesses:
     def _add(self, process: Process) -> int | None:
         if process.ended:
             return None
-        known = self._number_of(process)
-        if known is not None:
-            return known
+        earlier = self._number_of(process)
+        if earlier is not None:
+            return earlier
         number = next(self._numbers)
         self._watched[number] = process
         process.watchers.append(self._ends.send_nowait)

@@ -21,8 +21,8 @@ class Process:
     left: int
     slots: DialSlots = attrs.field(init=False)
     open: list[DialSlot] = attrs.field(factory=list)
-    #: Which dials were told that all pause, in order; which have begun; and how many were tried in vain.
-    told: list[int] = attrs.field(factory=list)
+    #: Which dials were notified that all pause, in order; which have begun; and how many were tried in vain.
+    notified: list[int] = attrs.field(factory=list)
     begun: list[int] = attrs.field(factory=list)
     vain: int = 0
 
@@ -30,13 +30,13 @@ class Process:
         self.slots = DialSlots(limit=8, count_descriptors=lambda most: min(most, self.left))
 
     async def dial(self, number: int) -> None:
-        """Dial as a conversation does: without a descriptor again, once it was told."""
+        """Dial as a conversation does: without a descriptor again, once it was notified."""
         through_pause = False
         while True:
             try:
                 slot = await self.slots.acquire(through_pause=through_pause)
             except PausedError:
-                self.told.append(number)
+                self.notified.append(number)
                 through_pause = True
                 continue
             if self.left:
@@ -47,7 +47,7 @@ class Process:
             slot.pause()
             self.vain += 1
             if not through_pause:
-                self.told.append(number)
+                self.notified.append(number)
             through_pause = True
 
     def hang_up(self) -> None:
@@ -67,30 +67,30 @@ async def dialing(process: Process, count: int) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_without_descriptors_all_that_wait_are_told_once_and_none_dials_in_vain_again(
+async def test_without_descriptors_all_that_wait_are_notified_once_and_none_dials_in_vain_again(
     autojump_clock: MockClock,
 ) -> None:
     """Fault 46."""
     process = Process(left=0)
     async with dialing(process, 20):
-        assert sorted(process.told) == list(range(20))
+        assert sorted(process.notified) == list(range(20))
         await trio.sleep(60.0)
-        assert (len(process.told), process.vain) == (20, 1)
+        assert (len(process.notified), process.vain) == (20, 1)
         assert process.slots.read() == Reading(20, 1, "no descriptors left")
 
 
 async def test_dials_go_on_in_order_a_moment_after_there_are_descriptors(autojump_clock: MockClock) -> None:
     process = Process(left=0)
     async with dialing(process, 20):
-        told = list(process.told)
+        notified = list(process.notified)
         process.left = 100
         await trio.sleep(0.15)
         # As many as there are slots. Trio runs those that are woken together in any order.
-        assert sorted(process.begun) == sorted(told[:8])
+        assert sorted(process.begun) == sorted(notified[:8])
         for _ in range(12):
             process.hang_up()
             await wait_all_tasks_blocked()
-        assert process.begun[8:] == told[8:]
+        assert process.begun[8:] == notified[8:]
         assert process.slots.read() == Reading(0, 21)
 
 
@@ -110,7 +110,7 @@ async def test_only_as_many_dials_go_on_as_there_are_descriptors(autojump_clock:
             assert (len(process.begun), process.vain) == (count, 1)
 
 
-async def test_a_dial_long_after_a_pause_that_nobody_waited_through_is_not_told_of_it(
+async def test_a_dial_long_after_a_pause_that_nobody_waited_through_is_not_notified_of_it(
     autojump_clock: MockClock,
 ) -> None:
     process = Process(left=0)
@@ -123,7 +123,7 @@ async def test_a_dial_long_after_a_pause_that_nobody_waited_through_is_not_told_
     assert process.slots.read() == Reading(0, 2)
 
 
-async def test_a_dial_that_is_cancelled_while_it_is_told_keeps_no_slot(autojump_clock: MockClock) -> None:
+async def test_a_dial_that_is_cancelled_while_it_is_notified_keeps_no_slot(autojump_clock: MockClock) -> None:
     process = Process(left=8)
     async with dialing(process, 8), trio.open_nursery() as nursery:
         waits = trio.CancelScope()
@@ -137,7 +137,7 @@ async def test_a_dial_that_is_cancelled_while_it_is_told_keeps_no_slot(autojump_
         process.open.pop().pause()
         waits.cancel()
         await wait_all_tasks_blocked()
-        assert process.told == [99]
+        assert process.notified == [99]
         process.left = 100
         for number in range(200, 208):
             if process.open:

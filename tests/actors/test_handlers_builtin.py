@@ -293,7 +293,7 @@ async def test_a_dra_driver_without_a_supported_service_is_rejected() -> None:
         )
 
 
-async def test_the_newest_dra_driver_of_a_name_wins_and_the_older_is_the_fallback() -> None:
+async def test_the_newest_dra_driver_of_a_name_is_active_and_the_older_is_the_fallback() -> None:
     """TestAddSameName and TestDelete."""
     handler = DRAHandler()
     older, newer = dra(), dra("v1beta1.DRAPlugin", socket="/reg/b.sock", endpoint="/run/b.sock", generation=2)
@@ -333,7 +333,7 @@ async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itse
     assert len(handler.drivers) == 1
 
 
-# --- what a plugin hears ----------------------------------------------------------------------------------------------
+# --- what a plugin is sent --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ async def test_a_dra_driver_that_registers_again_on_its_own_socket_replaces_itse
     ],
     ids=lambda value: value.name if isinstance(value, FakePlugin) else "",
 )
-async def test_a_plugin_that_is_refused_hears_the_kubelets_words_and_users_see_the_cause(
+async def test_a_refused_plugin_gets_the_kubelets_message_and_users_see_the_cause(
     plugin: FakePlugin, error: str, cause: str | None, autojump_clock: MockClock
 ) -> None:
     """Behaviours 30 and 44."""

@@ -15,7 +15,7 @@ from plugind.testing import FakeHandler, FakePlugin, Hangs, SimulatedNode
 
 
 @attrs.define
-class Heard:
+class RecordingLogger:
     """A logger that keeps its events."""
 
     events: list[tuple[Level, str, dict[str, Field]]] = attrs.field(factory=list)
@@ -50,7 +50,7 @@ async def test_an_inbox_counts_what_waits_in_it_and_before_it_and_what_was_taken
 
 
 async def test_each_change_is_logged_once_also_when_nobody_asks(autojump_clock: MockClock) -> None:
-    log = Heard()
+    log = RecordingLogger()
     readings = [Reading(1, 0), Reading(9, 0), Reading(0, 9), Reading(1, 9, "no descriptors left"), Reading(1, 9)]
     inboxes = Inboxes(10.0, log)
     # Each of them is what is read for 70 s.
@@ -71,7 +71,7 @@ async def test_each_change_is_logged_once_also_when_nobody_asks(autojump_clock: 
 
 async def test_a_process_that_was_stopped_has_no_actor_that_hangs(mock_clock: MockClock) -> None:
     """As by SIGSTOP: no actor could take its messages, and none has run when the first check comes."""
-    inboxes = Inboxes(10.0, Heard())
+    inboxes = Inboxes(10.0, RecordingLogger())
     inboxes.add("reconciler", lambda: Reading(5, 3))
     inboxes.check()
     mock_clock.jump(3600.0)
@@ -81,7 +81,7 @@ async def test_a_process_that_was_stopped_has_no_actor_that_hangs(mock_clock: Mo
 
 
 async def test_an_actor_that_has_ended_is_forgotten() -> None:
-    inboxes = Inboxes(10.0, Heard())
+    inboxes = Inboxes(10.0, RecordingLogger())
     send, receive = trio.open_memory_channel[int](2)
     inbox = Inbox(receive)
     inboxes.add("handler T", inbox.read)
@@ -148,7 +148,7 @@ async def test_a_handler_actor_that_is_removed_is_read_no_more(autojump_clock: M
         assert "handler Colour" not in node.health()
 
 
-async def test_no_actor_hangs_while_the_node_starts_anew_beside_a_handler_that_hangs(autojump_clock: MockClock) -> None:
+async def test_no_actor_hangs_while_the_node_restarts_beside_a_handler_that_hangs(autojump_clock: MockClock) -> None:
     """Fault 85: the crash of a reconciler takes the grace of a stop, during which its inbox is emptied."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:

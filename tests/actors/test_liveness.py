@@ -43,7 +43,7 @@ async def test_a_plugin_that_is_killed_stays_registered_and_is_shown_as_not_serv
 
 
 async def test_a_plugin_that_hands_its_listener_on_serves_on(autojump_clock: MockClock) -> None:
-    """Fault 39: the end of a process only asks for a connect, which is the judge."""
+    """Fault 39: the end of a process only causes a connect, which decides."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi())
         await trio.sleep(5.0)
@@ -89,7 +89,7 @@ async def test_a_plugin_that_serves_again_is_shown_so_within_a_rescans_period(au
 
 
 @pytest.mark.parametrize("accepting", [Accepting.BACKLOG_FULL, Accepting.SILENT, Accepting.CLOSES, Accepting.DENIED])
-async def test_only_a_refused_connect_says_that_nobody_listens(autojump_clock: MockClock, accepting: Accepting) -> None:
+async def test_only_a_refused_connect_shows_an_absent_listener(autojump_clock: MockClock, accepting: Accepting) -> None:
     """Faults 29, 30, 32, 33 and 39: a plugin that hangs is not one that is gone."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", csi())
@@ -111,10 +111,10 @@ async def test_a_plugin_of_another_pid_namespace_is_watched_from_its_first_look_
 
 
 @pytest.mark.parametrize("alive", [True, False])
-async def test_an_endpoint_elsewhere_is_asked_too_once_nobody_listens_on_the_socket(
+async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_socket(
     autojump_clock: MockClock, alive: bool
 ) -> None:
-    """Fault 39: a dead registrar is no dead driver."""
+    """Fault 39: a dead registrar does not mean a dead driver."""
     async with SimulatedNode() as node:
         driver = node.plug("/run/csi.sock", csi("driver.example.com"), listening=alive)
         registrar = node.plug("a.sock", csi(endpoint="/run/csi.sock"))
@@ -180,7 +180,7 @@ async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_
         assert node.history("a.sock")[-1].attempt == 2
 
 
-async def test_a_liveness_actor_that_crashed_knows_again_what_to_watch(autojump_clock: MockClock) -> None:
+async def test_a_liveness_actor_watches_the_same_plugins_after_a_crash(autojump_clock: MockClock) -> None:
     """Fault 85: the registrations report again what they are."""
     async with SimulatedNode() as node:
         killed, closed = node.plug("a.sock", csi()), node.plug("b.sock", csi("b.example.com"))

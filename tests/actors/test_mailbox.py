@@ -85,7 +85,7 @@ async def test_a_message_cancels_nothing_before_interrupts_are_on_and_after_they
     assert [inbox.receive_nowait(), inbox.receive_nowait()] == [VANISHED, VANISHED]
 
 
-async def test_the_inbox_says_how_many_messages_are_in_it() -> None:
+async def test_the_inbox_counts_its_messages() -> None:
     inbox = RegistrationInbox()
     assert inbox.waiting == 0
     counts: list[int] = []

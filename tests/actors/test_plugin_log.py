@@ -63,7 +63,7 @@ async def test_a_plugin_that_is_registered_and_removed_gives_three_lines(autojum
     assert log.lines == ["0 registered g1", f"7 deregistered g1: {REMOVED}", f"7 gone g1: {REMOVED}"]
 
 
-async def test_a_deregistration_that_fails_says_so_on_its_line(autojump_clock: MockClock, log: Log) -> None:
+async def test_the_line_of_a_deregistration_that_fails_has_the_failure(autojump_clock: MockClock, log: Log) -> None:
     """Fault 84."""
     handler = FakeHandler().always("deregister", Fails("no"))
     async with SimulatedNode(handlers={"Colour": handler}, log=log) as node:

@@ -464,7 +464,7 @@ async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: Mock
         assert handler.calls == [HandlerCall(0.0, "validate", "red"), HandlerCall(0.0, "register", "red")]
 
 
-async def test_a_retry_during_an_attempt_says_at_once_that_it_is_under_way(autojump_clock: MockClock) -> None:
+async def test_a_retry_during_an_attempt_reports_at_once_that_it_is_under_way(autojump_clock: MockClock) -> None:
     """The plugin does not answer GetInfo for a second; whoever asks does not wait for that."""
     async with SimulatedNode() as node:
         node.plug("a.sock", FakePlugin("Colour", "red", hang="get-info"))
@@ -478,7 +478,7 @@ async def test_a_retry_during_an_attempt_says_at_once_that_it_is_under_way(autoj
         )
 
 
-async def test_a_retry_of_a_plugin_that_leaves_says_so(autojump_clock: MockClock) -> None:
+async def test_a_retry_of_a_plugin_that_leaves_reports_it(autojump_clock: MockClock) -> None:
     handler = FakeHandler().always("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
@@ -493,7 +493,7 @@ async def test_a_retry_of_a_plugin_that_leaves_says_so(autojump_clock: MockClock
         assert (answer.tried, answer.why) == (True, "it is being deregistered, and tried right after that")
 
 
-async def test_a_retry_of_a_symbolic_link_says_that_it_does_not_help(autojump_clock: MockClock) -> None:
+async def test_a_retry_of_a_symbolic_link_reports_that_it_does_not_help(autojump_clock: MockClock) -> None:
     """Behaviour 7."""
     async with SimulatedNode() as node:
         node.directory.symlink("/plugins/a.sock", "/plugins/link.sock")
@@ -504,7 +504,7 @@ async def test_a_retry_of_a_symbolic_link_says_that_it_does_not_help(autojump_cl
         assert answer.why.endswith("; retry does not help")
 
 
-async def test_a_retry_by_a_caller_that_has_gone_harms_nobody(autojump_clock: MockClock) -> None:
+async def test_a_retry_by_a_caller_that_has_gone_affects_no_other(autojump_clock: MockClock) -> None:
     """Its answer is dropped: a reconciler that crashed over it would deregister every plugin."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())

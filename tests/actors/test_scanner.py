@@ -170,7 +170,7 @@ async def test_a_directory_that_cannot_be_read_is_a_failure_and_the_report_names
     assert (await stage.rescan()).paths == frozenset({A, f"{SUB}/b.sock"})
 
 
-async def test_entries_over_the_limit_are_counted_anew_by_each_rescan(autojump_clock: MockClock) -> None:
+async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_clock: MockClock) -> None:
     """Fault 48."""
     stage = in_memory(A, B, f"{ROOT}/c.sock", max_entries=2)
     for _ in range(2):
@@ -201,7 +201,7 @@ async def test_a_rescan_reports_the_overflow_that_it_recovers_from_once(autojump
         ("watches_left", f"cannot watch {ROOT}: no inotify watches are left"),
     ],
 )
-async def test_a_rescan_without_inotify_finds_everything_and_says_why_it_is_unwatched(
+async def test_a_rescan_without_inotify_finds_everything_and_reports_why_it_is_unwatched(
     autojump_clock: MockClock, exhausted: str, reason: str
 ) -> None:
     """Faults 17, 18 and 24."""
@@ -388,7 +388,7 @@ async def test_a_socket_that_is_recreated_around_the_start_is_one_generation(aut
     assert stage.sent.take() == ["a.sock appeared #1 (first scan)", "sub/b.sock appeared #2 (first scan)"]
 
 
-async def test_without_file_handles_the_events_of_a_removal_are_believed(autojump_clock: MockClock) -> None:
+async def test_without_file_handles_the_events_of_a_removal_are_used(autojump_clock: MockClock) -> None:
     """Behaviour 13: the new socket may have the inode number and the times of the old one."""
     directory = RecreatedAtTheStart(telling=Telling.BIRTHS)
     directory.mkdir(SUB)

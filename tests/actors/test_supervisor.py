@@ -465,7 +465,7 @@ def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None
         Supervisor(Config(roots=roots))
 
 
-async def test_a_rescan_finds_a_plugin_of_which_no_event_told(autojump_clock: MockClock) -> None:
+async def test_a_rescan_finds_a_plugin_that_no_event_reported(autojump_clock: MockClock) -> None:
     """Behaviour 14, fault 85: also by the successor of a watcher that crashes."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         await node.supervisor.wait_scanned()

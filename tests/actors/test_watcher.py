@@ -339,7 +339,7 @@ async def test_a_full_inbox_slows_the_watcher_and_loses_no_message(autojump_cloc
 # --- what it is asked -------------------------------------------------------------------------------------------------
 
 
-async def test_a_rescan_that_is_asked_for_begins_at_once_and_finds_what_no_event_told(
+async def test_a_requested_rescan_begins_at_once_and_finds_what_no_event_reported(
     autojump_clock: MockClock,
 ) -> None:
     """Behaviour 14: SIGHUP asks for one."""

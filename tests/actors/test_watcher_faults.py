@@ -70,7 +70,7 @@ async def test_a_root_below_a_missing_directory_is_awaited(autojump_clock: MockC
 async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_takes_nothing_new(
     autojump_clock: MockClock, error: ConfigError | RootBusyError
 ) -> None:
-    """Faults 3 and 96: who may write there could register a plugin, and must not end one."""
+    """Faults 3 and 96: a user who may write there could register a plugin, but must not be able to end one."""
     async with staged(prepare=with_socket) as stage:
         await stage.sent()
         await trio.sleep(1)

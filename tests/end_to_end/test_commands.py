@@ -120,7 +120,7 @@ async def test_each_command_shows_the_plugins_and_has_its_exit_code(shared: Daem
     (described,) = json.loads(done["describe json"].out)
     states = ["dialing", "asking-info", "validating", "registering", "notifying", "registered"]
     assert [entry["state"] for entry in described["history"]][-6:] == states
-    # It may meet the one second in which an attempt is under way.
+    # An attempt may be under way, which takes one second.
     under_way = {f"{hung}: an attempt is under way: {state}\n" for state in ("dialing", "asking-info")}
     assert done["retry"].out in {f"{hung}: tried now\n", *under_way}
     assert json.loads(done["probe"].out)["ok"] is True

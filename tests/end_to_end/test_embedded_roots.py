@@ -43,7 +43,7 @@ async def test_a_daemon_cannot_use_the_root_of_an_embedded_node(tmp_path: Path) 
         assert (done.code, done.err) == (1, said)
 
 
-async def test_a_root_that_everybody_may_write_to_is_refused_unless_the_program_says_that_it_may(
+async def test_a_root_that_everybody_may_write_to_is_refused_unless_the_program_allows_it(
     tmp_path: Path,
 ) -> None:
     """Fault 3; no descriptor stays open, and the other root is free again."""

@@ -180,7 +180,7 @@ async def test_the_example_plugin_exits_1_when_it_is_refused(tmp_path: Path) -> 
         assert names(tmp_path) == []
 
 
-async def test_the_example_plugin_says_in_one_line_why_it_cannot_listen(tmp_path: Path) -> None:
+async def test_the_example_plugin_prints_one_line_if_it_cannot_listen(tmp_path: Path) -> None:
     path = str(tmp_path / "no" / "e.sock")
     with trio.fail_after(20):
         done = await trio.run_process(

@@ -34,7 +34,7 @@ async def until_status(node: Daemon, target: str, wanted: int) -> None:
 
 
 async def test_a_reconciler_that_hangs_is_named_by_health_readiness_and_the_log_and_goes_on(tmp_path: Path) -> None:
-    """With the reconciler hung for 70 s, health said ok and ready. Nobody asks before the log says so."""
+    """With the reconciler hung for 70 s, health said ok and ready. No request is sent before the line is in the log."""
     hang = tmp_path / "hang"
     with daemon(tmp_path, script="hanging.py") as node:
         await node.ready()

@@ -158,7 +158,7 @@ async def test_all_sockets_of_a_name_are_described_with_their_times(tmp_path: Pa
         assert re.search(r"^State: +registered for \S+, since ([\d-]+ )?\d\d:\d\d:\d\d\+01:30$", text.out, re.MULTILINE)
 
 
-async def test_retry_says_for_each_socket_what_follows(tmp_path: Path) -> None:
+async def test_retry_prints_for_each_socket_what_follows(tmp_path: Path) -> None:
     async with populated(tmp_path) as node:
         good, link, stale = (str(node.root / f"{name}.sock") for name in ("good", "link", "stale"))
         for target, code, said in (

@@ -1,4 +1,4 @@
-"""A daemon as an operator meets it: signals, roots that cannot be used now, what its log says at which level."""
+"""A daemon from the point of view of an operator: signals, unusable roots, what its log says at which level."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def registered(node: Daemon, path: Path) -> AsyncIterator[Watch]:
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
-async def test_sighup_scans_all_roots_at_once_and_says_that_there_is_nothing_to_reload(tmp_path: Path) -> None:
+async def test_sighup_scans_all_roots_at_once_and_logs_that_there_is_nothing_to_reload(tmp_path: Path) -> None:
     """It ended the daemon with code 129."""
     with daemon(tmp_path) as node:
         await node.ready()
@@ -388,7 +388,7 @@ async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parke
     ]
 
 
-async def test_a_node_that_gives_up_says_so_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
+async def test_a_node_that_gives_up_logs_it_as_an_error_and_ends_the_daemon_with_code_1(tmp_path: Path) -> None:
     """Fault 85."""
     root, status = tmp_path / "root", str(tmp_path / "status.sock")
     options = ["--root", str(root), "--status", status, "--log-format", "json", "--log-level", "error"]

@@ -1,4 +1,4 @@
-"""``plugind probe`` as a process: its verdict and a daemon's are the same, and the plugin notices nothing of it."""
+"""``plugind probe`` as a process: its verdict is that of a daemon, and the plugin is not affected."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def steps(result: dict[str, object]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
-async def test_a_registered_plugin_is_probed_and_notices_nothing_of_it(
-    foreign: Foreign, patient: Daemon, tmp_path: Path
-) -> None:
+async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, patient: Daemon, tmp_path: Path) -> None:
     """The probe opens a call of NotifyRegistrationStatus and does not complete it: no server hands that on."""
     directory = patient.root / f"probe-{foreign.label}"
     await patient.ready()

@@ -104,7 +104,7 @@ async def test_the_commands_show_the_state_of_the_daemon(tmp_path: Path, capsys:
         assert await command("retry", "unknown", "--status", path) == 1
 
 
-async def test_a_missing_daemon_is_reported_in_one_line_that_says_what_to_do(
+async def test_a_missing_daemon_is_reported_in_one_line_with_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "none")

@@ -58,9 +58,9 @@ TO_NOTIFY = (*TO_REGISTER, s.HandlerAccepted())
 TO_REGISTERED = (*TO_NOTIFY, s.Notified())
 
 _TITLES = {"generation": "g", "attempt": "#", "failures": "", "type": "", "info": "", "reason": "", "error": ""}
-_UNSAID = {"path", "identity", "root", "time", "deprecated", "first_scan", "ticket", "handler", "outcome", "versions"}
+_OMITTED = {"path", "identity", "root", "time", "deprecated", "first_scan", "ticket", "handler", "outcome", "versions"}
 #: ``test_lifecycle_causes`` has transcripts of causes.
-_UNSAID |= {"cause"}
+_OMITTED |= {"cause"}
 
 
 def words(value: object) -> str:
@@ -72,7 +72,7 @@ def words(value: object) -> str:
         return repr(value).replace("RegisterPlugin error -- plugin ", "…")
     if isinstance(value, s.Refusing | s.Leaving):
         value = attrs.evolve(value, then=_without(_reason(value), value.then))
-    said = [_field(field.name, getattr(value, field.name)) for field in attrs.fields(kind) if _says(value, field)]
+    said = [_field(field.name, getattr(value, field.name)) for field in attrs.fields(kind) if _is_shown(value, field)]
     return f"{kind.__name__}({' '.join(said)})" if said else type(value).__name__
 
 
@@ -87,9 +87,9 @@ def _without(reason: str, then: s.Then) -> s.Then:
     )
 
 
-def _says(value: object, field: attrs.Attribute[object]) -> bool:
+def _is_shown(value: object, field: attrs.Attribute[object]) -> bool:
     said = getattr(value, field.name)
-    return field.name not in _UNSAID and said != "" and (field.name == "attempt" or said != field.default)
+    return field.name not in _OMITTED and said != "" and (field.name == "attempt" or said != field.default)
 
 
 def _field(name: str, value: object) -> str:

@@ -28,7 +28,7 @@ def test_an_actor_that_takes_nothing_while_messages_wait_hangs_once_the_patience
     )
 
 
-def test_an_actor_to_which_nobody_writes_does_not_hang() -> None:
+def test_an_actor_without_messages_does_not_hang() -> None:
     assert conditions((0.0, Reading(0, 7)), (1000.0, Reading(0, 7)), (1005.0, Reading(1, 7))) == [OK, OK, OK]
 
 

@@ -91,13 +91,13 @@ class Life:
             self.claimed = isinstance(event, m.Admitted)
         self.asked_to_stop |= isinstance(event, m.StopAsked | m.StopForced)
         before = self.state
-        self.hear(event)
+        self.record_answer(event)
         step = lifecycle.step(before, event)
         if step != (before, ()):
             self.enter(step, over=bool(step[1]) or isinstance(event, s.CommandOutcome | m.Admission))
         self.check_attempts(before, event)
 
-    def hear(self, event: s.Event) -> None:
+    def record_answer(self, event: s.Event) -> None:
         match event:
             case s.Failed(answered=True) if not isinstance(self.state, s.Refusing):
                 self.answer = event.cause

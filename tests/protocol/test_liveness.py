@@ -172,8 +172,8 @@ def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> N
 
 
 @pytest.mark.parametrize("answer", [Answer.MISSING, Answer.UNKNOWN])
-def test_what_says_nothing_of_the_listener_changes_nothing(answer: Answer) -> None:
-    """A file that is gone is the watcher's business; without descriptors or permission nothing is known."""
+def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer) -> None:
+    """The watcher handles a file that is gone; without descriptors or permission nothing is known."""
     looks = Looks(answers={"a": answer, "b": answer})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=False)
     looks.schedule.watch(stale("b"), 0.0, process_is_watched=False)
@@ -195,7 +195,7 @@ def test_what_says_nothing_of_the_listener_changes_nothing(answer: Answer) -> No
 def test_a_plugin_whose_endpoint_is_another_socket_is_judged_by_both(
     endpoint: Answer, serves: bool, words: str
 ) -> None:
-    """Fault 39: a dead registrar is no dead driver."""
+    """Fault 39: a dead registrar does not mean a dead driver."""
     looks = Looks(answers={"/run/csi.sock": endpoint})
     looks.schedule.watch(registered("a", "unix:///run/csi.sock"), 0.0, process_is_watched=False)
     looks.until(0.0)

@@ -400,7 +400,7 @@ def test_a_csi_driver_without_versions_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("versions", "highest"), [(("0.3.0",), "0.3.0"), (("0.2.0", "v0.3", "2.0"), "0.3"), (("0.0",), "0.0")]
 )
-def test_a_csi_driver_in_a_deprecated_root_speaks_0_x(versions: tuple[str, ...], highest: str) -> None:
+def test_a_csi_driver_in_a_deprecated_root_must_have_version_0_x(versions: tuple[str, ...], highest: str) -> None:
     """Behaviour 16."""
     assert str(check_csi_versions(versions, deprecated=True)) == highest
 

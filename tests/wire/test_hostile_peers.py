@@ -357,7 +357,7 @@ async def test_headers_in_many_pieces_are_one_block(tmp_path: Path) -> None:
         assert await get_info(channel) == INFO
 
 
-async def test_a_peer_that_overruns_the_window_of_a_call_that_was_given_up_is_told_so(tmp_path: Path) -> None:
+async def test_a_peer_that_overruns_the_window_of_a_cancelled_call_gets_flow_control_error(tmp_path: Path) -> None:
     """RFC 9113 section 6.9.1; fault 65. The response has no content-type, for which the call ends at once."""
     overrun = frame(RST_STREAM, 0, 1, struct.pack(">I", ErrorCode.FLOW_CONTROL_ERROR))
     done = trio.Event()

@@ -151,7 +151,7 @@ async def test_a_client_that_sends_no_handshake_is_disconnected(autojump_clock: 
         assert trio.current_time() - began == 10.0
 
 
-async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_byte_a_second_does_not_extend_the_handshake(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 63."""
     began = trio.current_time()
     async with in_memory() as server, trio.open_nursery() as nursery:
@@ -167,7 +167,7 @@ async def test_one_byte_a_second_does_not_stretch_the_handshake(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
-async def test_one_byte_a_second_does_not_stretch_a_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_byte_a_second_does_not_extend_a_request(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 63: the message has 30 s in total; the connection stays open."""
     async with in_memory() as server:
         await server.client.hello()

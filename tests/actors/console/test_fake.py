@@ -68,7 +68,7 @@ def test_the_reaction_follows_from_the_script_and_from_earlier_calls(
     assert [fake.decide(step) for _ in range(4)] == reactions
 
 
-def test_the_info_is_what_the_script_says() -> None:
+def test_the_info_is_that_of_the_script() -> None:
     fake = FakePlugin("CSIPlugin", "a.example.com", ("1.0.0", "1.1.0"), "/run/a-service.sock")
     assert fake.info == PluginInfo(
         type="CSIPlugin", name="a.example.com", endpoint="/run/a-service.sock", supported_versions=["1.0.0", "1.1.0"]

@@ -165,7 +165,7 @@ async def test_each_rule_that_is_broken_is_named_with_what_becomes_of_the_plugin
 
 
 class OddHandler:
-    """A handler of one's own, which takes nobody."""
+    """A user's handler that accepts no plugin."""
 
     async def validate(self, plugin: Plugin) -> None:
         raise PluginError(f"{plugin.name} is not odd enough")
@@ -259,7 +259,7 @@ async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubel
     ],
     ids=["csi", "device", "csi-dead-endpoint", "dra-dead-endpoint", "dra", "own-handler"],
 )
-async def test_strict_judges_as_the_kubelet(
+async def test_strict_applies_the_rules_of_the_kubelet(
     plugin: FakePlugin, expected: tuple[str, Verdict], fate: Fate, tmp_path: Path
 ) -> None:
     """The kubelet calls CSI drivers and device plugins when it registers them; these fakes serve nothing else."""
@@ -345,8 +345,8 @@ async def server(path: Path, serve: Callable[[trio.SocketStream], Awaitable[None
             nursery.cancel_scope.cancel()
 
 
-def says(answer: bytes) -> Callable[[trio.SocketStream], Awaitable[None]]:
-    """Read what the client begins with, answer, and close."""
+def answers(answer: bytes) -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """Read the first bytes of the client, answer, and close."""
 
     async def serve(stream: trio.SocketStream) -> None:
         await stream.receive_some()
@@ -371,9 +371,9 @@ ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
     ids=["alert", "hello", "close", "http", "html"],
 )
 async def test_a_server_of_another_protocol_is_named(answer: bytes, words: str, tmp_path: Path) -> None:
-    """Fault 66: and what gRPC is here is said."""
+    """Fault 66: the message also describes the gRPC that is expected here."""
     path = tmp_path / "a.sock"
-    async with server(path, says(answer)):
+    async with server(path, answers(answer)):
         result = await probed(path)
     last = result.steps[-1]
     assert (last.step, last.verdict, result.fate) == ("GetInfo", WRONG, Fate.FAILED)

@@ -123,7 +123,7 @@ def test_the_cause_of_a_state_is_shown_before_its_reason() -> None:
     assert table.row({**plugin, "cause": "nobody listens"})["CAUSE"] == "nobody listens"
 
 
-def test_a_registered_plugin_that_does_not_serve_says_so_and_why() -> None:
+def test_a_registered_plugin_that_does_not_serve_is_shown_with_the_reason() -> None:
     """Fault 39: the state stays ``registered``; the row and the description say that nobody listens."""
     dead = attrs.evolve(GOOD, serving=False, not_serving="nobody listens on its socket")
     good, idle = shown(attrs.evolve(GOOD, serving=True), dead)

@@ -108,7 +108,7 @@ def test_a_socket_that_was_unlinked_and_is_still_listened_on_is_reached_no_more(
         assert ask_listener(str(path), found) is Answer.GONE
 
 
-def test_a_chmod_makes_no_other_file(tmp_path: Path, proc: bool) -> None:
+def test_a_chmod_does_not_change_the_identity(tmp_path: Path, proc: bool) -> None:
     """Behaviour 13."""
     path = tmp_path / "a.sock"
     with listener(path):
@@ -167,7 +167,7 @@ def test_a_path_over_107_bytes_is_refused_without_proc(tmp_path: Path, monkeypat
     assert caught.value.errno == errno.ENAMETOOLONG
 
 
-def test_the_answers_tell_a_listener_from_a_socket_that_nobody_listens_on(tmp_path: Path, proc: bool) -> None:
+def test_the_answers_distinguish_a_listener_from_a_socket_that_nobody_listens_on(tmp_path: Path, proc: bool) -> None:
     """Faults 28 and 30."""
     path = tmp_path / "a.sock"
     with listener(path, backlog=0):
@@ -178,7 +178,7 @@ def test_the_answers_tell_a_listener_from_a_socket_that_nobody_listens_on(tmp_pa
     assert ask_listener(str(tmp_path / "a.sock" / "b.sock"), found) is Answer.GONE
 
 
-def test_an_error_that_says_nothing_of_the_listener_is_raised(tmp_path: Path) -> None:
+def test_an_error_without_evidence_of_a_listener_is_raised(tmp_path: Path) -> None:
     """Fault 31: a datagram socket."""
     path = tmp_path / "a.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:

@@ -113,7 +113,7 @@ def test_a_file_without_a_handle_has_its_birth_time(
 def test_a_file_with_neither_has_its_change_time_while_nobody_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behaviour 13: device and inode alone are blind."""
+    """Behaviour 13: device and inode alone are not enough."""
     without("_name_to_handle_at", monkeypatch)
     without("_statx", monkeypatch)
     found = bind(tmp_path / "a.sock")

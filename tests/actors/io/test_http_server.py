@@ -285,15 +285,15 @@ async def test_streams_and_queries_that_hold_all_their_places_keep_out_no_other_
                 assert (first.status, second.status) == (200, 200)
                 assert await status_of(path, "/stream") == 503
                 assert await status_of(path, "/x") == 200
-                async with ask(path, "GET", "/held") as held:
-                    assert held.status == 200
+                async with ask(path, "GET", "/held") as query:
+                    assert query.status == 200
                     assert await status_of(path, "/x") == 503
                     assert await status_of(path, "/health") == 200
         stop()
 
 
 async def test_clients_that_send_no_request_lose_their_places_to_others(tmp_path: Path) -> None:
-    """Fault 93: whoever connects and sends nothing, or too slowly, keeps nobody out. The newest stay."""
+    """Fault 93: clients that send nothing, or send too slowly, do not keep others out. The newest stay."""
     path = str(tmp_path / "s")
     async with running(listen(path), attrs.evolve(LIMITS, unread=4)) as stop, AsyncExitStack() as stack:
         with trio.fail_after(10):

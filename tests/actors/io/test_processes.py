@@ -68,7 +68,7 @@ def asked(processes: Processes, path: Path) -> Answer:
     return processes.look(str(path), take_process=False)[0]
 
 
-def test_a_connect_says_whether_anybody_listens(tmp_path: Path) -> None:
+def test_a_connect_shows_whether_anybody_listens(tmp_path: Path) -> None:
     """Faults 28 and 39: a file without a listener refuses; a socket that was refused is used again."""
     path = tmp_path / "a.sock"
     with watching() as processes, socket.socket(socket.AF_UNIX) as made:
@@ -84,7 +84,7 @@ def test_a_connect_says_whether_anybody_listens(tmp_path: Path) -> None:
         assert asked(processes, path / "below") is Answer.MISSING
 
 
-def test_a_full_backlog_says_that_somebody_listens(tmp_path: Path) -> None:
+def test_a_full_backlog_shows_that_somebody_listens(tmp_path: Path) -> None:
     """Fault 30."""
     path = tmp_path / "a.sock"
     with watching() as processes, socket.socket(socket.AF_UNIX) as made:

@@ -95,7 +95,7 @@ def test_a_lock_may_be_taken_again_and_holds_the_directory_that_is_at_the_path_n
             pass
 
 
-def sleep_until_told(started: multiprocessing.synchronize.Event, end: multiprocessing.synchronize.Event) -> None:
+def sleep_until_set(started: multiprocessing.synchronize.Event, end: multiprocessing.synchronize.Event) -> None:
     started.set()
     end.wait(60)
 
@@ -106,7 +106,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     started, end = fork.Event(), fork.Event()
     with locked(tmp_path):
-        child = fork.Process(target=sleep_until_told, args=(started, end))
+        child = fork.Process(target=sleep_until_set, args=(started, end))
         child.start()
         assert started.wait(60)
     try:

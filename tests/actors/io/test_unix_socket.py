@@ -258,9 +258,9 @@ async def test_a_connection_is_accepted_without_a_pause_on_a_descriptor_that_was
     """Fault 46: nothing else can take the descriptor in between."""
     with DescriptorReserve(1) as reserve, listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
         with no_descriptor_left():
-            accepted = await listener.accept(lambda _: reserve.lend())
+            accepted = await listener.accept(lambda _: reserve.close_one())
             assert trio.current_time() == 0.0
-            assert not reserve.lend()
+            assert not reserve.close_one()
             assert not reserve.refill()
             accepted.close()
             assert reserve.refill()

@@ -50,7 +50,7 @@ async def test_each_change_is_logged_once_and_streamed(autojump_clock: MockClock
     ]
 
 
-async def test_a_plugin_that_is_registered_anew_serves(autojump_clock: MockClock) -> None:
+async def test_a_plugin_that_is_registered_again_serves(autojump_clock: MockClock) -> None:
     """Fault 39: it has just answered. A report for a status actor that lost its view changes nothing."""
     async with bench() as node:
         await node.take(REGISTERED, DEAD, REGISTERED)
@@ -82,7 +82,7 @@ async def test_plugins_that_do_not_serve_are_counted_by_type(autojump_clock: Moc
 async def test_the_node_is_not_ready_while_nobody_listens_on_the_endpoint_of_an_expected_plugin(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 39, behaviour 40: a dead registrar is no dead driver, unless its endpoint is that socket or refused too."""
+    """Fault 39, behaviour 40: a dead registrar does not mean a dead driver, unless its endpoint refuses too."""
     driver = PluginInfo("CSIPlugin", "a", "/run/csi.sock", ("1.0.0",))
     async with bench(StatusConfig(roots=(ROOT,), expected=("a",))) as node:
         await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True), REGISTERED)

@@ -451,7 +451,7 @@ async def test_watching_streams_the_present_view_and_then_every_change_with_its_
     ]
 
 
-async def test_a_watch_with_heartbeats_says_when_the_list_is_whole_and_that_the_daemon_lives(
+async def test_a_watch_with_heartbeats_shows_when_the_list_is_complete_and_that_the_daemon_runs(
     autojump_clock: MockClock,
 ) -> None:
     async with bench() as node:

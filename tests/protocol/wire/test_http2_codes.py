@@ -122,7 +122,7 @@ def test_an_error_of_the_connection_is_sent_with_the_code_of_its_section(
     assert codes(connection) == [f"GOAWAY {code.name}"], section
 
 
-def test_a_peer_that_speaks_something_else_gets_the_code_of_section_3_4() -> None:
+def test_a_peer_of_another_protocol_gets_the_code_of_section_3_4() -> None:
     """Fault 66."""
     connection, _ = begun(greeting=b"")
     connection.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -318,7 +318,7 @@ def test_a_block_may_have_as_many_frames_as_the_limit_allows_and_no_more() -> No
     assert connection.failure.message == "CONTINUATION frames of one block over the limit of 3 (limit continuations)"
 
 
-def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_says_so() -> None:
+def test_a_block_in_pieces_ends_the_stream_if_its_first_frame_has_end_stream() -> None:
     connection, call = begun()
     ok = fields(("grpc-status", "0"))
     connection.receive(headers(1) + data(1, message(b"x")))
@@ -400,7 +400,7 @@ def test_a_peer_that_does_not_begin_with_settings_does_not_use_http2(start: byte
         (b"<html>", "the peer answers in HTTP/1, not in HTTP/2 as gRPC does"),
     ],
 )
-def test_a_peer_of_another_protocol_is_named_even_if_it_says_less_than_the_head_of_a_frame(
+def test_a_peer_of_another_protocol_is_named_even_if_it_sends_less_than_the_head_of_a_frame(
     said: bytes, words: str
 ) -> None:
     """Fault 66: a TLS alert has seven bytes."""
