@@ -124,3 +124,9 @@ def test_a_number_out_of_range_is_a_configuration_error_that_names_the_field_and
 def test_a_deadline_may_leave_no_grace_at_all() -> None:
     timeouts = Timeouts(refused_grace=0, stop_grace=0)
     assert (timeouts.refused_grace, timeouts.stop_grace) == (0, 0)
+
+
+def test_the_least_number_that_is_allowed_is_accepted() -> None:
+    assert Backoff(factor=1, jitter=0).delay(9) == 0.5
+    assert InfoLimits(max_string=1, max_endpoint=1, max_versions=1).max_versions == 1
+    assert RestartIntensity(restarts=0).admit((), 0.0) is None
