@@ -39,7 +39,8 @@ do. Only --notify finds that out, since only then the method is called.
 
 With --strict the kubelet of Kubernetes 1.36 is meant instead of a daemon. It knows three types, reaches no path of more
 than 107 bytes, accepts no CSI driver of 0.x in any directory, and calls drivers at once: NodeGetInfo for CSI,
-GetDevicePluginOptions for device plugins.
+GetDevicePluginOptions for device plugins. What plugind refuses in the info of any type stays wrong, also where the
+kubelet does not look: endpoints that are no unix sockets, names that cannot be printed.
 
 examples:
   plugind probe ./my-plugin-reg.sock

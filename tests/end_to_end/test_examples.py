@@ -9,11 +9,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from plugind.actors.console.fake import FakeSpec, run_fake
+from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, run
 
 CHECKOUT = Path(__file__).parents[2]
@@ -122,6 +125,38 @@ async def test_the_daemon_finds_the_example_handler_by_its_entry_point(tmp_path:
             await watch.state(deprecated, "gone")
             reasons = [str(said["reason"]) for said in watch.changes if said["socket"] == str(deprecated)]
             assert any(f"{deprecated} lies in a deprecated directory: move it" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "code", "words"),
+    [
+        ("example_handler:ExampleHandler", [], 0, "accepts its name and versions; its register was not called"),
+        ("example_handler:ExampleHandler", ["--deprecated"], 1, "lies in a deprecated directory: move it"),
+        ("example_handler:ExampleHandler", ["--strict"], 1, "✗ type: the kubelet has no handler for ExamplePlugin"),
+        ("example_handler:Nothing", [], 78, "the handler for ExamplePlugin (example_handler:Nothing) cannot be loaded"),
+    ],
+    ids=["accepted", "deprecated", "strict", "broken"],
+)
+async def test_a_probe_asks_the_handler_of_an_entry_point(
+    value: str, options: list[str], code: int, words: str, tmp_path: Path
+) -> None:
+    """Behaviours 16 and 41: the probe has the handlers that a daemon would have in this environment."""
+    environment = entry_point(tmp_path / "site", value)
+    path = tmp_path / "e.sock"
+    plugin = FakePlugin("ExamplePlugin", "first.example.com", ("v1beta2",))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+        with trio.fail_after(DEADLINE):
+            done = await trio.run_process(
+                [*PLUGIND, "probe", path, *options],
+                env={**os.environ, **environment},
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        nursery.cancel_scope.cancel()
+    assert done.returncode == code
+    assert words in (done.stdout + done.stderr).decode()
 
 
 async def test_without_a_handler_the_example_plugin_exits_with_the_reason_and_one_that_stays_is_parked(
