@@ -1,15 +1,19 @@
 """The cost of an idle daemon with a given number of registered plugins.
 
     python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
+    python -m benchmarks.idle --registered 1000 --daemon plugind without-liveness
+    python -m benchmarks.idle --registered 0 --stale 5000 --settle 150 --daemon plugind without-liveness
 
 CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
-what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need.
+what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need. Stale
+sockets are dialed with backoff, too, and it takes two minutes until that is rare: give them as long to settle.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +21,12 @@ from pathlib import Path
 
 import attrs
 
-from plugind.benchmarks.peers.daemon_process import DaemonProcess, peer_started, plugind_started
+from plugind.benchmarks.peers.daemon_process import (
+    DaemonProcess,
+    peer_started,
+    plugind_started,
+    without_liveness_started,
+)
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import cheap_server, scratch_directory
@@ -26,8 +35,9 @@ from plugind.benchmarks.report.plots import Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _PATIENCE = 300.0
-_COLOURS = {"plugind": "#0072b2", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
+_COLOURS = {"plugind": "#0072b2", "without-liveness": "#009e73", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
 #: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
+_STARTED = {"plugind": plugind_started, "without-liveness": without_liveness_started, "peer": peer_started}
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
 
 
@@ -37,6 +47,7 @@ class Idle:
 
     daemon: str
     registered: int
+    stale: int
     cpu_percent: float
     wakeups_per_s: float
     rss_mib: float
@@ -45,7 +56,9 @@ class Idle:
     threads: int
 
 
-def measure(daemon: str, registered: int, *, seconds: float, settle: float, empty_kib: int | None) -> tuple[Idle, int]:
+def measure(
+    daemon: str, registered: int, *, stale: int = 0, seconds: float, settle: float, empty_kib: int | None
+) -> tuple[Idle, int]:
     """Measure the idle daemon, and return its memory in KiB too.
 
     Raises:
@@ -55,13 +68,13 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
         root = scratch / "root"
         root.mkdir()
         options = ServerOptions(directory=root, sockets=registered, wait=True)
-        started = plugind_started if daemon == "plugind" else peer_started
-        with cheap_server(options) as server, started(root, scratch / "log") as process:
+        with cheap_server(options) as server, _STARTED[daemon](root, scratch / "log") as process:
             process.wait_ready()
             if registered:
                 server.create()
                 if (notified := server.reached(registered, _PATIENCE)) < registered:
                     raise RuntimeError(f"of {registered} plugins {notified} were registered in {_PATIENCE:g} s")
+            make_stale(root, stale)
             time.sleep(settle)
             cpu, wakeups = process.cpu_seconds(), _wakeups(process)
             time.sleep(seconds)
@@ -71,6 +84,7 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
             idle = Idle(
                 daemon=daemon,
                 registered=registered,
+                stale=stale,
                 cpu_percent=cpu / seconds * 100,
                 wakeups_per_s=wakeups / seconds,
                 rss_mib=kib / 1024,
@@ -79,6 +93,13 @@ def measure(daemon: str, registered: int, *, seconds: float, settle: float, empt
                 threads=len(os.listdir(f"/proc/{process.pid}/task")),
             )
             return idle, kib
+
+
+def make_stale(root: Path, count: int) -> None:
+    """Make so many sockets on which nobody listens."""
+    for number in range(count):
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(root / f"stale-{number}.sock"))
 
 
 def _wakeups(process: DaemonProcess) -> int:
@@ -133,9 +154,8 @@ def main() -> int:
         "--registered", type=int, nargs="+", default=[0, 100, 1000, 10000], help="the number of registered plugins"
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to watch (default 30)")
-    parser.add_argument(
-        "--daemon", nargs="+", choices=("plugind", "peer"), default=["plugind"], help="what is measured"
-    )
+    parser.add_argument("--daemon", nargs="+", choices=tuple(_STARTED), default=["plugind"], help="what is measured")
+    parser.add_argument("--stale", type=int, default=0, help="the number of sockets on which nobody listens")
     parser.add_argument("--settle", type=float, default=3.0, help="seconds between the last plugin and the measurement")
     add_file_arguments(parser)
     arguments = parser.parse_args()
@@ -147,7 +167,12 @@ def main() -> int:
         for registered in sorted(arguments.registered):
             progress.step(f"{daemon}, {registered:,} registered")
             idle, kib = measure(
-                daemon, registered, seconds=arguments.seconds, settle=arguments.settle, empty_kib=empty_kib
+                daemon,
+                registered,
+                stale=arguments.stale,
+                seconds=arguments.seconds,
+                settle=arguments.settle,
+                empty_kib=empty_kib,
             )
             empty_kib = kib if not registered else empty_kib
             results.append(idle)

@@ -205,6 +205,16 @@ class MemoryNetwork:
         self.opened.append((path, made.client))
         return Channel(made.client, peer=listener.process.credentials)
 
+    def listens(self, path: str) -> bool | None:
+        """Return whether somebody listens on the socket at ``path``; None if there is none, or connecting is denied."""
+        try:
+            listener = self._listeners.get(self._directory.inode(path))
+        except OSError:
+            return None
+        if listener is None:
+            return False
+        return None if listener.accepting is Accepting.DENIED else True
+
     def look(self, path: str) -> Process:
         """Connect to ``path`` and hang up; return the process that called listen().
 

@@ -264,6 +264,11 @@ class PluggedIn:
         """Whether its process runs and listens."""
         return self._listener is not None
 
+    @property
+    def serves_itself(self) -> bool:
+        """Whether the process that called listen() still runs."""
+        return self._listener is not None and not self._listener.process.ended
+
     def _die(self) -> None:
         self.close_listener()
         process, self._process = self._process, None

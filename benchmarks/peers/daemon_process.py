@@ -186,6 +186,15 @@ def plugind_started(
 
 
 @contextmanager
+def without_liveness_started(root: Path, log: Path) -> Iterator[DaemonProcess]:
+    """Run plugind with a liveness actor that does nothing."""
+    status = log.parent / "status.sock"
+    command = [sys.executable, "-m", "plugind.benchmarks.peers.without_liveness", "run", "--root", str(root)]
+    with _running([*command, "--status", str(status)], log, status, None) as daemon:
+        yield daemon
+
+
+@contextmanager
 def peer_started(root: Path, log: Path, core: int | None = None) -> Iterator[DaemonProcess]:
     """Run the peer, which has no status socket."""
     command = [sys.executable, "-m", "plugind.benchmarks.peers.reference", "--root", str(root)]

@@ -29,6 +29,7 @@ from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.effects import Effect, Send, Show
+from plugind.protocol.liveness import Answer, Schedule, Subject
 from plugind.protocol.status import StateName
 from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import old_bugs
@@ -193,6 +194,65 @@ def serve_one_ask_at_a_time() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def believe_the_end_of_a_process() -> Iterator[None]:
+    """The sockets of a process that ended are shown as not serving, whoever listens there."""
+    ended: set[str] = set()
+    ask, judge = Schedule.ask, Schedule.judge
+
+    def asking(self: Schedule, path: str) -> None:
+        ended.add(path)
+        ask(self, path)
+
+    def believing(
+        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: Answer | None = None
+    ) -> m.ServingChanged | m.ListenerFound | None:
+        if subject.path in ended:
+            ended.discard(subject.path)
+            answer = Answer.REFUSED
+        return judge(self, subject, answer, now, endpoint)
+
+    with patch.object(Schedule, "ask", asking), patch.object(Schedule, "judge", believing):
+        yield
+
+
+@contextmanager
+def ignore_the_end_of_a_process() -> Iterator[None]:
+    """The sockets of a process that ended are looked at when their minute is over, and no sooner."""
+    with patch.object(Schedule, "ask", lambda self, path: None):
+        yield
+
+
+@contextmanager
+def look_at_no_stale_socket() -> Iterator[None]:
+    """A stale socket is tried when its backoff is over, and no sooner."""
+    watch = Schedule.watch
+
+    def watching(self: Schedule, asked: m.WatchLiveness, now: float, *, process_is_watched: bool) -> None:
+        if asked.registered:
+            watch(self, asked, now, process_is_watched=process_is_watched)
+
+    with patch.object(Schedule, "watch", watching):
+        yield
+
+
+@contextmanager
+def look_no_more_at_what_refused() -> Iterator[None]:
+    """A plugin that does not serve is never looked at again."""
+    judge = Schedule.judge
+
+    def giving_up(
+        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: Answer | None = None
+    ) -> m.ServingChanged | m.ListenerFound | None:
+        found = judge(self, subject, answer, now, endpoint)
+        if isinstance(found, m.ServingChanged) and not found.serving:
+            self.unwatch(subject.path)
+        return found
+
+    with patch.object(Schedule, "judge", giving_up):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -233,6 +293,10 @@ NEW = (
     Planted(show_no_roles, "view", 1, (193, 199)),
     Planted(leave_connections_open, "one-per-path", 0, (189, 190, 192)),
     Planted(serve_one_ask_at_a_time, "delay", 1, (162, 165, 167, 198)),
+    Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
+    Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
+    Planted(look_at_no_stale_socket, "stale", 305, (170, 179, 180, 182, 184, 199)),
+    Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -20,6 +20,7 @@ from .backoff_oracle import BackoffOracle
 from .plugs import Plugs
 from .script import DIRECTORIES, NAMES, SOCKETS, TYPE, Act, Fault
 from .sentinels import Sentinels
+from .serving_oracle import ServingOracle
 
 
 @attrs.frozen(eq=False)
@@ -30,6 +31,7 @@ class Acts:
     _plugs: Plugs
     _sentinels: Sentinels
     _backoff: BackoffOracle
+    _serving: ServingOracle
     #: The faults that the script may use.
     _faults: Collection[Fault]
 
@@ -77,7 +79,7 @@ class Acts:
             case Act.LISTEN:
                 plugin.listen()
             case Act.DIE:
-                plugin.crash()
+                self._end(plugin, chance)
             case Act.RENAME:
                 self._rename(plugin, self._node.path(chance.choice(SOCKETS)))
             case Act.UNLINK:
@@ -91,6 +93,18 @@ class Acts:
             if self._node.directory.dropping_events or self._node.directory.delaying_events:
                 # A new socket with the old inode, and no event, looks like the old one with other attributes.
                 self._backoff.touched(path)
+
+    def _end(self, plugin: PluggedIn, chance: random.Random) -> None:
+        """Kill a plugin with its socket file left behind, close its listener, or let another process have that."""
+        match chance.randrange(4):
+            case 0:
+                plugin.close_listener()
+            case 1:
+                plugin.hand_over()
+            case _:
+                if plugin.serves_itself:
+                    self._serving.killed(plugin.path)
+                plugin.crash()
 
     def _plug(self, path: str, chance: random.Random) -> None:
         if self._node.directory.exists(path):

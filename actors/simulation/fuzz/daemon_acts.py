@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from ....supervisor import NodeEndedError
-from ..faults import ACTORS
+from ..faults import ACTORS, Actor
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
@@ -140,8 +140,10 @@ class DaemonActs:
 
     def crash(self, chance: random.Random) -> None:
         """Crash an actor."""
-        # Drawn apart from the others, so that what the scripts of all seeds do stays as it was before there was one.
-        actor = chance.choice([actor for actor in ACTORS if actor != "liveness"])
+        actor: Actor = chance.choice([actor for actor in ACTORS if actor != "liveness"])
+        if actor == "status" and chance.random() < 0.5:
+            # Drawn apart from the others, so that the other events of all seeds stay what they were without it.
+            actor = "liveness"
         path = self._node.path(chance.choice(SOCKETS))
         if actor == "registration" and chance.random() < 0.3:
             self._node.network.crashes += 1

@@ -87,6 +87,8 @@ class FinalChecks:
         found += [f"{path} has an actor, and is not there" for path in self._node.actors() if path not in there]
         # Also what is not valid: it is found late where scans of the root failed and are repeated by backoff.
         found += [f"{path} is there, and not shown" for path in sorted(there.keys() - self._node.statuses.keys())]
+        # Every plugin is well: somebody listens on each socket.
+        found += [f"{path} does not serve" for path, status in self._node.statuses.items() if status.serving is False]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
         if self._policy is InstancePolicy.REJECT:
             names = sorted(plugin.name for plugin in taken.values())

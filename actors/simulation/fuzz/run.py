@@ -58,6 +58,9 @@ ALL = frozenset(Fault)
 TELLINGS = (Telling.HANDLES, Telling.HANDLES, Telling.BIRTHS, Telling.NOTHING)
 #: How many events a script has, unless said otherwise.
 EVENTS = 200
+#: Virtual seconds from the end of the faults until what is shown of listeners is checked once more: the longest pause
+#: of a watcher, and the period of a rescan.
+NOTICED = 45.0
 
 
 @attrs.frozen
@@ -144,9 +147,10 @@ class _Simulation:
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(config, trace, self._oracle, self._backoff, handlers={TYPE: self._handler})
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
+        self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
-        self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, faults)
+        self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, self._serving, faults)
 
     async def run(self, script: Collection[Event]) -> None:
         """Run the node: play the script on it, and check it at rest."""
@@ -163,13 +167,15 @@ class _Simulation:
         for event in script:
             self._trace.line("event", event)
             await self._perform(event.act, random.Random(event.seed), daemon)
-            self._look_at_sentinels(daemon)
+            self._look(daemon)
             if event.pause:
                 await trio.sleep(event.pause)
-                self._look_at_sentinels(daemon)
+                self._look(daemon)
 
-    def _look_at_sentinels(self, daemon: DaemonActs) -> None:
-        self._sentinels.look(disturbed=self._acts.disturbed() or daemon.handler is None)
+    def _look(self, daemon: DaemonActs) -> None:
+        disturbed = self._acts.disturbed()
+        self._sentinels.look(disturbed=disturbed or daemon.handler is None)
+        self._serving.look(disturbed=disturbed)
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -204,3 +210,7 @@ class _Simulation:
         self._acts.end_faults()
         await daemon.calm_down()
         self._acts.mend_plugins()
+        # Whatever listens from now on is noticed soon, also by a watcher whose scans have failed.
+        self._serving.look(disturbed=False)
+        await trio.sleep(NOTICED)
+        self._serving.look(disturbed=False)

@@ -23,6 +23,7 @@ from ..network import MemoryNetwork
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .handler_oracle import HandlerOracle
+from .serving_oracle import ServingOracle
 from .trace import Trace
 
 
@@ -68,6 +69,8 @@ class WatchedNode(SimulatedNode):
         self.trace = trace
         self._oracle = oracle
         self._backoff = backoff
+        #: What watches whether somebody listens on what is shown.
+        self.serving = ServingOracle(self, trace.violated)
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
@@ -84,12 +87,14 @@ class WatchedNode(SimulatedNode):
 
     async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
         """See :class:`SimulatedNode`. Each crash of an actor is traced, and a violation if no script asked for it."""
+        self.serving.forget()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
     def _record_crash(self, name: str, error: Exception) -> None:
         kind, _, of = name.partition(" ")
         self.trace.line("crash", kind)
+        self.serving.disturbed()
         match kind:
             case "registration":
                 self._backoff.retriggered(of)
@@ -112,6 +117,7 @@ class WatchedNode(SimulatedNode):
         )
         self._backoff.shown(status, to_notify=self._must_be_notified(status))
         self._oracle.shown(status)
+        self.serving.shown(status)
         super().record(change)
 
     def _must_be_notified(self, status: PluginStatus) -> bool:
