@@ -93,6 +93,8 @@ class DialSlots:
         self._turned_away: set[trio.lowlevel.Task] = set()
         #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
+        #: False if none does. To read this costs less than to ask a parking lot, which most conversations need not.
+        self._maybe_waiting = False
 
     async def acquire(self, *, through_pause: bool = True) -> DialSlot:
         """Return a slot as soon as there is one.
@@ -100,14 +102,14 @@ class DialSlots:
         Raises:
           PausedError: if dials pause, or begin to before there is a slot, unless ``through_pause``.
         """
-        waiting = self._queue or self._informed
+        waiting = self._maybe_waiting and bool(self._queue or self._informed)
         if self._paused and not waiting:
-            # Nobody has looked for descriptors since the last one who waited went on.
+            # Nothing has looked for descriptors since the last conversation that waited went on.
             self._go_on(self._limit)
         if self._paused and not through_pause:
             raise PausedError
         if waiting or self._paused or not self._is_free:
-            self._contended.value = True
+            self._contended.value = self._maybe_waiting = True
             # The task that wakes this one has counted the slot already.
             await (self._informed if through_pause else self._queue).park()
             self._raise_if_turned_away()
@@ -171,7 +173,7 @@ class DialSlots:
                     resume = now + self._expire_after
                 else:
                     self._expire(now)
-            self._contended.value = False
+            self._contended.value = self._maybe_waiting = False
 
     def read(self) -> Reading:
         """Return how many conversations wait for a slot, and how many have had one."""
@@ -191,7 +193,7 @@ class DialSlots:
         self._open += 1
 
     def _wake(self, most: int) -> None:
-        while most and (lot := self._informed or self._queue) and self._is_free:
+        while self._maybe_waiting and most and (lot := self._informed or self._queue) and self._is_free:
             most -= 1
             self._count()
             lot.unpark()

@@ -159,7 +159,6 @@ class Node(Answering, Protocol):
 
 async def serve(node: Node, log: Log, config: Config, status: str) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
-    raise_descriptor_limit()
     tune_gc()
     with received() as (stops, requests):
         async with trio.open_nursery() as nursery:
@@ -234,6 +233,8 @@ def tell_service_manager(state: str) -> None:
 
 async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     """Run one node until a signal ends it."""
+    # First, since the node bounds its conversations by the limit that it finds.
+    raise_descriptor_limit()
     log = log_from(args)
     status = status_path(args)
     status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)

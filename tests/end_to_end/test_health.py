@@ -120,6 +120,22 @@ async def test_without_descriptors_the_status_socket_answers_and_no_plugin_pays_
             nursery.cancel_scope.cancel()
 
 
+async def test_the_limit_of_conversations_is_that_of_the_descriptors_that_the_daemon_may_have(tmp_path: Path) -> None:
+    """Fault 47: the soft limit that it was started with, a mere 300, was what counted, so that few may hang at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+    try:
+        with daemon(tmp_path, timeouts={"get_info": DEADLINE}) as node, ExitStack() as stack:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            await node.ready()
+            for number in range(100):
+                stack.enter_context(listen(str(node.root / f"{number}.sock")))
+            async with node.watch() as watch:
+                await watch.until(lambda watch: [p["state"] for p in watch.now.values()] == ["asking-info"] * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 async def watchable(node: Daemon) -> bool:
     async with ask(node.status, "GET", "/watch") as reply:
         return reply.status == 200
