@@ -131,7 +131,7 @@ async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_soc
 async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_configured(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 39: and is registered again once somebody listens."""
+    """Fault 39: it is registered again once somebody listens."""
     handler = FakeHandler()
     config = attrs.evolve(DEFAULT_CONFIG, deregister_not_serving=True)
     async with SimulatedNode(config, handlers={"Colour": handler}) as node:
@@ -155,7 +155,7 @@ async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_config
 async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_period(
     autojump_clock: MockClock, after: float
 ) -> None:
-    """Behaviour 15: no event tells that somebody listens, and the backoff grows to two minutes."""
+    """Behaviour 15: no event reports a new listener, and the backoff grows to two minutes."""
     async with SimulatedNode() as node:
         plugins = [node.plug(f"{number}.sock", csi(f"{number}.example.com"), listening=False) for number in range(50)]
         await trio.sleep_until(after)
@@ -166,7 +166,7 @@ async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_
 
 
 async def test_a_stale_socket_that_accepts_starts_with_a_fresh_backoff(autojump_clock: MockClock) -> None:
-    """Behaviours 15 and 24: what listens there now must not wait for the failures of its predecessor."""
+    """Behaviours 15 and 24: the new listener must not wait because of the failures of its predecessor."""
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a.example.com", get_info_fails=1), listening=False)
         await trio.sleep_until(130.0)

@@ -92,7 +92,7 @@ async def test_a_socket_that_is_replaced_at_once_is_gone_and_the_next_is_registe
 async def test_a_socket_that_is_replaced_while_its_plugin_is_deregistered_is_gone_once(
     autojump_clock: MockClock, log: Log
 ) -> None:
-    """The removal is seen first, and the actor goes on to the newer socket without an end of its own."""
+    """The removal is seen first, and the same actor goes on with the newer socket."""
     handler = FakeHandler().always("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}, log=log) as node:
         plugin = node.plug("a.sock", red())
@@ -110,7 +110,7 @@ async def test_a_socket_that_is_replaced_while_its_plugin_is_deregistered_is_gon
 async def test_a_socket_that_a_link_replaces_is_gone_though_its_plugin_is_deregistered_later(
     autojump_clock: MockClock, log: Log
 ) -> None:
-    """Behaviour 7: the link is shown at once, so the changes of the socket before it are not shown any more."""
+    """Behaviour 7: the link is shown at once, so later changes of the earlier socket are not shown."""
     handler = FakeHandler().always("deregister", Takes(3.0))
     async with SimulatedNode(handlers={"Colour": handler}, log=log) as node:
         plugin = node.plug("a.sock", red())
@@ -147,7 +147,7 @@ async def test_a_handler_that_is_removed_deregisters_and_the_socket_is_not_gone(
 
 
 async def test_a_failure_is_logged_once_for_each_cause_and_each_socket(autojump_clock: MockClock, log: Log) -> None:
-    """Kubernetes issue 94827: no noise; a new socket that fails in the same way is news."""
+    """Kubernetes issue 94827: no repeated lines, except that a new socket that fails in the same way has its own."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}, log=log) as node:
         plugin = node.plug("a.sock", red(), listening=False)
         await trio.sleep_until(10.0)

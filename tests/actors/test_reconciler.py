@@ -465,7 +465,7 @@ async def test_retrying_a_registered_plugin_changes_nothing(autojump_clock: Mock
 
 
 async def test_a_retry_during_an_attempt_reports_at_once_that_it_is_under_way(autojump_clock: MockClock) -> None:
-    """The plugin does not answer GetInfo for a second; whoever asks does not wait for that."""
+    """The plugin does not answer GetInfo for a second; the caller does not wait for that."""
     async with SimulatedNode() as node:
         node.plug("a.sock", FakePlugin("Colour", "red", hang="get-info"))
         await trio.sleep(0.5)
@@ -505,7 +505,7 @@ async def test_a_retry_of_a_symbolic_link_reports_that_it_does_not_help(autojump
 
 
 async def test_a_retry_by_a_caller_that_has_gone_affects_no_other(autojump_clock: MockClock) -> None:
-    """Its answer is dropped: a reconciler that crashed over it would deregister every plugin."""
+    """Its answer is dropped: a reconciler that crashed because of it would deregister every plugin."""
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
         await node.settled()

@@ -104,7 +104,7 @@ async def test_a_plugin_that_replaces_its_socket_at_each_dial_is_looked_at_ten_t
 async def test_a_registered_plugin_that_is_replaced_before_it_is_notified_is_deregistered_first(
     autojump_clock: MockClock,
 ) -> None:
-    """Fault 41, behaviours 33 and 36: the dial was only to notify; the new socket is not told of the old one."""
+    """Fault 41, behaviours 33 and 36: the dial was only to notify; the new socket gets no result of the old one."""
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", red(notify_fails=1))

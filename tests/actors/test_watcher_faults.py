@@ -548,7 +548,7 @@ async def test_a_bug_ends_the_watcher(autojump_clock: MockClock) -> None:
 
 
 async def test_a_path_that_the_inbox_names_is_looked_at_at_once(autojump_clock: MockClock) -> None:
-    """Fault 41: no event says that it was replaced, and no rescan is due."""
+    """Fault 41: no event reports that it was replaced, and no rescan is due."""
     async with staged(prepare=with_socket) as stage:
         await trio.sleep(1)
         stage.directory.drop_events()

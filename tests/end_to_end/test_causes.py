@@ -22,7 +22,7 @@ def logged_causes(node: Daemon, state: str) -> list[object]:
 
 
 async def test_a_registrar_that_exits_when_it_is_refused_is_shown_with_its_refusal(tmp_path: Path) -> None:
-    """Its socket stays behind (fault 28), and each later dial fails; "nobody listens" alone would not tell why."""
+    """Its socket stays behind (fault 28), and each later dial fails; "nobody listens" alone would not show why."""
     path = tmp_path / "root" / "a.sock"
     with daemon(tmp_path, timeouts=PATIENT) as node:
         await node.ready()

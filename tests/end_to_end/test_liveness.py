@@ -83,7 +83,7 @@ async def test_a_plugin_killed_with_sigkill_is_deregistered_where_that_is_asked_
 
 
 async def test_a_socket_that_is_listened_on_late_is_registered_within_a_rescans_period(tmp_path: Path) -> None:
-    """Behaviour 15: no event tells of it. The next try by backoff would be the fourth."""
+    """Behaviour 15: no event reports it. The next try by backoff would be the fourth."""
     with daemon(tmp_path, "--rescan", "0.5") as started, socket.socket(socket.AF_UNIX) as made:
         path = started.root / "late.sock"
         await started.ready()

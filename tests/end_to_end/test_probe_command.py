@@ -161,7 +161,7 @@ async def test_the_probe_and_the_daemon_agree(label: str, shared: Daemon) -> Non
 
 
 async def test_beside_a_daemon_a_second_driver_of_a_name_is_judged_as_the_daemon_does(shared: Daemon) -> None:
-    """TestValidatePluginExistingDriver: without ``--status`` nobody can tell that there is another one."""
+    """TestValidatePluginExistingDriver: without ``--status`` the other one is unknown."""
     directory = shared.root / "beside"
     await shared.ready()
     directory.mkdir()

@@ -23,7 +23,7 @@ from plugind.tests.protocol.rules import Rules
 
 Pick = Callable[[], None]
 
-#: The outcomes of a dial that reaches nobody.
+#: The outcomes of a dial that reaches no plugin.
 NOT_DIALED = (s.Failed("refused", s.Retry.STALE), s.Replaced())
 
 

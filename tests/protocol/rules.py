@@ -142,7 +142,7 @@ class Rules:
             case s.ReportReplaced():
                 self.replaced.add(path)
                 if path not in self.registered:
-                    self.tries[path] -= 1  # Nobody was reached: the try does not count (fault 41).
+                    self.tries[path] -= 1  # No plugin was reached: the try does not count (fault 41).
             case s.StartTimer():
                 pending = s.pending_deregistration(state) is not None
                 assert pending == (path in self.registered)

@@ -26,7 +26,7 @@ def stale(path: str) -> WatchLiveness:
 
 @attrs.define
 class Looks:
-    """Makes the looks that the schedule asks for, at the times that it says; each costs ``cost`` seconds."""
+    """Makes the looks of the schedule at their times; each costs ``cost`` seconds."""
 
     schedule: Schedule = attrs.Factory(lambda: Schedule(RESCAN))
     answers: dict[str, Answer] = attrs.Factory(dict)
@@ -67,7 +67,7 @@ def test_nothing_is_due_where_nothing_is_watched() -> None:
 
 
 def test_a_plugin_whose_process_is_watched_is_looked_at_once_a_minute() -> None:
-    """Fault 39: a process may close its listener and live."""
+    """Fault 39: a process may close its listener and go on."""
     looks = Looks(answers={"a": Answer.ACCEPTED})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
     looks.until(200.0)
@@ -99,7 +99,7 @@ def test_plugins_that_serve_are_looked_at_four_a_second_in_all_at_most(process_i
 
 
 def test_all_sockets_of_a_process_that_ended_are_looked_at_at_once() -> None:
-    """Fault 39: the end of a process asks for a connect, and a go is never longer than two milliseconds."""
+    """Fault 39: the end of a process asks for a connect, and a batch never takes more than two milliseconds."""
     paths = [str(number) for number in range(1000)]
     looks = Looks(cost=20e-6)
     for path in paths:
@@ -112,7 +112,7 @@ def test_all_sockets_of_a_process_that_ended_are_looked_at_at_once() -> None:
 
 
 def test_each_stale_socket_is_looked_at_once_in_a_rescans_period_spread_over_it() -> None:
-    """Behaviour 15: told within a rescan's period, and never thousands at once."""
+    """Behaviour 15: reported within a rescan's period, and never thousands at once."""
     paths = [str(number) for number in range(3000)]
     looks = Looks(cost=15e-6)
     for path in paths:
@@ -131,7 +131,7 @@ def test_stale_sockets_take_a_hundredth_of_a_core_at_most_however_many_there_are
         looks.schedule.watch(stale(str(number)), 0.0, process_is_watched=False)
     looks.until(60.0)
     spent = len(looks.made) * looks.cost
-    assert 0.009 * 60 < spent <= 0.01 * 60 + liveness.CHUNK * looks.cost  # the last go may have just begun
+    assert 0.009 * 60 < spent <= 0.01 * 60 + liveness.CHUNK * looks.cost  # the last batch may have just begun
 
 
 def test_few_stale_sockets_are_looked_at_in_few_wake_ups() -> None:

@@ -200,7 +200,7 @@ async def test_a_dial_that_fails_or_is_cancelled_leaves_no_descriptor(tmp_path: 
 
 
 async def test_a_socket_that_took_the_place_of_another_is_not_reached(tmp_path: Path) -> None:
-    """Fault 41: the kind of the error says so; the listener there never hears of us."""
+    """Fault 41: the kind of the error shows that; no connection reaches the listener there."""
     path = str(tmp_path / "a.sock")
     with listener(path):
         identity = identity_at(os.lstat(path), path)

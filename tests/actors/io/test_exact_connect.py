@@ -68,7 +68,7 @@ def test_a_socket_that_took_its_place_is_not_reached(tmp_path: Path, proc: bool)
         assert (caught.value.errno, descriptors()) == (errno.ESTALE, before)
         assert ask_listener(str(path), old) is Answer.REPLACED
         if proc:
-            # Without /proc it is reached, and found out: whoever connected hangs up at once.
+            # Without /proc it is reached, but recognized afterwards: the client closes the connection at once.
             with pytest.raises(BlockingIOError):
                 server.accept()
 

@@ -370,7 +370,7 @@ async def test_requests_are_answered_without_descriptors_by_the_reserve_and_stre
 async def test_slow_clients_give_descriptors_of_the_reserve_back_to_others(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    """Fault 46: whoever connects and asks nothing keeps a descriptor for a second while another client waits."""
+    """Fault 46: a client that sends no request keeps a descriptor for a second while another one waits."""
     async with without_descriptors(str(tmp_path / "s"), clients=4, reserve=2) as clients:
         await clients[3].send_all(b"GET /x HTTP/1.0\r\n\r\n")
         assert (await answer(clients[3]))[0] == 200

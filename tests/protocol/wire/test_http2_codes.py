@@ -162,7 +162,7 @@ def test_data_beyond_the_window_of_a_stream_that_nobody_reads_has_the_code_of_fl
     assert connection.failure is None
 
 
-#: What a peer sends, within the rules of HTTP/2, upon which a call is given up at once; and the size of its DATA.
+#: What a peer sends, within the rules of HTTP/2, that makes a call fail at once; and the size of its DATA.
 GIVEN_UP = {
     "no content-type": (headers(1, fields((":status", "200"))), 0),
     "another content-type": (headers(1, fields((":status", "200"), ("content-type", "text/html"))), 0),
@@ -178,7 +178,7 @@ GIVEN_UP = {
 def test_data_beyond_the_window_of_a_call_that_was_given_up_has_the_code_of_flow_control(
     name: str, *, together: bool
 ) -> None:
-    """Section 6.9.1; fault 65. What is wrong with the response came first, and the call has ended with that."""
+    """Section 6.9.1; fault 65. The error in the response came first and has ended the call."""
     connection, call = begun()
     first, used = GIVEN_UP[name]
     within, beyond = body(WINDOW - used), data(1, b"x")
