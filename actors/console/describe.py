@@ -19,8 +19,8 @@ from .ending import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind describe``."""
     parser.description = (
-        "Tell all that is known of a plugin, with the history of its states, reasons and times. All sockets of the name"
-        " are described."
+        "Tell all that is known of a plugin, with the history of its states, reasons and times: of each socket that has"
+        " the name."
     )
     parser.epilog = (
         "examples:\n  plugind describe csi.example.com\n"

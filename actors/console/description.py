@@ -9,7 +9,7 @@ import time
 
 from ...protocol.status_json import Json
 from .client import Plugin
-from .phrases import age, ago, duration, remarks, serves, text, time_of_day
+from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day
 
 
 def described(plugin: Plugin) -> str:
@@ -22,6 +22,7 @@ def described(plugin: Plugin) -> str:
         ("Endpoint", text(plugin.get("endpoint"))),
         ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
         ("State", f"{text(plugin.get('state'))} for {duration(age(plugin))}, since {ago(age(plugin))}"),
+        ("Cause", cause(plugin) or "-"),
         ("Reason", text(plugin.get("reason"))),
         ("Attempt", text(plugin.get("attempt"))),
         ("Next try", _next_try(plugin.get("next_try_in"))),

@@ -33,26 +33,21 @@ exit codes: 0 ok, 1 a plugin is in a state of --fail-on, 2 usage, 69 no daemon a
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind ls``."""
-    parser.description = "List every plugin socket: its state and why, since when, and when it is tried next."
+    parser.description = (
+        "List every plugin socket: its state and why, since when, and when it is tried next. The last line counts them."
+    )
     parser.epilog = _EPILOG
     states = ", ".join(STATE_WORDS)
-    for option, purpose in (("--state", "list only plugins in these states"), ("--fail-on", "exit 1 if one is in")):
+    picks = {
+        "--state": (STATE_WORDS, f"list only plugins in these states, which are {states}; may be repeated"),
+        "--type": ((), "list only plugins of these types; may be repeated"),
+        "--fail-on": (STATE_WORDS, "exit 1 if a plugin that is listed is in one of these states; may be repeated"),
+    }
+    for option, (choices, purpose) in picks.items():
+        word = "TYPE" if option == "--type" else "STATE"
         parser.add_argument(
-            option,
-            action="extend",
-            default=[],
-            type=_words(STATE_WORDS),
-            metavar="STATE[,STATE]",
-            help=f"{purpose}; may be repeated. States: {states}" if option == "--state" else f"{purpose} these states",
+            option, action="extend", default=[], type=_words(choices), metavar=f"{word}[,{word}]", help=purpose
         )
-    parser.add_argument(
-        "--type",
-        action="extend",
-        default=[],
-        type=_words(),
-        metavar="TYPE[,TYPE]",
-        help="list only plugins of these types; may be repeated",
-    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "-o",

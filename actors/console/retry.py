@@ -19,8 +19,8 @@ from .phrases import text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind retry``."""
     parser.description = (
-        "Try to register a plugin now, with a fresh backoff, instead of at its next try. Each of its sockets is a line"
-        " that says what follows."
+        "Try to register a plugin now, with a fresh backoff, instead of at its next try. For each of its sockets a line"
+        " says what follows."
     )
     parser.epilog = (
         "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock\n\n"

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
 import attrs
 import trio
 
+from ....protocol.messages import RetryAnswer
+from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
 from ..faults import ACTORS, Actor
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
@@ -31,6 +33,20 @@ RETRY_BOUND: Final = 60.0
 REMOVAL_BOUND: Final = 2000.0
 #: Seconds for a daemon to stop: the grace, and what ends after it.
 STOP_BOUND: Final = 15.0
+
+
+#: The state that a socket must have been shown in for the answer to a retry to be true.
+_EXPECTED: Final = {
+    "tried now": StateName.DIALING,
+    "registered already, nothing to retry": StateName.REGISTERED,
+}
+
+
+def _states_from(plugin: PluginStatus, time: float) -> set[StateName]:
+    """Return the states in which ``plugin`` was shown from ``time`` on, the one at that time included."""
+    after = [entry.state for entry in plugin.history if entry.time >= time]
+    before = [entry.state for entry in plugin.history if entry.time < time]
+    return {*after, *before[-1:]}
 
 
 @attrs.define(eq=False)
@@ -71,14 +87,25 @@ class DaemonActs:
         target = chance.choice((*NAMES, *map(self._node.path, SOCKETS)))
 
         async def retry() -> None:
+            asked = trio.current_time()
             with trio.move_on_after(RETRY_BOUND) as scope:
-                await self._node.supervisor.retry(target)
+                answers = await self._node.supervisor.retry(target)
+                await self._check_answers(answers, asked)
             if scope.cancelled_caught:
                 self._trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
 
         # Which plugins have a name is looked up when the daemon handles the request, which is later.
         self._backoff.retriggered(path=target if target.startswith("/") else None)
         self._start(retry)
+
+    async def _check_answers(self, answers: Iterable[RetryAnswer], asked: float) -> None:
+        """An answer is true: what it says of a socket is what was shown of it, from when it was asked for."""
+        shown = {plugin.socket: plugin for plugin in (await self._node.snapshot()).plugins}
+        for answer in answers:
+            expected = _EXPECTED.get(answer.why)
+            plugin = shown.get(answer.socket)
+            if plugin is not None and expected is not None and expected not in _states_from(plugin, asked):
+                self._trace.violated("answers", f"{answer.socket}: {answer.why}, which was not shown as {expected}")
 
     # --- handlers -----------------------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ def test_a_description_is_complete() -> None:
         "Endpoint:   /r/a.sock\n"
         "Versions:   1.0.0\n"
         "State:      registered for 10.0s, since 09:29:50+01:00\n"
+        "Cause:      -\n"
         "Reason:     -\n"
         "Attempt:    1\n"
         "Next try:   in 5.0s, at 09:30:05+01:00\n"
@@ -90,6 +91,13 @@ def test_the_description_of_an_older_daemon_has_ages_and_times_too() -> None:
     assert "State:      stale for 10.0s, since 09:29:50+01:00\n" in said
     assert "Serving:    -\n" in said
     assert age({"since": "2023-11-15T08:30:00Z"}) == "2023-11-15T08:30:00Z", "a newer daemon always says the age"
+
+
+def test_a_description_has_the_cause_and_the_whole_reason() -> None:
+    """The row of ``ls`` has the cause alone; the plugin was told the reason."""
+    reason = "RegisterPlugin error -- plugin validation failed with err: no"
+    said = described(described_to_json(attrs.evolve(WAITS, reason=reason, cause="no"), 10.0, UNIX))
+    assert f"Cause:      no\nReason:     {reason}\n" in said
 
 
 @pytest.mark.usefixtures("in_berlin")
