@@ -35,6 +35,9 @@ DEPRECATED = "the socket lies in a deprecated directory"
 
 #: A state and its cause.
 Said = tuple[StateName, str | None]
+#: The end of a socket is logged. This holds from the first for a socket that is seen only once its plugin leaves: an
+#: entry that was refused was in its place, and is gone again.
+ENDED: Said = (_GONE, None)
 
 
 class Row(NamedTuple):
@@ -155,7 +158,10 @@ class View:
     @staticmethod
     def _first(change: StateChanged, history: list[Any]) -> Row:
         """Return the first row of a generation: nothing is known of its plugin, and the history of the path goes on."""
-        return Row(change, change.time, change.info, change.registered_in, change.uid, change.pid, None, history)
+        logged = (ENDED,) if change.state is StateName.LEAVING else ()
+        return Row(
+            change, change.time, change.info, change.registered_in, change.uid, change.pid, None, history, logged
+        )
 
     @staticmethod
     def _next(before: Row, change: StateChanged) -> Row:

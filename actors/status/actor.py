@@ -40,7 +40,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.status import Outcome, StateName, Watching
-from ...protocol.view import Row
+from ...protocol.view import ENDED, Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable
@@ -233,8 +233,8 @@ class _Status:
 
     def _note_replaced(self, before: Row, after: Row) -> None:
         """Log the end of a socket that another entry has replaced: no change of its own tells of it."""
-        if before.refused:
-            return  # It was no socket of a plugin.
+        if before.refused or ENDED in before.logged:
+            return  # It was no socket of a plugin, or its end is logged already.
         last = before.last
         self._log.event(
             Level.INFO,
@@ -271,7 +271,7 @@ class _Status:
         """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
         last = after.last
         if last.state is _GONE:
-            return not last.still_there
+            return not (last.still_there or (before is not None and ENDED in before.logged))
         said = last.state, last.cause or last.reason
         # A watcher that was restarted reports a refused entry again, as a new generation.
         same_entry = before is not None and before.refused and after.refused

@@ -127,6 +127,28 @@ async def test_a_socket_that_a_link_replaces_is_gone_though_its_plugin_is_deregi
     ]
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["a new socket", "nothing"])
+async def test_a_link_that_is_removed_again_does_not_end_the_socket_before_it_twice(
+    autojump_clock: MockClock, log: Log, *, again: bool
+) -> None:
+    """Seed 111: the plugin of that socket is shown again, because it is still deregistered."""
+    handler = FakeHandler().always("deregister", Takes(3.0))
+    async with SimulatedNode(handlers={"Colour": handler}, log=log) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.unlink()
+        await trio.sleep_until(1.0)
+        node.directory.symlink("/elsewhere", plugin.path)
+        await trio.sleep_until(2.0)
+        node.directory.unlink(plugin.path)
+        if again:
+            plugin.bind()
+        await trio.sleep_until(3.5)
+    gone = [line for line in log.lines if " gone g1" in line]
+    assert gone == ["1 gone g1: another entry is in its place"]
+    assert f"3 deregistered g1: {REMOVED}" in log.lines
+
+
 async def test_a_handler_that_is_removed_deregisters_and_the_socket_is_not_gone(
     autojump_clock: MockClock, log: Log
 ) -> None:

@@ -253,6 +253,13 @@ def look_no_more_at_what_refused() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def report_no_end_of_a_registration() -> Iterator[None]:
+    """A registration does not report that it has ended, and the log has no line for it."""
+    with patch.object(m, "Deregistered", lambda *_: None):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -282,7 +289,7 @@ class Planted:
 #: Invented bugs.
 NEW = (
     Planted(drop_a_message, "delay", 0, (62, 63, 64, 73, 74, 76, 77, 78, 80, 82, 83, 153, 158)),
-    Planted(skip_a_deregistration, "order", 0, (176, 191, 192, 193)),
+    Planted(skip_a_deregistration, "log", 0, (176, 191, 192, 193)),
     Planted(ignore_an_overflow, "delay", 9, (0, 1, 3)),
     Planted(reuse_a_backoff, "backoff", 3, (196,)),
     Planted(let_two_operations_overlap, "one-per-name", 0, (193, 198)),
@@ -297,6 +304,7 @@ NEW = (
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
     Planted(look_at_no_stale_socket, "stale", 305, (170, 179, 180, 182, 184, 199)),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
+    Planted(report_no_end_of_a_registration, "log", 0, (199,)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -19,6 +19,7 @@ from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .handler_oracle import HandlerOracle
+from .log_oracle import LogOracle
 from .plugs import Plugs
 from .script import TYPE
 from .sentinels import Sentinels
@@ -42,6 +43,7 @@ class FinalChecks:
     _plugs: Plugs
     _sentinels: Sentinels
     _oracle: HandlerOracle
+    _log: LogOracle
     _policy: InstancePolicy
 
     async def check(self) -> None:
@@ -55,10 +57,12 @@ class FinalChecks:
         for difference in self.differences():
             self._trace.violated("stays", difference)
         await self._check_view()
+        self._log.check_end(self._node.statuses)
         self._unplug_all()
         if not await _within(EMPTY, lambda: not self.leftovers()):
             for leftover in self.leftovers():
                 self._trace.violated("leak", leftover)
+        self._log.check_end(self._node.statuses)
 
     def differences(self) -> list[str]:
         """How what is registered and shown differs from what is there and valid."""

@@ -161,7 +161,10 @@ class _Simulation:
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
-            await FinalChecks(self.node, self._trace, self._plugs, self._sentinels, self._oracle, self._policy).check()
+            log = self.node.log
+            await FinalChecks(
+                self.node, self._trace, self._plugs, self._sentinels, self._oracle, log, self._policy
+            ).check()
 
     async def _play(self, script: Collection[Event], daemon: DaemonActs) -> None:
         for event in script:

@@ -23,6 +23,7 @@ from ..network import MemoryNetwork
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .handler_oracle import HandlerOracle
+from .log_oracle import LogOracle
 from .serving_oracle import ServingOracle
 from .trace import Trace
 
@@ -65,7 +66,8 @@ class WatchedNode(SimulatedNode):
         *,
         handlers: Mapping[str, Handler],
     ) -> None:
-        super().__init__(config, handlers=handlers)
+        self.log = LogOracle(trace.violated)
+        super().__init__(config, handlers=handlers, log=self.log)
         self.trace = trace
         self._oracle = oracle
         self._backoff = backoff
@@ -88,6 +90,7 @@ class WatchedNode(SimulatedNode):
     async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
         """See :class:`SimulatedNode`. Each crash of an actor is traced, and a violation if no script asked for it."""
         self.serving.forget()
+        self.log.restarted()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
@@ -99,11 +102,13 @@ class WatchedNode(SimulatedNode):
             case "registration":
                 self._backoff.retriggered(of)
                 self._oracle.orphan(of)
+                self.log.crashed(of)
             case "handler":
                 self._backoff.touched()
             case "node":
                 self._backoff.touched()
                 self._oracle.orphan()
+                self.log.crashed(None)
             case _:
                 pass
         if not is_injected(error):
