@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from plugind.actors.io.grpc_server.serve import serve_listener
@@ -33,30 +34,33 @@ async def until_status(node: Daemon, target: str, wanted: int) -> None:
             await trio.sleep(0.02)
 
 
-async def test_a_reconciler_that_hangs_is_named_by_health_readiness_and_the_log_and_goes_on(tmp_path: Path) -> None:
-    """With the reconciler hung for 70 s, health said ok and ready. No request is sent before the line is in the log."""
-    hang = tmp_path / "hang"
-    with daemon(tmp_path, script="hanging.py") as node:
+@pytest.mark.parametrize("actor", ["reconciler", "status"])
+async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_goes_on(
+    actor: str, tmp_path: Path
+) -> None:
+    """With the reconciler hung for 70 s, health said ok and ready. Nobody asks before the log says so."""
+    hang = tmp_path / actor
+    with daemon(tmp_path, "--rescan", "0.2", script="hanging.py") as node:
         await node.ready()
         hang.touch()
         for number in range(10):
-            # A link is refused, which the reconciler reports to the status actor.
+            # The reconciler reports to the status actor that a link is refused, the watcher that it has scanned.
             (node.root / f"link{number}").symlink_to("nowhere")
         with trio.fail_after(DEADLINE):
             while not logged(node, "actor hangs"):  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
         code, report = await health(node)
         assert (code, report["status"]) == (503, "failed")
-        assert [actor["name"] for actor in actors(report) if actor["status"] == "failed"] == ["reconciler"]
+        assert [part["name"] for part in actors(report) if part["status"] == "failed"] == [actor]
         code, body = await node.get("/readyz")
         assert code == 503
-        assert json.loads(body)["awaiting"][0].startswith("the actor reconciler (it hangs: it has taken no message for")
-        assert b'plugind_actors_hanging{actor="reconciler"} 1.0\n' in (await node.get("/metrics"))[1]
+        assert json.loads(body)["awaiting"][0].startswith(f"the actor {actor} (it hangs: it has taken no message for")
+        assert f'plugind_actors_hanging{{actor="{actor}"}} 1.0\n' in (await node.get("/metrics"))[1].decode()
         hang.unlink()
         await until_status(node, "/healthz", 200)
         await until_status(node, "/readyz", 200)
-        assert [(line["level"], line["actor"]) for line in logged(node, "actor hangs")] == [("error", "reconciler")]
-        assert [(line["level"], line["actor"]) for line in logged(node, "actor goes on")] == [("info", "reconciler")]
+        assert [(line["level"], line["actor"]) for line in logged(node, "actor hangs")] == [("error", actor)]
+        assert [(line["level"], line["actor"]) for line in logged(node, "actor goes on")] == [("info", actor)]
 
 
 def logged(node: Daemon, message: str) -> list[dict[str, object]]:
