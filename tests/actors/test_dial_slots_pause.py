@@ -30,7 +30,7 @@ class Process:
         self.slots = DialSlots(limit=8, count_descriptors=lambda most: min(most, self.left))
 
     async def dial(self, number: int) -> None:
-        """Dial as a conversation does: without a descriptor again, once it was notified."""
+        """Dial like a conversation: once notified of the pause, wait through it."""
         through_pause = False
         while True:
             try:

@@ -125,7 +125,7 @@ async def test_without_descriptors_the_status_socket_answers_and_no_plugin_pays_
 
 
 async def test_the_limit_of_conversations_is_that_of_the_descriptors_that_the_daemon_may_have(tmp_path: Path) -> None:
-    """Fault 47: the soft limit that it was started with, a mere 300, was what counted, so that few may hang at once."""
+    """Fault 47: it was the soft limit at the start, for example 300, and a few hung plugins used all of it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
     try:

@@ -64,7 +64,7 @@ async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, pat
         assert (code, result["ok"], result["outcome"]) == (0, True, "registered")
         assert steps(result)["NotifyRegistrationStatus"][0] == "ok"
 
-        # A notification that is meant arrives, and it is the only one.
+        # The intended notification arrives, and no other.
         assert (await found(path, "--notify"))[0] == 0
         await plugin.notified_registered()
         assert (await patient.plugins())[str(path)]["state"] == "registered"

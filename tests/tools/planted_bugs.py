@@ -196,7 +196,7 @@ def serve_one_ask_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def believe_the_end_of_a_process() -> Iterator[None]:
-    """The sockets of a process that ended are shown as not serving, whoever listens there."""
+    """The sockets of a process that ended are shown as not serving, even if another process listens there."""
     ended: set[str] = set()
     ask, judge = Schedule.ask, Schedule.judge
 
