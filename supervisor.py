@@ -522,7 +522,10 @@ async def _run_registration(
 
 def _real_ports(config: Config) -> Ports:
     follow = config.follow_symlinks_inside_root
-    return Ports(dial=partial(dial, limits=config.wire_limits, follow_symlinks=follow))
+    return Ports(
+        dial=partial(dial, limits=config.wire_limits, follow_symlinks=follow),
+        processes=lambda: Processes(most_processes(), follow_symlinks=follow),
+    )
 
 
 def _watchers(

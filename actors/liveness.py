@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from ..protocol import messages as m
+from ..protocol.identity import Identity
 from ..protocol.liveness import Answer, Owners, Schedule, Subject
 from .mailbox import Readable, report
 
@@ -43,8 +44,8 @@ class ProcessPort(Protocol):
     A process that is watched has a number, which is never used again.
     """
 
-    def look(self, path: str, *, take_process: bool) -> tuple[Answer, int | None]:
-        """Connect to ``path`` and close the connection.
+    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
+        """Connect to the file ``identity`` at ``path``, or to any file there, and close the connection.
 
         Returns what the connect says and, with ``take_process``, the process that listens, which is watched from now
         on; None if it cannot be watched.
@@ -186,12 +187,12 @@ class _Liveness:
     def _ask(self, subject: Subject) -> tuple[Answer, Answer | None]:
         """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
         unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
-        answer, process = self._processes.look(subject.path, take_process=unowned)
+        answer, process = self._processes.look(subject.path, subject.asked.identity, take_process=unowned)
         if process is not None:
             self._owners.add(subject.path, process)
         if answer is not Answer.REFUSED or subject.other_endpoint is None:
             return answer, None
-        return answer, self._processes.look(subject.other_endpoint, take_process=False)[0]
+        return answer, self._processes.look(subject.other_endpoint, None, take_process=False)[0]
 
     async def _tell(self, subject: Subject, found: m.ServingChanged | m.ListenerFound) -> None:
         if isinstance(found, m.ListenerFound):

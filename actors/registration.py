@@ -435,9 +435,15 @@ class _Registration:
         if not isinstance(self._state, states.Registered):
             return m.WatchLiveness(path, generation, self._inbox, registered=False)
         pid = 0 if conversation.peer is None else conversation.peer.pid
-        endpoint = self._state.info.endpoint
         return m.WatchLiveness(
-            path, generation, self._inbox, registered=True, endpoint=endpoint, pid=pid, dialed=conversation.dialed_at
+            path,
+            generation,
+            self._inbox,
+            registered=True,
+            identity=self._socket.identity,
+            endpoint=self._state.info.endpoint,
+            pid=pid,
+            dialed=conversation.dialed_at,
         )
 
 

@@ -51,6 +51,8 @@ class Answer(enum.Enum):
     REFUSED = "refused"
     #: There is no such file. Of a socket in a root, the watcher says what became of it.
     MISSING = "missing"
+    #: Another file is there, of which the watcher will tell, too (fault 41).
+    REPLACED = "replaced"
     #: Any other error says nothing of the listener.
     UNKNOWN = "unknown"
 
@@ -190,7 +192,7 @@ class Schedule:
 
         A stale socket that accepts is watched no more: its registration, which gets the message, goes on with it.
         """
-        if answer in (Answer.MISSING, Answer.UNKNOWN):
+        if answer not in (Answer.ACCEPTED, Answer.REFUSED):
             return None
         serving = answer is Answer.ACCEPTED
         if not subject.asked.registered:

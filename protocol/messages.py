@@ -403,6 +403,8 @@ class WatchLiveness:
     generation: int
     reply: Address[RegistrationMessage]
     registered: bool
+    #: The file of a registered plugin. That of a stale socket does not matter: the dial that follows compares it.
+    identity: Identity | None = None
     #: The endpoint of a registered plugin, which may be another socket.
     endpoint: str = ""
     #: The process that listened when the socket was dialed; 0 if it is not known.

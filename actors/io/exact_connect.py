@@ -12,17 +12,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import enum
 import errno
 import functools
 import os
 import socket
 import stat
-from typing import Final
 
 from ...protocol.identity import Identity
 from .file_identity import identity_at, identity_of
-from .unix_socket import fits, path_too_long, stream_socket
+from .unix_socket import fits, path_too_long
 
 
 def connect_to(connection: socket.socket, path: str, identity: Identity, *, follow_symlinks: bool = False) -> None:
@@ -42,46 +40,6 @@ def connect_to(connection: socket.socket, path: str, identity: Identity, *, foll
         connection.connect(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
-
-
-class Answer(enum.Enum):
-    """What a connect to one socket file shows of its listener."""
-
-    ACCEPTS = "accepts"
-    #: Somebody listens, and the backlog is full.
-    BACKLOG_FULL = "backlog full"
-    #: Nobody listens.
-    REFUSED = "refused"
-    #: Another file is at the path.
-    REPLACED = "replaced"
-    #: Nothing is at the path.
-    GONE = "gone"
-
-
-_ANSWERS: Final = {
-    errno.EAGAIN: Answer.BACKLOG_FULL,
-    errno.ECONNREFUSED: Answer.REFUSED,
-    errno.ESTALE: Answer.REPLACED,
-    errno.ENOENT: Answer.GONE,
-    errno.ENOTDIR: Answer.GONE,
-}
-
-
-def ask_listener(path: str, identity: Identity, *, follow_symlinks: bool = False) -> Answer:
-    """Connect to the file ``identity`` at ``path`` as :func:`connect_to` does, and hang up; never waits.
-
-    Raises:
-      OSError: if that says nothing of the listener: there is no descriptor left, or no permission.
-    """
-    with stream_socket() as connection:
-        try:
-            connect_to(connection, path, identity, follow_symlinks=follow_symlinks)
-        except OSError as error:
-            answer = _ANSWERS.get(error.errno or 0)
-            if answer is None:
-                raise
-            return answer
-    return Answer.ACCEPTS
 
 
 @functools.cache

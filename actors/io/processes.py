@@ -20,16 +20,18 @@ from typing import Final
 
 import trio
 
+from ...protocol.identity import Identity
 from ...protocol.liveness import Answer
+from .exact_connect import connect_to
 from .unix_socket import connect, stream_socket
 
 #: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not name it.
 SO_PEERPIDFD: Final = 77
 _ANSWERS: Final = {
     errno.EAGAIN: Answer.ACCEPTED,
-    errno.ECONNREFUSED: Answer.REFUSED,
     errno.ENOENT: Answer.MISSING,
     errno.ENOTDIR: Answer.MISSING,
+    errno.ESTALE: Answer.REPLACED,
 }
 #: Times of /proc/PID/stat are in ticks; an age may be wrong by one of them, and by the time that it takes to look.
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -39,9 +41,10 @@ _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
 class Processes:
     """The real :class:`~plugind.actors.liveness.ProcessPort`."""
 
-    def __init__(self, most: int) -> None:
-        """Watch ``most`` processes at once."""
+    def __init__(self, most: int, *, follow_symlinks: bool = False) -> None:
+        """Watch ``most`` processes at once; ``follow_symlinks`` lets a link stand for the file that it leads to."""
         self._most = most
+        self._follow_symlinks = follow_symlinks
         self._epoll = select.epoll()
         self._anonymous = os.fstat(self._epoll.fileno()).st_dev
         self._numbers = itertools.count(1)
@@ -53,20 +56,29 @@ class Processes:
         #: A socket that was refused can be used again, which halves the cost of a look.
         self._unconnected: socket.socket | None = None
 
-    def look(self, path: str, *, take_process: bool) -> tuple[Answer, int | None]:
+    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""
         try:
             connection = self._unconnected or stream_socket()
         except OSError:
             return Answer.UNKNOWN, None  # No descriptors are left.
-        self._unconnected = connection
-        try:
-            connect(connection, path)
-        except OSError as error:
-            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
         self._unconnected = None
+        try:
+            self._connect(connection, path, identity)
+        except ConnectionRefusedError:
+            self._unconnected = connection
+            return Answer.REFUSED, None
+        except OSError as error:
+            connection.close()
+            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
         with connection:
             return Answer.ACCEPTED, self._peer_of(connection) if take_process else None
+
+    def _connect(self, connection: socket.socket, path: str, identity: Identity | None) -> None:
+        if identity is None:
+            connect(connection, path)
+        else:
+            connect_to(connection, path, identity, follow_symlinks=self._follow_symlinks)
 
     def _peer_of(self, connection: socket.socket) -> int | None:
         try:

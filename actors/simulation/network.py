@@ -215,15 +215,17 @@ class MemoryNetwork:
             return False
         return None if listener.accepting is Accepting.DENIED else True
 
-    def look(self, path: str) -> Process:
-        """Connect to ``path`` and hang up; return the process that called listen().
+    def look(self, path: str, identity: Identity | None = None) -> Process:
+        """Connect to the file ``identity`` at ``path``, or to any there, and hang up.
+
+        Returns the process that called listen().
 
         Raises:
           OSError: as connect() does.
         """
         if self.exhausted:
             raise _error(errno.EMFILE)
-        listener = self._listener(path, None)
+        listener = self._listener(path, identity)
         listener.connect().client.close()
         return listener.process
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from ...protocol.identity import Identity
 from ...protocol.liveness import Answer
 from .network import MemoryNetwork, Process
 
@@ -20,6 +21,7 @@ _ANSWERS: Final = {
     errno.EAGAIN: Answer.ACCEPTED,
     errno.ECONNREFUSED: Answer.REFUSED,
     errno.ENOENT: Answer.MISSING,
+    errno.ESTALE: Answer.REPLACED,
 }
 
 
@@ -32,10 +34,10 @@ class MemoryProcesses:
         self._watched: dict[int, Process] = {}
         self._ends, self._ended = trio.open_memory_channel[Process](math.inf)
 
-    def look(self, path: str, *, take_process: bool) -> tuple[Answer, int | None]:
+    def look(self, path: str, identity: Identity | None, *, take_process: bool) -> tuple[Answer, int | None]:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""
         try:
-            process = self._network.look(path)
+            process = self._network.look(path, identity)
         except OSError as error:
             return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
         return Answer.ACCEPTED, self._add(process) if take_process else None

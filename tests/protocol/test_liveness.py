@@ -171,7 +171,7 @@ def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> N
     assert len([time for time in looks.times("a") if 120.0 < time < 145.0]) in (2, 3)
 
 
-@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.UNKNOWN])
+@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.REPLACED, Answer.UNKNOWN])
 def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer) -> None:
     """The watcher handles a file that is gone; without descriptors or permission nothing is known."""
     looks = Looks(answers={"a": answer, "b": answer})

@@ -19,7 +19,7 @@ from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
 from ..directory import MemoryDirectory
 from ..faults import is_injected
-from ..network import MemoryNetwork
+from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .handler_oracle import HandlerOracle
@@ -52,6 +52,13 @@ class WatchedNetwork(MemoryNetwork):
                 self._trace.line("replaced", path)
                 self._backoff.replaced(path)
             raise
+
+    def look(self, path: str, identity: Identity | None = None) -> Process:
+        """See :class:`MemoryNetwork`. A look without an identity is one at a stale socket, which is dialed at once."""
+        found = super().look(path, identity)
+        if identity is None:
+            self._backoff.retriggered(path)
+        return found
 
 
 class WatchedNode(SimulatedNode):

@@ -65,7 +65,7 @@ def watching(most: int = 10) -> Iterator[Processes]:
 
 
 def asked(processes: Processes, path: Path) -> Answer:
-    return processes.look(str(path), take_process=False)[0]
+    return processes.look(str(path), None, take_process=False)[0]
 
 
 def test_a_connect_shows_whether_anybody_listens(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_the_end_of_a_process_is_noticed_by_its_connection_and_by_its_pid(
         listening(str(first)) as killed,
         listening(str(second)) as other,
     ):
-        answer, by_connection = processes.look(str(first), take_process=True)
+        answer, by_connection = processes.look(str(first), None, take_process=True)
         assert answer is Answer.ACCEPTED
         by_pid = processes.watch(other.pid, age=0.0)
         assert None not in (by_connection, by_pid)
@@ -142,7 +142,7 @@ def test_a_process_has_one_descriptor_however_many_sockets_it_has(tmp_path: Path
     """Fault 39: pidfds of one process have one inode since Linux 6.9; the credentials tell before."""
     paths = [str(tmp_path / f"{number}.sock") for number in range(5)]
     with listening(*paths) as process, watching() as processes:
-        numbers = [processes.look(path, take_process=True)[1] for path in paths]
+        numbers = [processes.look(path, None, take_process=True)[1] for path in paths]
         if os.fstat(pidfd := os.pidfd_open(process.pid)).st_dev != _anonymous_device():
             assert len({*numbers, processes.watch(process.pid, age=0.0)}) == 1
         os.close(pidfd)
@@ -158,11 +158,11 @@ def test_no_more_processes_are_watched_than_allowed(tmp_path: Path) -> None:
     """Fault 46: a quarter of the descriptors; the others are found by a connect once a minute."""
     paths = [tmp_path / f"{number}.sock" for number in range(3)]
     with listening(str(paths[0])), listening(str(paths[1])), listening(str(paths[2])), watching(2) as processes:
-        numbers = [processes.look(str(path), take_process=True)[1] for path in paths]
+        numbers = [processes.look(str(path), None, take_process=True)[1] for path in paths]
         assert [number is None for number in numbers] == [False, False, True]
         assert numbers[0] is not None
         processes.forget(numbers[0])
-        assert processes.look(str(paths[2]), take_process=True)[1] not in (None, *numbers)
+        assert processes.look(str(paths[2]), None, take_process=True)[1] not in (None, *numbers)
 
 
 def test_a_process_that_handed_its_listener_on_is_not_watched_again(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_a_process_that_handed_its_listener_on_is_not_watched_again(tmp_path: Pa
         process.stdin.write("\n")
         process.stdin.flush()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # It has ended, and is not reaped.
-        assert processes.look(str(path), take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is None
         process.wait()
-        assert processes.look(str(path), take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is None
 
 
@@ -194,7 +194,7 @@ def test_a_kernel_without_pidfds_of_peers_leaves_the_process_id(
     path = tmp_path / "a.sock"
     monkeypatch.setattr(processes_module, "SO_PEERPIDFD", 30_000)
     with listening(str(path)) as process, watching() as processes:
-        assert processes.look(str(path), take_process=True) == (Answer.ACCEPTED, None)
+        assert processes.look(str(path), None, take_process=True) == (Answer.ACCEPTED, None)
         assert processes.watch(process.pid, age=0.0) is not None
 
 
@@ -217,6 +217,6 @@ def test_without_inodes_of_their_own_each_pidfd_counts_as_a_process(
     paths = [tmp_path / "a.sock", tmp_path / "b.sock"]
     with listening(str(paths[0])), listening(str(paths[1])), watching() as processes:
         monkeypatch.setattr(processes, "_inode_of", lambda _pidfd: None)
-        numbers = [processes.look(str(path), take_process=True)[1] for path in paths]
+        numbers = [processes.look(str(path), None, take_process=True)[1] for path in paths]
         assert None not in numbers
         assert len(set(numbers)) == 2
