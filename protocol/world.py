@@ -459,5 +459,12 @@ class World:
 
 def _as_parked(entry: m.EntryRefused, now: float) -> m.StateChanged:
     return m.StateChanged(
-        entry.path, entry.root, entry.generation, StateName.PARKED, now, entry.reason, deprecated=entry.deprecated
+        entry.path,
+        entry.root,
+        entry.generation,
+        StateName.PARKED,
+        now,
+        entry.reason,
+        deprecated=entry.deprecated,
+        cause=entry.reason,
     )

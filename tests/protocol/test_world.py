@@ -436,7 +436,9 @@ REFUSED = m.EntryRefused(A, 2, "/reg", "a symbolic link", 0.0)
 
 
 def parked(entry: m.EntryRefused) -> Show:
-    return Show(m.StateChanged(A, "/reg", entry.generation, StateName.PARKED, NOW, entry.reason))
+    return Show(
+        m.StateChanged(entry.path, "/reg", entry.generation, StateName.PARKED, NOW, entry.reason, cause=entry.reason)
+    )
 
 
 def gone(generation: int) -> Show:
@@ -587,7 +589,7 @@ def test_a_report_request_repeats_roles_and_asks_the_actors_for_their_states() -
 
     assert take(world, m.ReportAsked()) == [
         Show(m.HandlersChanged(("T",))),
-        Show(m.StateChanged(C, "/reg", 2, StateName.PARKED, NOW, "a symbolic link")),
+        parked(refused),
         Send(A, m.ReportAsked()),
         Send(B, m.ReportAsked()),
         role(A, 1, active=False),
