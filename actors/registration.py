@@ -249,6 +249,9 @@ class _Registration:
             case m.SocketAppeared():
                 self._newest = message
                 return message
+            case m.ListenerFound():
+                self._watched = False  # The liveness actor has found what it looked for.
+                return message
             case m.ReportAsked():
                 await self._show_again()
                 self._watched = False
@@ -424,7 +427,8 @@ class _Registration:
 
     async def _watch_liveness(self) -> None:
         """Have the liveness actor watch the socket while it is registered or stale, and so not dialed (fault 39)."""
-        wanted = isinstance(self._state, _NOT_DIALED)
+        # A stale socket is watched on while it is dialed: it may refuse again, and there may be thousands of them.
+        wanted = isinstance(self._state, _NOT_DIALED) or (self._watched and isinstance(self._state, states.Dialing))
         if wanted is not self._watched:
             self._watched = wanted
             message = self._liveness() if wanted else m.UnwatchLiveness(self._socket.path)

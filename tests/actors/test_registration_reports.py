@@ -186,9 +186,12 @@ async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_aft
         rig.inbox.send_nowait(m.ReportAsked())
         await trio.testing.wait_all_tasks_blocked()
         assert rig.watched.receive_nowait() == stale
+        # It is dialed by backoff, and refuses again: it is watched on.
+        await trio.sleep(3.0)
+        assert [state for state, _, _ in rig.said()][-3:] == [StateName.STALE, StateName.DIALING, StateName.STALE]
+        assert rig.watched.statistics().current_buffer_used == 0
+        # The look that woke it was the last one.
         rig.inbox.send_nowait(m.ListenerFound(SOCKET, 1))
-        await trio.testing.wait_all_tasks_blocked()
-        assert rig.watched.receive_nowait() == m.UnwatchLiveness(SOCKET)
         await trio.sleep(2.2)
         assert rig.watched.receive_nowait() == stale
         rig.inbox.send_nowait(vanished())
