@@ -214,17 +214,18 @@ def _explain(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
 
 
 def _shrink(args: argparse.Namespace, outcome: SeedResult, bar: _Bar) -> None:
+    from ..simulation.fuzz.run import numbers
     from ..simulation.fuzz.shrink import shrink
 
     oracle = outcome.violations[0].oracle
 
-    def breaks(numbers: object) -> bool:
-        assert isinstance(numbers, tuple)
-        bar.say(f"shrinking seed {outcome.seed}: {len(numbers)} events")
-        played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(numbers))
+    def breaks(left: object) -> bool:
+        assert isinstance(left, tuple)
+        bar.say(f"shrinking seed {outcome.seed}: {len(left)} events")
+        played = _play(outcome.seed, events=args.events, faults=args.faults, only=frozenset(left))
         return any(violation.oracle == oracle for violation in played.violations)
 
-    kept, tries = shrink(sorted(args.only if args.only is not None else range(args.events)), breaks)
+    kept, tries = shrink(sorted(args.only if args.only is not None else numbers(args.events)), breaks)
     say(f"  shrunk to {len(kept)} events in {tries} tries: {_command(args, outcome.seed, kept)}\n")
 
 

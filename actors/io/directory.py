@@ -115,10 +115,6 @@ def _found(status: os.stat_result, name: str, directory: int = AT_FDCWD) -> Foun
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
 
 
-def _is_listed(entry: os.DirEntry[str], before: Identity | None) -> bool:
-    return before is not None and before.inode == entry.inode() and not (entry.is_symlink() or entry.is_dir())
-
-
 def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, chunk: Chunk) -> None:
     try:
         status = entry.stat(follow_symlinks=False)
@@ -248,13 +244,21 @@ class RealDirectory:
             with os.scandir(descriptor) as entries:
                 chunk = Chunk()
                 for count, entry in enumerate(entries, 1):
-                    if entry.is_file(follow_symlinks=False) or entry.name.startswith("."):
-                        if looks_like_socket(entry.name) and not entry.name.startswith("."):
-                            chunk.ignored.append(entry.name)
-                    elif not deep and _is_listed(entry, known_sockets.get(entry.name)):
-                        chunk.unchanged.append(entry.name)
+                    name = entry.name
+                    before = known_sockets.get(name)
+                    if entry.is_file(follow_symlinks=False) or name.startswith("."):
+                        if looks_like_socket(name) and not name.startswith("."):
+                            chunk.ignored.append(name)
+                    elif (
+                        # Written out: in the usual rescan ten thousand sockets are unchanged.
+                        not deep
+                        and before is not None
+                        and before.inode == entry.inode()
+                        and not (entry.is_symlink() or entry.is_dir())
+                    ):
+                        chunk.unchanged.append(name)
                     else:
-                        _look_at(entry, known_sockets.get(entry.name), descriptor, chunk)
+                        _look_at(entry, before, descriptor, chunk)
                     if count % CHUNK == 0:
                         yield chunk
                         chunk = Chunk()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -25,6 +25,7 @@ from ..io.grpc_client.dial import retry
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .faults import InjectedError
+from .inotify import Inode
 from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
 
@@ -136,13 +137,15 @@ class MemoryNetwork:
     def __init__(self, directory: MemoryDirectory, *, follow_symlinks: bool = False) -> None:
         self._directory = directory
         self._follow_symlinks = follow_symlinks
-        self._listeners: dict[Hashable, Listener] = {}
+        self._listeners: dict[Inode, Listener] = {}
         #: The attempts to connect so far, refused ones included, with their virtual times.
         self.dials: list[tuple[float, str]] = []
         #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
         self.exhausted = 0
         #: By path, what happens once, between the look that found a socket and the next attempt to connect to it.
         self.before_dial: dict[str, Callable[[], object]] = {}
+        #: By path, the inode of the socket that was connected to last.
+        self.reached: dict[str, Inode] = {}
         #: The next so many dials crash the registration.
         self.crashes = 0
         #: The client's ends of all connections, with their paths: tests check that none is left open.
@@ -201,6 +204,7 @@ class MemoryNetwork:
         if problem is not None:
             await retry(path, problem, attempt, timeout, refused_grace)
         assert listener is not None
+        self.reached[path] = self._inode_of(listener)
         made = listener.connect()
         self.opened.append((path, made.client))
         return Channel(made.client, peer=listener.process.credentials)
@@ -228,6 +232,9 @@ class MemoryNetwork:
         listener = self._listener(path, identity)
         listener.connect().client.close()
         return listener.process
+
+    def _inode_of(self, listener: Listener) -> Inode:
+        return next(inode for inode, other in self._listeners.items() if other is listener)
 
     def _listener(self, path: str, identity: Identity | None) -> Listener:
         """Return the listener that accepts at ``path``, if the file ``identity`` is there.

@@ -24,11 +24,13 @@ import attrs
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
 from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, simulate
+from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
+from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
 from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.effects import Effect, Send, Show
+from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, Schedule, Subject
 from plugind.protocol.status import StateName
 from plugind.protocol.watches import Q_OVERFLOW
@@ -260,6 +262,42 @@ def report_no_end_of_a_registration() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def dial_whatever_is_there() -> Iterator[None]:
+    """A dial connects to the socket that is at the path by then, whatever the look found there."""
+    dial = WatchedNetwork.dial
+
+    async def by_path(
+        network: WatchedNetwork, path: str, *, identity: Identity, timeout: float, refused_grace: float
+    ) -> Channel:
+        del identity
+        return await dial(network, path, timeout=timeout, refused_grace=refused_grace)
+
+    with patch.object(WatchedNetwork, "dial", by_path):
+        yield
+
+
+@contextmanager
+def believe_every_removal() -> Iterator[None]:
+    """A removal makes a new generation, also of a socket that has been found already after it."""
+    with patch.object(Identity, "is_exact", property(lambda _: False)):
+        yield
+
+
+@contextmanager
+def count_dials_that_find_another_socket() -> Iterator[None]:
+    """A dial that finds another socket counts as a failed try."""
+
+    def counting(step: Step, state: states.State, event: states.Event) -> states.Step:
+        after, commands = step(state, event)
+        if isinstance(event, states.Replaced) and isinstance(after, states.Waiting):
+            return attrs.evolve(after, attempt=after.attempt + 1), commands
+        return after, commands
+
+    with lifecycle_steps(counting):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -300,6 +338,9 @@ NEW = (
     Planted(show_no_roles, "view", 1, (193, 199)),
     Planted(leave_connections_open, "one-per-path", 0, (189, 190, 192)),
     Planted(serve_one_ask_at_a_time, "delay", 1, (162, 165, 167, 198)),
+    Planted(dial_whatever_is_there, "generation", 3, (144, 167, 168, 169, 170, 176, 177, 178)),
+    Planted(believe_every_removal, "generation", 16, (58, 60, 61, 65, 66, 68, 74, 77, 78, 104, 105, 106)),
+    Planted(count_dials_that_find_another_socket, "backoff", 0, (198, 200, 203)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
     Planted(look_at_no_stale_socket, "stale", 305, (170, 179, 180, 182, 184, 199)),
@@ -351,12 +392,12 @@ def fewest(bug: Bug, seed: int, outcome: SeedResult) -> tuple[int, ...]:
     """Return the events of ``seed`` that suffice to find ``bug`` by the rule that ``outcome`` violated first."""
     rule = outcome.violations[0].oracle
 
-    def breaks(numbers: Collection[int]) -> bool:
+    def breaks(left: Collection[int]) -> bool:
         with bug():
-            violations = simulate(seed, events=outcome.events, only=set(numbers)).violations
+            violations = simulate(seed, events=outcome.events, only=set(left)).violations
         return bool(violations) and violations[0].oracle == rule
 
-    return shrink(range(outcome.events), breaks)[0]
+    return shrink(numbers(outcome.events), breaks)[0]
 
 
 def main(arguments: list[str] | None = None) -> int:

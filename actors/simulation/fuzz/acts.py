@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Collection
+from functools import partial
 
 import attrs
 from grpclib.const import Status
@@ -17,6 +18,7 @@ from ..network import Accepting
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .backoff_oracle import BackoffOracle
+from .generation_oracle import GenerationOracle
 from .plugs import Plugs
 from .script import DIRECTORIES, NAMES, SOCKETS, TYPE, Act, Fault
 from .sentinels import Sentinels
@@ -32,6 +34,7 @@ class Acts:
     _sentinels: Sentinels
     _backoff: BackoffOracle
     _serving: ServingOracle
+    _generations: GenerationOracle
     #: The faults that the script may use.
     _faults: Collection[Fault]
 
@@ -58,6 +61,8 @@ class Acts:
         directory.release_events()
         self._backoff.touched()
         network.crashes = network.exhausted = 0
+        network.before_dial.clear()
+        directory.before_scan.clear()
 
     # --- plugins ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +111,29 @@ class Acts:
                     self._serving.killed(plugin.path)
                 plugin.crash()
 
+    def race(self, act: Act, chance: random.Random) -> None:
+        """Let plugins replace their sockets at a bad moment: between watch and listing, or between look and dial."""
+        match act:
+            case Act.START_AMID:
+                for socket in chance.sample(SOCKETS, 3):
+                    self._plug(self._node.path(socket), chance)
+                    self._node.directory.before_scan.append(partial(self._replace, self._node.path(socket)))
+            case Act.REPLACE_AT_SCAN:
+                socket = chance.choice(SOCKETS)
+                self._node.directory.before_scan.append(partial(self._replace, self._node.path(socket)))
+            case _:
+                path = self._node.path(chance.choice(SOCKETS))
+                self._node.network.before_dial[path] = partial(self._replace, path)
+
+    def _replace(self, path: str) -> None:
+        plugin = self._plugs.by_path.get(path)
+        if plugin is None:
+            return
+        plugin.restart()
+        self._plugs.faulty.add(path)
+        if self._node.directory.dropping_events or self._node.directory.delaying_events:
+            self._backoff.touched(path)
+
     def _plug(self, path: str, chance: random.Random) -> None:
         if self._node.directory.exists(path):
             self._node.directory.unlink(path)
@@ -121,6 +149,8 @@ class Acts:
         if new == old or not directory.exists(new.rpartition("/")[0]):
             return
         directory.rename(old, new)
+        self._generations.moved(old)
+        self._generations.moved(new)
         if directory.dropping_events or directory.delaying_events:
             self._backoff.touched(new)
         del self._plugs.by_path[old]

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
+from ....protocol.lifecycle import REPLACED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 
@@ -33,8 +34,6 @@ class _Tries:
     resets: int = 0
     #: From here on it may try whenever it likes: a change of the file's attributes may be seen late.
     touched: bool = False
-    #: The last dial found another file at the path.
-    replaced: bool = False
     #: By how many seconds a try that was not expected came too soon.
     early: float | None = None
 
@@ -49,6 +48,8 @@ class BackoffOracle:
         self._last_trigger: dict[str | None, float] = {}
         #: Sockets that were touched before the daemon could look at them.
         self._unseen: set[str] = set()
+        #: Paths at which a dial found another file, until that is shown.
+        self._replaced: set[str] = set()
 
     def forget(self) -> None:
         """Forget all tries: the daemon ended."""
@@ -95,9 +96,8 @@ class BackoffOracle:
 
     def replaced(self, path: str) -> None:
         """The dial under way found another file at ``path``: it does not count, and the next try is soon (fault 41)."""
-        tries = self._tries.get(path)
-        if tries is not None:
-            tries.replaced = True
+        # What is shown lags behind the dial, which may have been the first of its generation.
+        self._replaced.add(path)
 
     def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
         """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
@@ -150,8 +150,8 @@ class BackoffOracle:
             self.freed(last.name)
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
-        replaced, tries.replaced = tries.replaced, False
-        if replaced:
+        if status.reason == REPLACED and status.socket in self._replaced:
+            self._replaced.discard(status.socket)
             self._waits_for_a_look(tries, status, to_notify=to_notify)
             return
         if to_notify:
@@ -176,7 +176,9 @@ class BackoffOracle:
     def _waits_for_a_look(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
         """Another file is at the path: the dial is not counted, and a short wait follows, whatever came before."""
         if not to_notify:
-            tries.dials -= 1
+            tries.dials = status.attempt if tries.resets else tries.dials - 1
+            if status.attempt != tries.dials:
+                self._violated("backoff", f"{status.socket} counts a dial that found another socket")
         tries.until = status.next_try
         delay, rule = (status.next_try or 0.0) - status.since, self._backoff.delay(1)
         if not rule - EPSILON <= delay <= rule * (1.0 + self._backoff.jitter) + EPSILON:

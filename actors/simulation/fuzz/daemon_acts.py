@@ -21,6 +21,7 @@ from ..faults import ACTORS, Actor
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
+from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle, WatchedHandler
 from .script import NAMES, SOCKETS, TYPE
 from .sentinels import Sentinels
@@ -57,6 +58,7 @@ class DaemonActs:
     _trace: Trace
     _sentinels: Sentinels
     _backoff: BackoffOracle
+    _generations: GenerationOracle
     _oracle: HandlerOracle
     #: The handler that the daemon has now; None while it has none.
     handler: WatchedHandler | None
@@ -202,6 +204,7 @@ class DaemonActs:
             self._trace.violated("leak", f"the daemon ended during {self._oracle.under_way}")
         self._oracle.forget()
         self._backoff.forget()
+        self._generations.forget()
         self._sentinels.give_up()
         self._sentinels.grant_grace(1.0)
         await self._node.start(handlers={TYPE: self._new_handler()})

@@ -62,12 +62,20 @@ class HandlerOracle:
     """
 
     def __init__(
-        self, trace: Report, policy: InstancePolicy, freed: Callable[[str], None], *, sees_all: bool = False
+        self,
+        trace: Report,
+        policy: InstancePolicy,
+        freed: Callable[[str], None],
+        validating: Callable[[Plugin], None] = lambda _plugin: None,
+        *,
+        sees_all: bool = False,
     ) -> None:
         self._trace = trace
         self._policy = policy
         #: Is given the name of a plugin once a Deregister of it has ended.
         self.freed = freed
+        #: Is given the plugin of each Validate that begins.
+        self._validating = validating
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
         self.sees_all = sees_all
         #: The generation in which a plugin was first notified, by path and plugin.
@@ -130,6 +138,7 @@ class HandlerOracle:
         match ask:
             case "validate":
                 self._check_deregistered(ask, plugin)
+                self._validating(plugin)
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)

@@ -35,7 +35,7 @@ import trio
 from trio.testing import MockClock
 
 from ....protocol.backoff import Backoff, RestartIntensity
-from ....protocol.plugins import InstancePolicy
+from ....protocol.plugins import InstancePolicy, Plugin
 from ...supervision import leaves
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG
@@ -44,14 +44,15 @@ from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .daemon_acts import DaemonActs
 from .final_checks import FinalChecks
+from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .plugs import Plugs
-from .script import TYPE, Act, Event, Fault, choose, write
+from .script import TYPE, Act, Event, Fault, choose, numbers, write
 from .sentinels import Sentinels
 from .trace import Trace, Violation
 from .watched_node import WatchedNode
 
-__all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "simulate"]
+__all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "numbers", "simulate"]
 
 ALL = frozenset(Fault)
 #: What tells files apart on the file systems of the scripts, one after the other.
@@ -68,7 +69,7 @@ class SeedResult:
     """What came of one script."""
 
     seed: int
-    #: How many events were played.
+    #: How many events were played, without the races.
     events: int
     virtual_seconds: float
     trace_hash: str
@@ -83,7 +84,7 @@ def simulate(
     only: Collection[int] | None = None,
     show: Callable[[str], None] | None = None,
 ) -> SeedResult:
-    """Play the script of ``seed``, of so many ``events``, and return what came of it.
+    """Play the script of ``seed``, of so many ``events`` and their races, and return what came of it.
 
     Every fourth script has only a few of several ``faults``, drawn from its seed.
     ``only`` are the numbers of the events that are played, all by default; ``show`` is given each line of the trace.
@@ -100,7 +101,9 @@ def simulate(
     finally:
         if collects:
             gc.enable()
-    return SeedResult(seed, len(script), seconds, trace.hash, tuple(trace.violations))
+    return SeedResult(
+        seed, sum(event.number < events for event in script), seconds, trace.hash, tuple(trace.violations)
+    )
 
 
 async def _play(seed: int, faults: Collection[Fault], trace: Trace, script: Collection[Event]) -> float:
@@ -143,21 +146,34 @@ class _Simulation:
         self._trace = trace
         self._backoff = BackoffOracle(trace.violated, backoff)
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
-        self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, sees_all=sees_all)
+        self._generations = GenerationOracle(trace.violated)
+        self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, self._validating, sees_all=sees_all)
         self._handler = self._oracle.new_handler()
-        self.node = WatchedNode(config, trace, self._oracle, self._backoff, handlers={TYPE: self._handler})
+        self.node = WatchedNode(
+            config, trace, self._oracle, self._backoff, self._generations, handlers={TYPE: self._handler}
+        )
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
-        self._acts = Acts(self.node, self._plugs, self._sentinels, self._backoff, self._serving, faults)
+        self._acts = Acts(
+            self.node, self._plugs, self._sentinels, self._backoff, self._serving, self._generations, faults
+        )
 
     async def run(self, script: Collection[Event]) -> None:
         """Run the node: play the script on it, and check it at rest."""
+        script = [event for event in script if not self._happens_before_the_start(event)]
         async with self.node:
             async with trio.open_nursery() as background:
                 daemon = DaemonActs(
-                    self.node, self._trace, self._sentinels, self._backoff, self._oracle, self._handler, background
+                    self.node,
+                    self._trace,
+                    self._sentinels,
+                    self._backoff,
+                    self._generations,
+                    self._oracle,
+                    self._handler,
+                    background,
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
@@ -165,6 +181,18 @@ class _Simulation:
             await FinalChecks(
                 self.node, self._trace, self._plugs, self._sentinels, self._oracle, log, self._policy
             ).check()
+
+    def _validating(self, plugin: Plugin) -> None:
+        socket = self.node.dialed(plugin.socket)
+        if socket is not None:
+            self._generations.validating(plugin, socket)
+
+    def _happens_before_the_start(self, event: Event) -> bool:
+        if event.act is not Act.START_AMID:
+            return False
+        self._trace.line("event", event)
+        self._acts.race(event.act, random.Random(event.seed))
+        return True
 
     async def _play(self, script: Collection[Event], daemon: DaemonActs) -> None:
         for event in script:
@@ -192,6 +220,8 @@ class _Simulation:
                 self._acts.disturb_events(act, chance)
             case Act.SCAN_ERROR | Act.LOOK_ERROR:
                 self._acts.fail_scans(act, chance)
+            case Act.START_AMID | Act.REPLACE_AT_SCAN | Act.REPLACE_AT_DIAL:
+                self._acts.race(act, chance)
             case Act.SENTINEL:
                 self._sentinels.change()
             case Act.RETRY:

@@ -75,6 +75,9 @@ class Act(enum.Enum):
     TOGGLE_HANDLER = enum.auto()
     CRASH = enum.auto()
     RESTART_DAEMON = enum.auto()
+    START_AMID = enum.auto()
+    REPLACE_AT_SCAN = enum.auto()
+    REPLACE_AT_DIAL = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -109,6 +112,11 @@ _WEIGHTS: Final[dict[Act, tuple[int, Fault | None]]] = {
     Act.CRASH: (5, Fault.CRASHES),
     Act.RESTART_DAEMON: (2, Fault.RESTARTS),
 }
+#: Races: what they do happens at the next scan or dial. They are part of every script, whatever its faults, one for so
+#: many other events. They are drawn apart from these and numbered after them, so that a script without its races is
+#: what it always was.
+_RACES: Final = (Act.REPLACE_AT_SCAN, Act.REPLACE_AT_DIAL, Act.REPLACE_AT_DIAL)
+_EVENTS_PER_RACE: Final = 10
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -140,10 +148,26 @@ def choose(seed: int, faults: Collection[Fault]) -> frozenset[Fault]:
 
 
 def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...]:
-    """Return the script of ``seed``: so many ``events``, with no other ``faults`` than these."""
+    """Return the script of ``seed``: so many ``events`` and their races, with no other ``faults`` than these."""
     # A text as the seed is hashed by the random module itself: the same in every process.
     chance = random.Random(f"plugind script {seed}")
     acts = [act for act, (_, fault) in _WEIGHTS.items() if fault is None or fault in faults]
     weights = [_WEIGHTS[act][0] for act in acts]
     drawn = chance.choices(acts, weights, k=events)
-    return tuple(Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn))
+    script = [Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn)]
+    return (*_races(seed, script),)
+
+
+def numbers(events: int) -> range:
+    """Return the numbers of a script of so many ``events``, those of its races included."""
+    return range(events + 1 + events // _EVENTS_PER_RACE)
+
+
+def _races(seed: int, script: list[Event]) -> list[Event]:
+    """Return ``script`` with races in it; the first comes before all else, when the node has not started yet."""
+    chance = random.Random(f"plugind races {seed}")
+    with_races = [Event(len(script), Act.START_AMID, chance.getrandbits(32), 0.0), *script]
+    for number in numbers(len(script))[len(script) + 1 :]:
+        race = Event(number, chance.choice(_RACES), chance.getrandbits(32), 0.0)
+        with_races.insert(chance.randrange(1, len(with_races) + 1), race)
+    return with_races

@@ -17,11 +17,12 @@ from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.actor import Handler
 from ...io.grpc_client.channel import Channel
 from ...supervision import leaves
-from ..directory import MemoryDirectory
+from ..directory import MemoryDirectory, Telling
 from ..faults import is_injected
 from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
+from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
 from .serving_oracle import ServingOracle
@@ -70,6 +71,7 @@ class WatchedNode(SimulatedNode):
         trace: Trace,
         oracle: HandlerOracle,
         backoff: BackoffOracle,
+        generations: GenerationOracle,
         *,
         handlers: Mapping[str, Handler],
     ) -> None:
@@ -80,12 +82,18 @@ class WatchedNode(SimulatedNode):
         self._backoff = backoff
         #: What watches whether somebody listens on what is shown.
         self.serving = ServingOracle(self, trace.violated)
+        self._generations = generations
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
         #: Paths of plugins that are registered and that have not been notified of it.
         self._to_notify: set[str] = set()
+
+    def dialed(self, path: str) -> int | None:
+        """The serial number of the socket file that was dialed last at ``path``, on file systems with handles."""
+        inode = self.network.reached.get(path)
+        return inode.serial if inode is not None and self.directory.telling is Telling.HANDLES else None
 
     def check_progress(self) -> None:
         """Cancel the script if virtual time has stood still since the last check."""
@@ -116,6 +124,7 @@ class WatchedNode(SimulatedNode):
                 self._backoff.touched()
                 self._oracle.orphan()
                 self.log.crashed(None)
+                self._generations.forget()
             case _:
                 pass
         if not is_injected(error):

@@ -1,0 +1,213 @@
+"""Real sockets that are replaced between the look that finds them and the dial, on the disk and in memory."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from plugind import Config, Root, Supervisor
+from plugind.actors.io import exact_connect
+from plugind.actors.io.directory import Chunk, RealDirectory
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.io.unix_socket import UnixListener, listen
+from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
+from plugind.protocol.identity import Identity
+from plugind.protocol.lifecycle import REPLACED
+from plugind.protocol.status import PluginStatus, StateName
+from plugind.supervisor import Ports
+from plugind.testing import FakeHandler
+
+#: What a plugin that is registered once hears.
+ONCE = ["GetInfo", "NotifyRegistrationStatus"]
+
+
+@pytest.fixture(params=["the disk", "tmpfs"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    if request.param == "the disk":
+        yield tmp_path
+        return
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("needs /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
+        yield Path(made)
+
+
+@attrs.define(eq=False)
+class Process:
+    """A plugin that serves at ``path``; each call of :meth:`start` is another process of it."""
+
+    path: str
+    nursery: trio.Nursery
+    #: What each of its processes heard.
+    heard: list[list[str]] = attrs.Factory(list)
+    _scope: trio.CancelScope | None = None
+
+    def start(self) -> None:
+        """End the process that runs, remove its socket, and bind, listen and serve anew; never waits."""
+        if self._scope is not None:
+            self._scope.cancel()
+            os.unlink(self.path)
+        self._scope = trio.CancelScope()
+        self.nursery.start_soon(self._serve, listen(self.path), self._scope)
+
+    async def _serve(self, listener: UnixListener, scope: trio.CancelScope) -> None:
+        calls: list[str] = []
+        self.heard.append(calls)
+
+        def note(call: Call) -> None:
+            calls.append(call.method)
+
+        services = [FakeRegistration(FakePlugin("Colour", "red"), note, scope.cancel)]
+        with scope, listener:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    connection = trio.SocketStream(await listener.accept())
+                    nursery.start_soon(partial(serve_stream, services, connection, report=lambda _: None))
+
+
+@attrs.define(eq=False)
+class Hook:
+    """The real dial, before which something happens once."""
+
+    happens: Callable[[], None]
+    dials: int = 0
+
+    async def __call__(self, path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
+        self.dials += 1
+        if self.dials == 1:
+            self.happens()
+        return await dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace)
+
+
+@asynccontextmanager
+async def plugin(directory: Path) -> AsyncIterator[Process]:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            yield Process(str(directory / "a.sock"), nursery)
+            nursery.cancel_scope.cancel()
+
+
+def node(directory: Path, hook: Hook, handler: FakeHandler, *, follow: bool = False) -> Supervisor:
+    config = Config(roots=(Root(str(directory)),), follow_symlinks_inside_root=follow, rescan=3600.0)
+    ports = Ports(dial=hook, directory=lambda _root: RealDirectory())
+    return Supervisor(config, handlers={"Colour": handler}, ports=ports)
+
+
+async def no_event_left() -> None:
+    """Wait until whatever would tell a plugin twice has had its time: inotify's events are there already."""
+    await trio.testing.wait_all_tasks_blocked(0.05)
+
+
+async def registered(supervisor: Supervisor) -> PluginStatus:
+    return await supervisor.wait_for("red", type="Colour")
+
+
+@pytest.mark.parametrize("proc", [True, False])
+async def test_a_socket_that_is_replaced_between_look_and_dial_is_told_once(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
+) -> None:
+    """Fault 41, behaviours 9 and 13: of ext4 the new socket gets the inode number of the old one."""
+    if not proc:
+        monkeypatch.setattr(exact_connect, "can_connect_to_descriptors", lambda: False)
+    handler = FakeHandler()
+    async with plugin(directory) as process:
+        hook = Hook(process.start)
+        process.start()
+        async with node(directory, hook, handler) as supervisor:
+            await registered(supervisor)
+            await no_event_left()
+            (status,) = (await supervisor.snapshot()).plugins
+            assert hook.dials == 2
+        assert [entry.reason for entry in status.history if entry.state is StateName.WAITING] == [REPLACED]
+        assert [calls for calls in process.heard if calls] == [ONCE]
+        assert process.heard[-1] == ONCE
+    assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_chmod_between_look_and_dial_replaces_nothing(directory: Path) -> None:
+    """Behaviour 13."""
+    async with plugin(directory) as process:
+        hook = Hook(lambda: os.chmod(process.path, 0o700))
+        process.start()
+        async with node(directory, hook, FakeHandler()) as supervisor:
+            await registered(supervisor)
+            await no_event_left()
+            assert (hook.dials, (await supervisor.snapshot()).plugins[0].attempt) == (1, 1)
+        assert process.heard == [ONCE]
+
+
+async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(directory: Path) -> None:
+    """Behaviour 9: the first scan finds the new socket, and the events of its replacement come after it."""
+
+    class Racing(RealDirectory):
+        """Replaces the socket after the root is watched and before it is listed."""
+
+        raced = False
+
+        def scan(
+            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        ) -> Generator[Chunk, None, None]:
+            if not Racing.raced:
+                Racing.raced = True
+                process.start()
+            return super().scan(path, known_sockets, deep=deep)
+
+    handler = FakeHandler()
+    async with plugin(directory) as process:
+        process.start()
+        config = Config(roots=(Root(str(directory)),), rescan=3600.0)
+        ports = Ports(dial=dial, directory=lambda _root: Racing())
+        async with Supervisor(config, handlers={"Colour": handler}, ports=ports) as supervisor:
+            status = await registered(supervisor)
+            await no_event_left()
+            assert [entry.generation for entry in (await supervisor.snapshot()).plugins] == [status.generation]
+        assert (Racing.raced, process.heard) == (True, [[], ONCE])
+    assert handler.asked() == ["validate", "register"]
+
+
+async def test_a_link_that_is_accepted_leads_to_the_socket_that_the_look_found(tmp_path: Path) -> None:
+    """Behaviour 7, fault 41: the link leads to another socket by the time of the dial, then to the first again."""
+    (tmp_path / "root/.there").mkdir(parents=True)
+    link = tmp_path / "root/red.sock"
+    async with plugin(tmp_path / "root/.there") as process:
+        process.start()
+        link.symlink_to(".there/a.sock")
+        config = Config(roots=(Root(str(tmp_path / "root")),), follow_symlinks_inside_root=True)
+        async with Supervisor(config, handlers={"Colour": FakeHandler()}) as supervisor:
+            status = await registered(supervisor)
+        assert (status.socket, process.heard) == (str(link), [ONCE])
+
+
+async def test_a_node_without_proc_says_once_that_it_dials_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faults 23 and 41."""
+    lines: list[str] = []
+
+    class Logger:
+        def enabled(self, level: object) -> bool:
+            return True
+
+        def event(self, level: object, message: str, /, **fields: object) -> None:
+            lines.append(message)
+
+    monkeypatch.setattr("plugind.supervisor.can_connect_to_descriptors", lambda: False)
+    monkeypatch.setattr(exact_connect, "can_connect_to_descriptors", lambda: False)
+    async with plugin(tmp_path) as process:
+        process.start()
+        config = Config(roots=(Root(str(tmp_path)),))
+        async with Supervisor(config, handlers={"Colour": FakeHandler()}, log=Logger()) as supervisor:
+            await registered(supervisor)
+        assert process.heard == [ONCE]
+    assert lines.count("sockets are dialed by path") == 1
