@@ -135,7 +135,7 @@ class Supervisor:
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
-        self._inboxes = Inboxes(self.config.hung_after, log or SILENT)
+        self._inboxes = Inboxes(self.config.hung_after or math.inf, log or SILENT)
         status_config = status_config or StatusConfig()
         # A node without a status socket has nobody to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
@@ -280,7 +280,7 @@ class Supervisor:
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
-        if self.config.hung_after < math.inf:
+        if self.config.hung_after is not None:
             self._children.start(ChildSpec("inboxes", self._inboxes.run))
 
     async def _stop(self) -> None:

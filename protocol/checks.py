@@ -30,3 +30,13 @@ def _number(allowed: Callable[[float], bool], words: str) -> Check:
 above_zero = _number(lambda value: value > 0, "a finite number above 0")
 not_negative = _number(lambda value: value >= 0, "a finite number, 0 or more")
 at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")
+
+
+def or_none(check: Check) -> Check:
+    """Return a validator that accepts None besides what ``check`` accepts."""
+
+    def check_unless_none(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None:
+            check(owner, attribute, value)
+
+    return check_unless_none

@@ -11,7 +11,7 @@ import os
 import attrs
 
 from .backoff import Backoff, RestartIntensity
-from .checks import above_zero, not_negative
+from .checks import above_zero, not_negative, or_none
 from .errors import ConfigError
 from .plugins import InfoLimits
 from .wire.limits import DEFAULT_LIMITS, Limits
@@ -90,8 +90,9 @@ class Config:
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = ()
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
-    #: health is ``failed``. No actor has a reason to wait for that long before its next message.
-    hung_after: float = 10.0
+    #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
+    #: actor.
+    hung_after: float | None = attrs.field(default=10.0, validator=or_none(above_zero))
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 

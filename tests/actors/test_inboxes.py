@@ -11,7 +11,7 @@ from plugind.actors.inboxes import Inboxes
 from plugind.actors.mailbox import Inbox
 from plugind.protocol.health import Condition, Reading
 from plugind.protocol.logs import Field, Level
-from plugind.testing import FakeHandler, FakePlugin, Hangs, SimulatedNode
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, Hangs, SimulatedNode
 
 
 @attrs.define
@@ -139,6 +139,16 @@ async def test_no_actor_of_a_busy_node_hangs_while_a_handler_and_plugins_do(auto
             await trio.sleep(1.0)
             assert {health.condition for health in node.health().values()} == {Condition.OK}
         assert set(node.health()) >= {"status", "reconciler", "dial slots", "registrations", "handler Colour"}
+
+
+async def test_no_actor_hangs_where_none_is_looked_for(autojump_clock: MockClock) -> None:
+    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, hung_after=None)) as node:
+        resume = node.hang("reconciler")
+        node.plug("a.sock", FakePlugin("Colour", "red"))
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await trio.sleep(3600.0)
+        assert {health.condition for health in node.health().values()} == {Condition.OK}
+        resume()
 
 
 async def test_a_handler_actor_that_is_removed_is_read_no_more(autojump_clock: MockClock) -> None:

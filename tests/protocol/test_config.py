@@ -94,6 +94,7 @@ NO_NUMBERS = (-1, math.nan, math.inf, -math.inf, "10")
     ("make", "field", "allowed", "also_bad"),
     [
         (lambda bad: Config(rescan=bad), "Config.rescan", POSITIVE, 0),
+        (lambda bad: Config(hung_after=bad), "Config.hung_after", POSITIVE, 0),
         (lambda bad: Timeouts(dial=bad), "Timeouts.dial", POSITIVE, 0),
         (lambda bad: Timeouts(refused_grace=bad), "Timeouts.refused_grace", NOT_NEGATIVE, -0.1),
         (lambda bad: Timeouts(get_info=bad), "Timeouts.get_info", POSITIVE, 0),

@@ -24,7 +24,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import gc
-import math
 import os
 import random
 from collections.abc import Callable, Collection
@@ -140,7 +139,7 @@ class _Simulation:
         # Crashes are asked for, and a script may ask for many.
         intensity = RestartIntensity(restarts=100_000) if Fault.CRASHES in faults else RestartIntensity(0)
         # Nothing in a script looks at health, and the timer that does would only add to the virtual hours.
-        unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=math.inf)
+        unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
         config = attrs.evolve(unwatched, seed=seed, backoff=backoff, intensity=intensity)
         self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
         self._trace = trace
