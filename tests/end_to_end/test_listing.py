@@ -9,13 +9,15 @@ import re
 import signal
 import socket
 import struct
+import subprocess
 import termios
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from fcntl import ioctl
 from pathlib import Path
 
+import pytest
 import trio
 
 from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, daemon, plugin_process, run
@@ -27,23 +29,31 @@ def fake(path: Path, kind: str, name: str, *options: str) -> list[str]:
     return [*PLUGIND, "fake", "--socket", str(path), "--type", kind, "--name", name, *options]
 
 
-@asynccontextmanager
-async def populated(directory: Path) -> AsyncIterator[Daemon]:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with a registered plugin, a refused one, one without a handler, a stale socket and a symbolic link."""
-    with daemon(directory) as node, socket.socket(socket.AF_UNIX) as stale:
-        await node.ready()
+    with daemon(tmp_path_factory.mktemp("l")) as node, socket.socket(socket.AF_UNIX) as stale, ExitStack() as ends:
+        # The daemon makes its root.
+        trio.run(node.ready)
         stale.bind(str(node.root / "stale.sock"))
         (node.root / "link.sock").symlink_to("stale.sock")
-        async with (
-            plugin_process(fake(node.root / "good.sock", "CSIPlugin", GOOD)),
-            plugin_process(fake(node.root / "bad.sock", "CSIPlugin", BAD, "--endpoint", "relative/path")),
-            plugin_process(fake(node.root / "odd.sock", "OddPlugin", ODD)),
-            node.watch() as watch,
+        for command in (
+            fake(node.root / "good.sock", "CSIPlugin", GOOD),
+            fake(node.root / "bad.sock", "CSIPlugin", BAD, "--endpoint", "relative/path"),
+            fake(node.root / "odd.sock", "OddPlugin", ODD),
         ):
-            for name, state in {"good": "registered", "odd": "parked", "stale": "stale", "link": "parked"}.items():
-                await watch.state(node.root / f"{name}.sock", state)
-            await watch.state(node.root / "bad.sock", "waiting")
-            yield node
+            plugin = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            ends.enter_context(plugin)
+            ends.callback(plugin.kill)
+        trio.run(all_there, node)
+        yield node
+
+
+async def all_there(node: Daemon) -> None:
+    states = {"good": "registered", "odd": "parked", "stale": "stale", "link": "parked", "bad": "waiting"}
+    async with node.watch() as watch:
+        for name, state in states.items():
+            await watch.state(node.root / f"{name}.sock", state)
 
 
 async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[int, str]:
@@ -64,119 +74,121 @@ async def on_terminal(columns: int, *words: str, colour: bool = True) -> tuple[i
         os.close(slave)
 
 
-async def test_every_width_and_every_form_say_why(tmp_path: Path) -> None:
-    async with populated(tmp_path) as node:
-        cause = "the endpoint 'relative/path' is not an absolute path of a unix socket"
-        for width in (40, 60, 80, 120, 200):
-            code, shown = await on_terminal(width, "ls", "--status", node.status, colour=False)
-            assert code == 0
-            plain = re.sub("\x1b[^m]*m", "", shown)
-            lines = plain.splitlines()
-            assert lines[0].split()[:3] == ["STATE", "NAME", "TYPE"]
-            assert max(map(len, lines)) <= width
-            assert " ".join(plain.split()).count(cause) == 1
-            assert "RegisterPlugin error" not in plain
-            assert (
-                " ".join(plain.split()).rpartition("5 plugins: ")[2].startswith("2 parked, 1 registered, 1 stale, 1 ")
-            )
-        _, coloured = await on_terminal(80, "ls", "--status", node.status)
-        assert "\x1b[32m" in coloured, "registered is green"
-        piped = run("ls", status=node.status)
-        (line,) = [line for line in piped.out.splitlines() if BAD in line]
-        assert cause in line
-        assert str(node.root / "bad.sock") in line
-        assert (await on_terminal(40, "ls", "-o", "wide", "--status", node.status))[1].count("\n") == 7
+def at_rest(shown: str) -> bool:
+    """Whether no attempt is under way: the refused plugin waits, and the stale socket is shown as such."""
+    return {"waiting", "stale"} <= {line.partition(" ")[0] for line in shown.splitlines()}
 
 
-async def test_plugins_are_picked_by_state_and_type(tmp_path: Path) -> None:
-    async with populated(tmp_path) as node:
-
-        def names(*words: str) -> list[str]:
-            done = run("ls", "-o", "name", *words, status=node.status)
-            assert (done.code, done.err) == (0, "")
-            return done.out.splitlines()
-
-        stale, link = str(node.root / "stale.sock"), str(node.root / "link.sock")
-        assert names("--state", "registered") == [GOOD]
-        assert names("--state", "stale,parked") == [ODD, link, stale]
-        assert names("--state", "stale", "--state", "parked", "--type", "OddPlugin") == [ODD]
-        assert set(names("--type", "CSIPlugin,OddPlugin")) == {GOOD, BAD, ODD}
-        assert names("--type", "DRAPlugin") == []
-        (listed,) = json.loads(run("ls", "--json", "--state", "registered", status=node.status).out)
-        assert listed["name"] == GOOD
-        assert run("ls", "-o", "json", "--state", "registered", status=node.status).code == 0
-        counted = run("ls", "--state", "stale", status=node.status).out.splitlines()[-1]
-        assert counted == "1 of 5 plugins: 1 stale"
-
-        wrong = run("ls", "--state", "stale,lost", status=node.status)
-        assert (wrong.code, wrong.out) == (2, "")
-        assert "argument --state: 'lost' is not one of them; choose from waiting, dialing, " in wrong.err
-        wrong = run("ls", "--type", "CSIPlugn", status=node.status)
-        types = "CSIPlugin, DRAPlugin, DevicePlugin, OddPlugin"
-        said = f"plugind: --type: no plugin is of type 'CSIPlugn'; known types: {types}\n"
-        assert (wrong.code, wrong.out, wrong.err) == (2, "", said)
+async def test_every_width_and_every_form_say_why(node: Daemon) -> None:
+    cause = "the endpoint 'relative/path' is not an absolute path of a unix socket"
+    for width in (40, 60, 80, 120, 200):
+        plain = ""
+        with trio.fail_after(DEADLINE):
+            while not at_rest(plain):
+                code, shown = await on_terminal(width, "ls", "--status", node.status, colour=False)
+                assert code == 0
+                plain = re.sub("\x1b[^m]*m", "", shown)
+        lines = plain.splitlines()
+        assert lines[0].split()[:3] == ["STATE", "NAME", "TYPE"]
+        assert max(map(len, lines)) <= width
+        assert " ".join(plain.split()).count(cause) == 1
+        assert "RegisterPlugin error" not in plain
+        counted = " ".join(plain.split()).rpartition("5 plugins: ")[2]
+        assert counted == "2 parked, 1 registered, 1 stale, 1 waiting"
+    _, coloured = await on_terminal(80, "ls", "--status", node.status)
+    assert "\x1b[32m" in coloured, "registered is green"
+    piped = run("ls", status=node.status)
+    (line,) = [line for line in piped.out.splitlines() if BAD in line]
+    assert str(node.root / "bad.sock") in line
+    assert (await on_terminal(40, "ls", "-o", "wide", "--status", node.status))[1].count("\n") == 7
 
 
-async def test_states_to_fail_on_decide_the_exit_code(tmp_path: Path) -> None:
-    async with populated(tmp_path) as node:
-        failed = run("ls", "--fail-on", "stale,leaving", status=node.status)
-        assert (failed.code, failed.err) == (1, "plugind: --fail-on: 1 plugin: 1 stale\n")
-        assert failed.out.splitlines()[-1].startswith("5 plugins: "), "everything is listed all the same"
-        assert run("ls", "--fail-on", "leaving", status=node.status).code == 0
-        assert run("ls", "--fail-on", "stale", "--type", "CSIPlugin", status=node.status).code == 0
+async def test_plugins_are_picked_by_state_and_type(node: Daemon) -> None:
 
-
-async def test_a_plugin_that_is_refused_for_its_endpoint_is_described_by_its_name(tmp_path: Path) -> None:
-    """Fault 44."""
-    async with populated(tmp_path) as node:
-        done = run("describe", BAD, status=node.status)
+    def names(*words: str) -> list[str]:
+        done = run("ls", "-o", "name", *words, status=node.status)
         assert (done.code, done.err) == (0, "")
-        assert f"Name:       {BAD}\nType:       CSIPlugin\nEndpoint:   -\n" in done.out
-        waited = run("wait", BAD, "--timeout", "3", status=node.status)
-        assert waited.code == 1
-        assert "is not an absolute path of a unix socket" in waited.err
+        return done.out.splitlines()
+
+    stale, link = str(node.root / "stale.sock"), str(node.root / "link.sock")
+    assert names("--state", "registered") == [GOOD]
+    assert names("--state", "stale,parked") == [ODD, link, stale]
+    assert names("--state", "stale", "--state", "parked", "--type", "OddPlugin") == [ODD]
+    assert set(names("--type", "CSIPlugin,OddPlugin")) == {GOOD, BAD, ODD}
+    assert names("--type", "DRAPlugin") == []
+    (listed,) = json.loads(run("ls", "--json", "--state", "registered", status=node.status).out)
+    assert listed["name"] == GOOD
+    assert run("ls", "-o", "json", "--state", "registered", status=node.status).code == 0
+    counted = run("ls", "--state", "stale", status=node.status).out.splitlines()[-1]
+    assert counted == "1 of 5 plugins: 1 stale"
+
+    wrong = run("ls", "--state", "stale,lost", status=node.status)
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "argument --state: 'lost' is not one of them; choose from waiting, dialing, " in wrong.err
+    wrong = run("ls", "--type", "CSIPlugn", status=node.status)
+    types = "CSIPlugin, DRAPlugin, DevicePlugin, OddPlugin"
+    said = f"plugind: --type: no plugin is of type 'CSIPlugn'; known types: {types}\n"
+    assert (wrong.code, wrong.out, wrong.err) == (2, "", said)
 
 
-async def test_all_sockets_of_a_name_are_described_with_their_times(tmp_path: Path) -> None:
-    async with populated(tmp_path) as node:
-        async with plugin_process(fake(node.root / "twin.sock", "CSIPlugin", GOOD)), node.watch() as watch:
-            await watch.until(lambda watch: watch.now.get(str(node.root / "twin.sock"), {}).get("name") == GOOD)
-            before = datetime.now(UTC)
-            described = json.loads(run("describe", GOOD, "--json", status=node.status).out)
-            assert {plugin["socket"] for plugin in described} == {
-                str(node.root / "good.sock"),
-                str(node.root / "twin.sock"),
-            }
-            text = run("describe", GOOD, status=node.status, environment={"TZ": "XYZ-01:30"})
-        for plugin in described:
-            since = datetime.fromisoformat(plugin["since"])
-            assert since.tzinfo is not None
-            # Rounded down to the millisecond; the daemon read its clock after we read ours.
-            assert (since - before).total_seconds() >= -plugin["age"] - 0.002
-            assert [datetime.fromisoformat(entry["at"]) for entry in plugin["history"]]
-        assert text.out.count(f"Name:       {GOOD}\n") == 2
-        assert re.search(r"^State: +registered for \S+, since ([\d-]+ )?\d\d:\d\d:\d\d\+01:30$", text.out, re.MULTILINE)
+async def test_states_to_fail_on_decide_the_exit_code(node: Daemon) -> None:
+    failed = run("ls", "--fail-on", "stale,leaving", status=node.status)
+    assert (failed.code, failed.err) == (1, "plugind: --fail-on: 1 plugin: 1 stale\n")
+    assert failed.out.splitlines()[-1].startswith("5 plugins: "), "everything is listed all the same"
+    assert run("ls", "--fail-on", "leaving", status=node.status).code == 0
+    assert run("ls", "--fail-on", "stale", "--type", "CSIPlugin", status=node.status).code == 0
 
 
-async def test_retry_prints_for_each_socket_what_follows(tmp_path: Path) -> None:
-    async with populated(tmp_path) as node:
-        good, link, stale = (str(node.root / f"{name}.sock") for name in ("good", "link", "stale"))
-        for target, code, said in (
-            (GOOD, 1, f"{good}: registered already, nothing to retry\n"),
-            (good, 1, f"{good}: registered already, nothing to retry\n"),
-            (link, 1, f"{link}: not a plugin: a symbolic link, and links are not followed; retry does not help\n"),
-            (ODD, 0, f"{node.root}/odd.sock: tried now\n"),
-        ):
-            done = run("retry", target, status=node.status)
-            assert (done.code, done.out, done.err) == (code, said, "")
-        again = run("retry", stale, status=node.status)
-        assert (again.code, again.err) == (0, "")
-        code, body = await node.get("/retry", method="POST", body=json.dumps({"target": link}).encode())
-        why = "not a plugin: a symbolic link, and links are not followed; retry does not help"
-        assert (code, json.loads(body)) == (
-            200,
-            {"sockets": [], "answers": [{"socket": link, "tried": False, "why": why}]},
-        )
+async def test_a_plugin_that_is_refused_for_its_endpoint_is_described_by_its_name(node: Daemon) -> None:
+    """Fault 44."""
+    done = run("describe", BAD, status=node.status)
+    assert (done.code, done.err) == (0, "")
+    assert f"Name:       {BAD}\nType:       CSIPlugin\nEndpoint:   -\n" in done.out
+    waited = run("wait", BAD, "--timeout", "2", status=node.status)
+    assert waited.code == 1
+    assert waited.err.startswith(f"plugind: {BAD} is not registered: {node.root}/bad.sock is ")
+
+
+async def test_all_sockets_of_a_name_are_described_with_their_times(node: Daemon) -> None:
+    async with plugin_process(fake(node.root / "twin.sock", "CSIPlugin", GOOD)) as plugin, node.watch() as watch:
+        await watch.until(lambda watch: watch.now.get(str(node.root / "twin.sock"), {}).get("name") == GOOD)
+        before = datetime.now(UTC)
+        described = json.loads(run("describe", GOOD, "--json", status=node.status).out)
+        assert {plugin["socket"] for plugin in described} == {
+            str(node.root / "good.sock"),
+            str(node.root / "twin.sock"),
+        }
+        text = run("describe", GOOD, status=node.status, environment={"TZ": "XYZ-01:30"})
+        assert await plugin.end() == 0
+        await watch.state(node.root / "twin.sock", "gone")
+    for plugin in described:
+        since = datetime.fromisoformat(plugin["since"])
+        assert since.tzinfo is not None
+        # Rounded down to the millisecond; the daemon read its clock after we read ours.
+        assert (since - before).total_seconds() >= -plugin["age"] - 0.002
+        assert [datetime.fromisoformat(entry["at"]) for entry in plugin["history"]]
+    assert text.out.count(f"Name:       {GOOD}\n") == 2
+    assert re.search(r"^State: +registered for \S+, since ([\d-]+ )?\d\d:\d\d:\d\d\+01:30$", text.out, re.MULTILINE)
+
+
+async def test_retry_prints_for_each_socket_what_follows(node: Daemon) -> None:
+    good, link, stale = (str(node.root / f"{name}.sock") for name in ("good", "link", "stale"))
+    for target, code, said in (
+        (GOOD, 1, f"{good}: registered already, nothing to retry\n"),
+        (good, 1, f"{good}: registered already, nothing to retry\n"),
+        (link, 1, f"{link}: not a plugin: a symbolic link, and links are not followed; retry does not help\n"),
+        (ODD, 0, f"{node.root}/odd.sock: tried now\n"),
+    ):
+        done = run("retry", target, status=node.status)
+        assert (done.code, done.out, done.err) == (code, said, "")
+    again = run("retry", stale, status=node.status)
+    assert (again.code, again.err) == (0, "")
+    code, body = await node.get("/retry", method="POST", body=json.dumps({"target": link}).encode())
+    why = "not a plugin: a symbolic link, and links are not followed; retry does not help"
+    assert (code, json.loads(body)) == (
+        200,
+        {"sockets": [], "answers": [{"socket": link, "tried": False, "why": why}]},
+    )
 
 
 async def test_a_plugin_that_is_gone_has_no_next_try(tmp_path: Path) -> None:
