@@ -47,3 +47,10 @@ def test_a_huge_text_is_truncated_with_the_number_of_characters_cut() -> None:
     """Fault 94."""
     assert cut("x" * 10, 4) == "xxxx…(+6)"
     assert cut("xxxx", 4) == "xxxx"
+
+
+def test_the_bytes_of_a_utf_8_name_that_the_locale_could_not_decode_become_its_characters() -> None:
+    """Fault 21: in the POSIX locale a file name of UTF-8 arrives as one surrogate for each byte."""
+    undecoded = "/r/été\U0001f600.sock".encode().decode("ascii", "surrogateescape")
+    assert encodable(undecoded) == "/r/été\U0001f600.sock"
+    assert encodable(undecoded + "\udcff\udcc3") == "/r/été\U0001f600.sock\\xff\\xc3"
