@@ -192,7 +192,8 @@ class _Registration:
         while not self._wait.is_used_up(self._now):
             await self._perform()
             await self._show()
-            await self._watch_liveness()
+            if self._watched or isinstance(self._state, _NOT_DIALED):
+                await self._watch_liveness()
             if isinstance(self._state, states.Gone):
                 return True
             self._advance(await self._next_event())
