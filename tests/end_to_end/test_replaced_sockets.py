@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -51,15 +51,17 @@ class Process:
     nursery: trio.Nursery
     #: What each of its processes heard.
     heard: list[list[str]] = attrs.Factory(list)
-    _scope: trio.CancelScope | None = None
+    _scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    _listener: UnixListener | None = None
 
     def start(self) -> None:
         """End the process that runs, remove its socket, and bind, listen and serve anew; never waits."""
-        if self._scope is not None:
-            self._scope.cancel()
-            os.unlink(self.path)
-        self._scope = trio.CancelScope()
-        self.nursery.start_soon(self._serve, listen(self.path), self._scope)
+        self._scope.cancel()
+        if self._listener is not None:
+            # Closed first: as long as it is open, no other file gets its inode number.
+            self._listener.close()
+        self._scope, self._listener = trio.CancelScope(), listen(self.path)
+        self.nursery.start_soon(self._serve, self._listener, self._scope)
 
     async def _serve(self, listener: UnixListener, scope: trio.CancelScope) -> None:
         calls: list[str] = []
@@ -71,9 +73,10 @@ class Process:
         services = [FakeRegistration(FakePlugin("Colour", "red"), note, scope.cancel)]
         with scope, listener:
             async with trio.open_nursery() as nursery:
-                while True:
-                    connection = trio.SocketStream(await listener.accept())
-                    nursery.start_soon(partial(serve_stream, services, connection, report=lambda _: None))
+                with suppress(trio.ClosedResourceError):
+                    while True:
+                        connection = trio.SocketStream(await listener.accept())
+                        nursery.start_soon(partial(serve_stream, services, connection, report=lambda _: None))
 
 
 @attrs.define(eq=False)
