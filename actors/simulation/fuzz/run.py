@@ -140,7 +140,10 @@ class _Simulation:
         intensity = RestartIntensity(restarts=100_000) if Fault.CRASHES in faults else RestartIntensity(0)
         # Nothing in a script looks at health, and the timer that does would only add to the virtual hours.
         unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
-        config = attrs.evolve(unwatched, seed=seed, backoff=backoff, intensity=intensity)
+        # In every eighth script a plugin on whose socket nobody listens is deregistered.
+        config = attrs.evolve(
+            unwatched, seed=seed, backoff=backoff, intensity=intensity, deregister_not_serving=seed % 8 == 5
+        )
         self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
         self._trace = trace
         self._backoff = BackoffOracle(trace.violated, backoff)
