@@ -23,8 +23,12 @@ from ...protocol.identity import Identity
 AT_FDCWD: Final = -100
 _AT_SYMLINK_NOFOLLOW: Final = 0x100
 _AT_EMPTY_PATH: Final = 0x1000
+_AT_HANDLE_FID: Final = 0x200
 _STATX_BTIME: Final = 0x800
 _MAX_HANDLE: Final = 128
+
+#: The type of the identifiers of overlayfs (include/linux/exportfs.h: OVL_FILEID_V1).
+_OVERLAY: Final = 0xF8
 
 #: The file system has no handles, or the kernel or a seccomp filter does not let us ask for one.
 _UNAVAILABLE: Final = frozenset({errno.EOPNOTSUPP, errno.EOVERFLOW, errno.ENOSYS, errno.EPERM, errno.EINVAL})
@@ -107,7 +111,17 @@ def _handle(directory: int, name: bytes, flags: int) -> bytes | None:
         # From the type on: handles of two types may have the same bytes.
         return bytes(buffers.handle[4 : _HANDLE_START + buffers.handle_bytes[0]])
     _raise_unless_unavailable(name)
-    return None
+    return None if flags & _AT_HANDLE_FID else _overlay_handle(directory, name, flags)
+
+
+def _overlay_handle(directory: int, name: bytes, flags: int) -> bytes | None:
+    """What overlayfs has for a handle since Linux 6.6: it identifies a file, and nothing can be opened by it.
+
+    The same call gives an inode number and perhaps a generation for file systems that know no handles at all. That is
+    not exact, so it does not count.
+    """
+    handle = _handle(directory, name, flags | _AT_HANDLE_FID)
+    return handle if handle is not None and handle[0] == _OVERLAY else None
 
 
 def _birth(directory: int, name: bytes, flags: int) -> int | None:

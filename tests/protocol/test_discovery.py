@@ -111,7 +111,7 @@ def test_with_a_file_handle_events_make_no_difference(after: Found, marks: int, 
     ],
 )
 def test_a_birth_time_replaces_a_missing_handle(after: Found, marks: int, trusted: bool, expected: str) -> None:
-    """Behaviour 13: overlayfs, for example, has no handles."""
+    """Behaviour 13: overlayfs before Linux 6.6, for example, has no handles."""
     assert follows_upon(found(7, 5, born=5), after, marks, trusted=trusted) == expected
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +100,7 @@ def test_a_hundred_files_that_follow_each_other_at_one_path_are_all_distinct(dir
 def test_a_file_without_a_handle_has_its_birth_time(
     directory: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """Behaviour 13: overlayfs has no handles by default, an old kernel no call, and a seccomp filter may forbid it."""
+    """Behaviour 13: a file system may have no handles, an old kernel no call, and a seccomp filter may forbid it."""
     without("_name_to_handle_at", monkeypatch, error)
     found = bind(directory / "a.sock")
     assert (found.handle, found.is_exact) == (None, False)
@@ -140,3 +143,65 @@ def test_an_error_of_the_file_system_is_no_lack_of_handles(tmp_path: Path, monke
     without("_name_to_handle_at", monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
         identity(path)
+
+
+OVERLAY = """
+import os, socket, sys
+from plugind.actors.io.file_identity import identity_at, identity_of
+
+path, found = sys.argv[1] + "/a.sock", []
+for _ in range(20):
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path)
+    identity = identity_at(os.lstat(path), path)
+    os.chmod(path, 0o700)
+    descriptor = os.open(path, os.O_PATH)
+    assert identity_of(descriptor).is_same(identity)
+    os.close(descriptor)
+    os.unlink(path)
+    found.append(identity)
+print(all(identity.is_exact for identity in found), len({identity.key for identity in found}))
+"""
+
+
+def test_overlayfs_has_handles_too(tmp_path: Path) -> None:
+    """Behaviour 13: the root of a container lies on it, and it has no handles that can be opened."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None or tuple(map(int, release()[:2])) < (6, 6):
+        pytest.skip("needs root, unshare (util-linux) and Linux 6.6 to mount overlayfs")
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    script = f'mount -t overlay overlay -o {options} {tmp_path}/merged || exit 77; exec "$0" -c "$1" {tmp_path}/merged'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, sys.executable, OVERLAY],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"needs overlayfs: {done.stderr.strip()}")
+    assert (done.stdout, done.stderr) == ("True 20\n", "")
+
+
+def release() -> list[str]:
+    return os.uname().release.replace("-", ".").split(".")
+
+
+@pytest.mark.parametrize(("kind", "exact"), [(0xF8, True), (0x81, False)])
+def test_what_identifies_a_file_counts_only_if_the_file_system_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, exact: bool
+) -> None:
+    """Behaviour 13: for a file system without handles the kernel makes one of the inode number, which is used again."""
+    call = file_identity._name_to_handle_at
+
+    def identifies(directory: int, name: bytes, handle: int, mount: int, flags: int) -> int:
+        if not flags & 0x200:
+            ctypes.set_errno(errno.EOPNOTSUPP)
+            return -1
+        result = call(directory, name, handle, mount, flags & ~0x200)
+        ctypes.c_int.from_address(handle + 4).value = kind
+        return result
+
+    monkeypatch.setattr(file_identity, "_name_to_handle_at", identifies)
+    assert bind(tmp_path / "a.sock").is_exact is exact
