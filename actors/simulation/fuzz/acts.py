@@ -256,6 +256,7 @@ class Acts:
         if not self._node.directory.exists(path):
             return
         self._node.directory.remove_tree(path)
+        self._generations.removed(path)
         for other in [other for other in self._plugs.by_path if other.startswith(path + "/")]:
             self._plugs.by_path.pop(other).crash()
 

@@ -15,6 +15,9 @@ class GenerationOracle:
 
     The handler is asked to validate while the conversation is open, so the socket that was dialed last is the one that
     gave the info. This holds on file systems with handles; elsewhere a socket may look like the one before it.
+
+    One exception is allowed: the entries of a directory that was removed and made again are new once more when that is
+    noticed (faults 14 to 16), which may be after the sockets in it were found.
     """
 
     def __init__(self, violated: Callable[[str, str], None]) -> None:
@@ -22,6 +25,8 @@ class GenerationOracle:
         #: The socket of each path and generation, and the generation of each path and socket.
         self._sockets: dict[tuple[str, int], int] = {}
         self._generations: dict[tuple[str, int], int] = {}
+        #: Directories that were removed, with the sockets below that were told again since.
+        self._removed: dict[str, set[str]] = {}
 
     def forget(self) -> None:
         """Forget all: the daemon or its reconciler ended, and the next one counts anew."""
@@ -30,8 +35,19 @@ class GenerationOracle:
 
     def moved(self, path: str) -> None:
         """The socket at ``path`` is renamed: when it comes back, that is another appearance (behaviour 4)."""
-        for known in [known for known in self._generations if known[0] == path]:
-            del self._generations[known]
+        for key in [key for key in self._generations if key[0] == path]:
+            del self._generations[key]
+
+    def removed(self, directory: str) -> None:
+        """The directory is removed, and perhaps made again: each socket below may be told once more."""
+        self._removed[directory] = set()
+
+    def _is_allowed(self, path: str) -> bool:
+        for directory, told_again in self._removed.items():
+            if path.startswith(f"{directory}/") and path not in told_again:
+                told_again.add(path)
+                return True
+        return False
 
     def validating(self, plugin: Plugin, socket: int) -> None:
         """The handler is asked to validate what ``socket`` said of itself, by the serial number of its file."""
@@ -39,5 +55,9 @@ class GenerationOracle:
         if self._sockets.setdefault((path, generation), socket) != socket:
             self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         first = self._generations.setdefault((path, socket), generation)
-        if first != generation:
+        if first == generation:
+            return
+        if self._is_allowed(path):
+            self._generations[path, socket] = generation
+        else:
             self._violated("generation", f"the socket of generation {first} of {path} is told again as {generation}")
