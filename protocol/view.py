@@ -194,11 +194,8 @@ class View:
         after = self.rows[socket] = before._replace(active=active)
         return after
 
-    def set_serving(self, change: ServingChanged) -> tuple[Row, Row] | None:
-        """Note whether somebody listens on the socket of a registered plugin; return the rows before and after.
-
-        Returns None if nothing changed, or if the plugin is not registered any more.
-        """
+    def set_serving(self, change: ServingChanged) -> Row | None:
+        """Note whether somebody listens on the socket of a registered plugin; return its row if that changed."""
         before = self.rows.get(change.socket)
         if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
             return None
@@ -206,7 +203,7 @@ class View:
         if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
             return None
         after = self.rows[change.socket] = before._replace(unserved=unserved)
-        return before, after
+        return after
 
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.

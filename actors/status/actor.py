@@ -282,10 +282,9 @@ class _Status:
 
     def _note_serving(self, change: ServingChanged) -> None:
         """Show whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""
-        rows = self.memory.view.set_serving(change)
-        if rows is None:
+        after = self.memory.view.set_serving(change)
+        if after is None:
             return
-        after = rows[1]
         if self.memory.subscribers:
             self._publish(after, change.time)
         self._log.event(
