@@ -77,7 +77,7 @@ async def test_with_deregister_at_stop_every_plugin_is_deregistered_before_the_d
             node.process.terminate()
             await watch.state(path, "gone")
             assert await node.ended() == 0
-        assert b"plugin gone" in node.log.read_bytes()
+        assert [line["cause"] for line in node.lines() if line["msg"] == "plugin deregistered"] == ["plugind stops"]
 
 
 async def test_a_hung_plugin_does_not_delay_the_stop_and_a_second_signal_stops_at_once(tmp_path: Path) -> None:
@@ -240,5 +240,6 @@ async def test_a_change_is_logged_once_and_without_control_characters(tmp_path: 
     about = [line for line in node.lines() if line.get("generation") == generation]
     assert [(line["level"], line["msg"], line["socket"]) for line in about] == [
         ("info", "plugin registered", str(path)),
+        ("info", "plugin deregistered", str(path)),
         ("info", "plugin gone", str(path)),
     ]
