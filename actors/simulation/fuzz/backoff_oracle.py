@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import attrs
@@ -48,8 +49,8 @@ class BackoffOracle:
         self._last_trigger: dict[str | None, float] = {}
         #: Sockets that were touched before the daemon could look at them.
         self._unseen: set[str] = set()
-        #: Paths at which a dial found another file, until that is shown.
-        self._replaced: set[str] = set()
+        #: How many dials of each path found another file, and are not shown yet.
+        self._replaced: Counter[str] = Counter()
 
     def forget(self) -> None:
         """Forget all tries: the daemon ended."""
@@ -97,7 +98,7 @@ class BackoffOracle:
     def replaced(self, path: str) -> None:
         """The dial under way found another file at ``path``: it does not count, and the next try is soon (fault 41)."""
         # What is shown lags behind the dial, which may have been the first of its generation.
-        self._replaced.add(path)
+        self._replaced[path] += 1
 
     def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
         """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
@@ -150,8 +151,8 @@ class BackoffOracle:
             self.freed(last.name)
 
     def _waits(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
-        if status.reason == REPLACED and status.socket in self._replaced:
-            self._replaced.discard(status.socket)
+        if status.reason == REPLACED and self._replaced[status.socket]:
+            self._replaced[status.socket] -= 1
             self._waits_for_a_look(tries, status, to_notify=to_notify)
             return
         if to_notify:
