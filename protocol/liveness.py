@@ -53,6 +53,8 @@ class Answer(enum.Enum):
     MISSING = "missing"
     #: Another file is there, of which the watcher will tell, too (fault 41).
     REPLACED = "replaced"
+    #: No descriptor was left for the connect: the look has to be made again.
+    EXHAUSTED = "exhausted"
     #: Any other error says nothing of the listener.
     UNKNOWN = "unknown"
 
@@ -87,7 +89,8 @@ class Schedule:
         self._period = min(max(rescan, SHORTEST_PERIOD), PLUGIN_PERIOD)
         self._subjects: dict[str, Subject] = {}
         self._at_once: dict[str, None] = {}
-        #: Registered plugins whose process is not watched, before their first look.
+        #: Registered plugins to be looked at in the next round: those whose process is not watched, before their first
+        #: look, and those at which a look found no descriptor.
         self._unknown: dict[str, None] = {}
         #: When each is due, the earliest first.
         self._accepting: dict[str, float] = {}
@@ -192,12 +195,15 @@ class Schedule:
 
         A stale socket that accepts is watched no more: its registration, which gets the message, goes on with it.
         """
+        if answer is Answer.EXHAUSTED and subject.path in self._accepting:
+            # Its process may have ended, which would otherwise be shown a minute later.
+            self._unknown[subject.path] = None
         if answer not in (Answer.ACCEPTED, Answer.REFUSED):
             return None
         serving = answer is Answer.ACCEPTED
         if not subject.asked.registered:
             return self._found(subject) if serving else None
-        endpoint_serves = endpoint in (Answer.ACCEPTED, Answer.UNKNOWN)
+        endpoint_serves = endpoint in (Answer.ACCEPTED, Answer.EXHAUSTED, Answer.UNKNOWN)
         if (serving, endpoint_serves) == (subject.serving, subject.endpoint_serves):
             return None
         subject.serving, subject.endpoint_serves = serving, endpoint_serves

@@ -32,6 +32,8 @@ _ANSWERS: Final = {
     errno.ENOENT: Answer.MISSING,
     errno.ENOTDIR: Answer.MISSING,
     errno.ESTALE: Answer.REPLACED,
+    errno.EMFILE: Answer.EXHAUSTED,
+    errno.ENFILE: Answer.EXHAUSTED,
 }
 #: Times of /proc/PID/stat are in ticks; an age may be wrong by one of them, and by the time that it takes to look.
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -60,8 +62,8 @@ class Processes:
         """See :class:`~plugind.actors.liveness.ProcessPort`."""
         try:
             connection = self._unconnected or stream_socket()
-        except OSError:
-            return Answer.UNKNOWN, None  # No descriptors are left.
+        except OSError as error:
+            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
         self._unconnected = None
         try:
             self._connect(connection, path, identity)

@@ -22,6 +22,7 @@ _ANSWERS: Final = {
     errno.ECONNREFUSED: Answer.REFUSED,
     errno.ENOENT: Answer.MISSING,
     errno.ESTALE: Answer.REPLACED,
+    errno.EMFILE: Answer.EXHAUSTED,
 }
 
 

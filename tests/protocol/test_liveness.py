@@ -171,7 +171,19 @@ def test_a_plugin_that_refuses_and_serves_again_is_said_so_each_time_once() -> N
     assert len([time for time in looks.times("a") if 120.0 < time < 145.0]) in (2, 3)
 
 
-@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.REPLACED, Answer.UNKNOWN])
+def test_a_look_that_found_no_descriptor_is_made_again_in_the_next_rounds() -> None:
+    """Faults 39 and 46: a process that ended meanwhile is not left to the look of the next minute."""
+    looks = Looks(answers={"a": Answer.EXHAUSTED})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.schedule.ask("a")
+    looks.until(5.5)
+    assert looks.times("a") == [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    looks.answers["a"] = Answer.REFUSED
+    looks.until(6.5)
+    assert [(said.time, said.serving) for said in looks.said if isinstance(said, ServingChanged)] == [(6.0, False)]
+
+
+@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.REPLACED, Answer.EXHAUSTED, Answer.UNKNOWN])
 def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer) -> None:
     """The watcher handles a file that is gone; without descriptors or permission nothing is known."""
     looks = Looks(answers={"a": answer, "b": answer})
@@ -188,6 +200,7 @@ def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer)
     [
         (Answer.ACCEPTED, True, "somebody listens"),
         (Answer.UNKNOWN, True, "somebody listens"),
+        (Answer.EXHAUSTED, True, "somebody listens"),
         (Answer.REFUSED, False, "nobody listens either"),
         (Answer.MISSING, False, "nobody listens either"),
     ],

@@ -114,7 +114,7 @@ def test_without_descriptors_nothing_is_known(tmp_path: Path, monkeypatch: pytes
 
     with watching() as processes:
         monkeypatch.setattr(processes_module, "stream_socket", exhausted)
-        assert asked(processes, tmp_path / "a.sock") is Answer.UNKNOWN
+        assert asked(processes, tmp_path / "a.sock") is Answer.EXHAUSTED
 
 
 async def test_the_end_of_a_process_is_noticed_by_its_connection_and_by_its_pid(tmp_path: Path) -> None:
