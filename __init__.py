@@ -1,7 +1,7 @@
 """plugind discovers plugin sockets on a node and registers each with the consumer of its type.
 
 The names in ``__all__`` and the module ``plugind.testing`` are the public interface; docs/api.md describes them and
-says what is promised about them. Each name is imported when it is first used, so that a program which only needs a
+states what is guaranteed about them. Each name is imported when it is first used, so a program that only needs a
 configuration does not load Trio. Modules inside of the package import each other, never this one.
 
 PYTEST_DONT_REWRITE
@@ -42,7 +42,7 @@ __all__ = [
     "__version__",
 ]
 
-# A type checker that saw __getattr__ would accept every misspelt name.
+# If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
     _HOMES = {
         "Backoff": ".protocol.backoff",

@@ -1,4 +1,4 @@
-"""The supervisor: the wiring of channels, the order of start and stop, and what a program embeds.
+"""The supervisor: it connects the channels, starts and stops the actors, and is the interface for embedding programs.
 
 It starts the status actor, a handler actor for each plugin type and the *node*, and stops them in reverse. The node is
 the reconciler with its registration actors and one watcher for each root. Only the supervisor starts actors: the
@@ -106,7 +106,7 @@ class Supervisor:
     back. ``handlers`` are added to the built-in ones, and replace those of the same type. If ``status_config`` names a
     socket, the node serves its status there. Events are logged to ``log``; without it they are not logged.
 
-    A root that is missing or cannot be read is tried again and again, and the node runs meanwhile. The roots are
+    A root that is missing or cannot be read is retried while the node runs. The roots are
     locked: no other node, in this process or in another one, can use them at the same time.
 
     Raises, from the block:
@@ -137,7 +137,7 @@ class Supervisor:
         self._liveness_inbox = Inbox(liveness_inbox)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, log or SILENT)
         status_config = status_config or StatusConfig()
-        # A node without a status socket has nobody to keep descriptors for.
+        # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
         self._run_status = partial(
             status.run,
@@ -150,7 +150,7 @@ class Supervisor:
             inbox=self._status_inbox,
             reconciler=self._to_reconciler,
             log=self._log,
-            # One memory for all restarts, so that a crash of the status actor ends no stream of changes.
+            # All restarts share one memory, so that a crash of the status actor does not end the streams of changes.
             memory=status.Memory(),
             health=self._inboxes.check,
             reserve=self._reserve,
@@ -246,7 +246,7 @@ class Supervisor:
                         raise
                     await self._stop()
         except BaseExceptionGroup as group:
-            # The nursery is a detail of the node: an error of the block leaves it as it is, without a group around it.
+            # The nursery is a detail of the node, so an error of the block is raised without a group around it.
             errors = list(leaves(group))
             if failure is not None and all(error in list(leaves(failure)) for error in errors):
                 raise failure from failure.__cause__
@@ -385,7 +385,7 @@ class Supervisor:
         if name in ("status", "liveness"):
             self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
 
-    # --- what a program embeds ---
+    # --- the interface for embedding programs ---
 
     async def add_handler(self, plugin_type: str, handler: Handler) -> None:
         """Serve plugins of ``plugin_type`` from now on; those that are parked for it are tried at once (behaviour 29).
@@ -425,7 +425,7 @@ class Supervisor:
             return await answer.receive()
 
     async def rescan(self) -> None:
-        """Ask for a scan of each root now, and return at once. It repairs whatever inotify's events missed.
+        """Ask for a scan of each root now, and return at once. It makes up for events that inotify lost.
 
         Raises:
           NodeEndedError: if the node ended before.

@@ -1,7 +1,7 @@
-"""The actors: everything that waits.
+"""The actors: all code that waits.
 
-This is the graph of their messages. An arrow leads to an inbox, a Trio memory channel; beside it stand the messages of
-``plugind.protocol.messages`` that travel there::
+This is the graph of their messages. An arrow leads to an inbox, which is a Trio memory channel. Next to it are the
+messages of ``plugind.protocol.messages`` that are sent there::
 
                         SocketAppeared, SocketVanished, SocketTouched,
                         EntryRefused, EntryIgnored, ScanCompleted
@@ -36,8 +36,8 @@ other. So no circle of actors blocks on each other.
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.
 
-The supervisor starts the registration actor that the reconciler asks for, and returns its address. No actor imports
-another: the supervisor hands each the addresses that it may use.
+The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
+import each other: the supervisor gives each actor the addresses that it may use.
 
 PYTEST_DONT_REWRITE
 """

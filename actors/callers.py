@@ -1,4 +1,4 @@
-"""The calls of the program that embeds a node: they wait for an answer no longer than the node lives.
+"""The calls of the program that embeds a node. They end at the latest when the node ends.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,7 +25,7 @@ class LaggedError(Exception):
 
 @attrs.define
 class Callers:
-    """The calls that wait for an answer of one node, and the streams of changes that it feeds."""
+    """The calls that wait for an answer of one node, and the streams of its changes."""
 
     #: Streams of changes that are open.
     streams: set[trio.MemorySendChannel[m.ViewMessage]] = attrs.Factory(set)
@@ -34,7 +34,7 @@ class Callers:
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Wait for an answer in this block; ``what`` says in an error what the caller will not get.
+        """Wait for an answer in this block; ``what`` names the missing answer in an error.
 
         Raises:
           NodeEndedError: if the node has ended, or ends first.
@@ -54,7 +54,7 @@ class Callers:
             raise error
 
     def end_streams(self) -> None:
-        """End the streams of changes after what is in them."""
+        """End the streams of changes after the changes that they already contain."""
         for stream in self.streams:
             stream.close()
 
@@ -68,7 +68,7 @@ class Callers:
 
 @attrs.frozen
 class Changes:
-    """The stream of :meth:`Supervisor.changes`: no generator, so that a reader may stop in the middle."""
+    """The stream of :meth:`Supervisor.changes`. It is not a generator, so that a reader may stop at any time."""
 
     _stream: trio.MemoryReceiveChannel[m.ViewMessage]
 

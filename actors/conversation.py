@@ -1,7 +1,7 @@
 """One conversation with a plugin: dial, GetInfo, NotifyRegistrationStatus, hang up.
 
-Each call returns the event that its outcome is for the lifecycle; the words of a failure are the reference's
-(behaviours 27, 28 and 33). Deadlines are the caller's, but for the dialer's own.
+Each call returns its outcome as an event of the lifecycle; failures are worded as in the reference (behaviours 27, 28
+and 33). The caller sets the deadlines, except that of the dialer.
 
 PYTEST_DONT_REWRITE
 """
@@ -33,7 +33,7 @@ from .io.unix_socket import Credentials
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
 
-#: What each failure to dial means for the next try.
+#: Whether and how each failed dial is retried.
 _RETRIES = {
     DialFailure.REFUSED: states.Retry.STALE,
     DialFailure.NOT_A_STREAM: states.Retry.NEVER,
@@ -42,19 +42,19 @@ _RETRIES = {
 
 
 class Dialer(Protocol):
-    """The port to the plugins: ``plugind.actors.io.grpc_client.dial`` for real, a simulated network in tests."""
+    """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
 
     async def __call__(self, path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
         Raises:
-          DialError: if no connection came about.
+          DialError: if there is no connection.
         """
 
 
 @attrs.frozen
 class ConversationConfig:
-    """What all conversations of a node have in common."""
+    """The configuration of all conversations of a node."""
 
     dial: Dialer
     dial_slots: DialSlots
@@ -63,7 +63,7 @@ class ConversationConfig:
 
 
 class Conversation:
-    """The connection to the plugin at one path, dialed as often as need be; one at a time."""
+    """The connection to the plugin at one path, which may be dialed again; there is one at a time."""
 
     __slots__ = ("_channel", "_config", "_path", "_slot", "_stub", "dialed_at", "peer")
 
@@ -83,7 +83,7 @@ class Conversation:
     ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
 
-        No other socket is reached than that with this ``identity`` (fault 41). Return at once where dials pause, unless
+        No other socket is reached than that with this ``identity`` (fault 41). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
         timeouts = self._config.timeouts
@@ -133,7 +133,7 @@ class Conversation:
         return states.InfoReceived(info)
 
     async def notify(self, error: str | None) -> states.Notified | states.Failed:
-        """Tell the plugin that it is registered, or the ``error`` for which it is not."""
+        """Notify the plugin that it is registered, or of the ``error`` because of which it is not."""
         assert self._stub is not None, "a notify follows a dial"
         verdict = RegistrationStatus(plugin_registered=error is None, error=_sendable(error or ""))
         try:
@@ -178,7 +178,7 @@ class Conversation:
 
 
 def _retry_after(error: GRPCError) -> states.Retry:
-    """What is not implemented will not be at the next try (behaviour 28, fault 71)."""
+    """Return NEVER if the method is not implemented, since a retry cannot help (behaviour 28, fault 71)."""
     return states.Retry.NEVER if error.status is Status.UNIMPLEMENTED else states.Retry.BACKOFF
 
 
@@ -193,5 +193,5 @@ def _text(error: GRPCError) -> str:
 
 
 def _sendable(text: str) -> str:
-    """A path may hold bytes that are no UTF-8, which a protobuf string cannot (fault 21)."""
+    """Replace bytes that are not UTF-8: a path may contain them, but a protobuf string may not (fault 21)."""
     return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode()

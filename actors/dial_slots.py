@@ -1,4 +1,4 @@
-"""How many conversations with plugins go on at once.
+"""Limits the number of concurrent conversations with plugins.
 
 In a storm thousands of sockets appear within a second. If all were dialed at once, each conversation would take as long
 as all of them together, past the deadlines of its calls. So a conversation first acquires one of a few slots.
@@ -7,7 +7,7 @@ A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault
 expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
 is bounded by the number of descriptors.
 
-When a dial finds that the process has no descriptor left, that is no failure of its plugin, and all other dials would
+When a dial finds that the process has no descriptor left, its plugin has not failed, and all other dials would
 fail alike. So dials pause (fault 46). Ten times a second as many begin as there are descriptors then, and one whenever
 a conversation ends; the pause is over once there are enough for all slots.
 
@@ -24,9 +24,9 @@ from trio_util import AsyncBool
 
 from ..protocol.health import Reading
 
-#: Why dials pause, in the words that users are shown.
+#: Why dials pause, as users are shown it.
 NO_DESCRIPTORS = "no descriptors left"
-#: Seconds between two looks for descriptors while dials pause.
+#: Seconds between two counts of descriptors while dials pause.
 PAUSE = 0.1
 
 
@@ -35,32 +35,32 @@ class PausedError(Exception):
 
 
 class DialSlot:
-    """A slot that was acquired."""
+    """An acquired slot."""
 
     __slots__ = ("_slots", "acquired_at", "overdue", "released")
 
     def __init__(self, slots: DialSlots, acquired_at: float) -> None:
         self._slots = slots
-        #: ``trio.current_time()`` of the moment.
+        #: ``trio.current_time()`` at which it was acquired.
         self.acquired_at = acquired_at
         #: The slot expired while it was held, and another conversation has begun instead.
         self.overdue = False
         self.released = False
 
     def release(self) -> None:
-        """Say that the conversation is over. To say it again does nothing."""
+        """Release the slot at the end of the conversation. Further calls do nothing."""
         if not self.released:
             self.released = True
             self._slots.on_release(self)
 
     def pause(self) -> None:
-        """Say that the process had no descriptor left for the dial, which is over: all dials pause."""
+        """End the dial because the process had no descriptor left for it: all dials pause."""
         self.released = True
         self._slots.on_exhausted(self)
 
 
 class DialSlots:
-    """The slots of one node, acquired in the order in which they are asked for.
+    """The slots of one node, acquired in the order of the requests.
 
     At most ``limit`` conversations are under way at once, not counting those that have lasted longer than
     ``expire_after`` seconds; at most ``most_open`` when those are counted.
@@ -87,9 +87,9 @@ class DialSlots:
         #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
         self._acquired: deque[DialSlot] = deque()
         self._queue = trio.lowlevel.ParkingLot()
-        #: Those who know that dials pause, or paused. They were here before those in the queue.
+        #: The waiters that were notified of the pause, which may be over. They came before those in the queue.
         self._informed = trio.lowlevel.ParkingLot()
-        #: Those who were woken to be told that dials pause.
+        #: The waiters that were woken to be notified that dials pause.
         self._turned_away: set[trio.lowlevel.Task] = set()
         #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
@@ -110,7 +110,7 @@ class DialSlots:
             raise PausedError
         if waiting or self._paused or not self._is_free:
             self._contended.value = self._maybe_waiting = True
-            # The task that wakes this one has counted the slot already.
+            # The task that woke this one has already counted the slot.
             await (self._informed if through_pause else self._queue).park()
             self._raise_if_turned_away()
         else:
@@ -168,8 +168,8 @@ class DialSlots:
                 await trio.sleep_until(due)
                 now = trio.current_time()
                 if now - due > self._expire_after / 2:
-                    # This process was busy; the plugins may not be slow at all. More conversations would make all of
-                    # them later still.
+                    # This process was busy, so the plugins may not be slow. More conversations would delay all of
+                    # them further.
                     resume = now + self._expire_after
                 else:
                     self._expire(now)

@@ -1,8 +1,8 @@
-"""Finds actors that hang, from outside: by what waits in their inboxes.
+"""Finds actors that hang by the messages that wait in their inboxes.
 
-No actor is asked, and none sends a message of its own for this. Whoever starts an actor adds its inbox here under the
-actor's name, as a function that reads it. The inboxes are read whenever the status socket is asked about health, and
-every few seconds besides, so that the log says that an actor hangs although nobody asks.
+This needs no messages to or from the actors. The code that starts an actor adds its inbox here under the actor's name,
+as a function that reads it. The inboxes are read for each request for health, and also every few seconds, so that the
+log reports an actor that hangs even without such requests.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,7 +19,7 @@ from ..protocol.logs import Level, Logger
 #: Reads an inbox.
 Read = Callable[[], Reading]
 
-#: How many times the inboxes are read while the patience with an actor lasts.
+#: How many times the inboxes are read within the patience.
 _READINGS = 4
 
 
@@ -27,7 +27,7 @@ class Inboxes:
     """The inboxes of the actors of one supervisor."""
 
     def __init__(self, patience: float, log: Logger) -> None:
-        """Judge that an actor hangs when messages wait for it and it has taken none for ``patience`` seconds."""
+        """Consider an actor hung if messages wait for it and it has taken none for ``patience`` seconds."""
         self._patience = patience
         self._period = patience / _READINGS
         self._log = log
@@ -53,7 +53,7 @@ class Inboxes:
             self.check()
 
     def check(self) -> tuple[ActorHealth, ...]:
-        """Read the inboxes, log what has changed, and return how the actors are."""
+        """Read the inboxes, log what has changed, and return the health of the actors."""
         now = self._running_time()
         healths = {read: progress.judge(read(), now) for read, progress in self._progress.items()}
         for read, health in healths.items():

@@ -1,8 +1,8 @@
-"""The log: lines on standard error, written by a task of their own.
+"""The log: lines on standard error, which a separate task writes.
 
-To form and queue a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk, a
-closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line says how
-many they were (fault 95).
+Formatting and queueing a line takes microseconds. Whatever happens to standard error (a reader that stops, a full disk,
+a closed pipe), no actor waits for it or fails. Lines that could not be written are counted, and a later line reports
+their number (fault 95).
 
 PYTEST_DONT_REWRITE
 """
@@ -136,7 +136,7 @@ class Log:
         try:
             await trio.lowlevel.wait_writable(self._descriptor)
         except PermissionError as error:
-            # A descriptor that cannot be polled, like /dev/null, never blocks.
+            # A descriptor that cannot be polled, such as /dev/null, never blocks.
             if error.errno != errno.EPERM:
                 raise
             await trio.lowlevel.checkpoint()

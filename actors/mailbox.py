@@ -1,11 +1,12 @@
-"""Inboxes, and how a registration actor waits for its own.
+"""Inboxes, and the waits of a registration actor.
 
 Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds.
 Reports flow up with :func:`report`, which waits while the inbox is full: back-pressure, never a silent loss (fault 86).
 
 A registration actor makes its calls to the plugin in its one task, and a message may have to end such a call. So the
-actor names the messages that do (:meth:`Wait.call`), and its :class:`RegistrationInbox` cancels the actor's scope as it
-takes one in. No second task listens to the inbox, which in a storm of thousands would cost more than the call itself.
+actor names these messages (:meth:`Wait.for_call`), and its :class:`RegistrationInbox` cancels the actor's scope when
+one of them is sent. There is no second task that reads the inbox, since in a storm of thousands of sockets it would
+cost more than the call itself.
 
 PYTEST_DONT_REWRITE
 """
@@ -44,7 +45,7 @@ def send_answer(reply: Address[T], answer: T) -> None:
 
 
 class Readable(Protocol[T_co]):
-    """What an actor reads: the receiving end of a memory channel, or an :class:`Inbox`."""
+    """The receiving end of a memory channel, or an :class:`Inbox`."""
 
     async def receive(self) -> T_co:
         """Return the next message, once there is one.
@@ -101,7 +102,7 @@ class RegistrationInbox:
     __slots__ = ("_interrupted", "_receive", "_rule", "_scope", "_send", "waiting")
 
     def __init__(self) -> None:
-        # Unbounded for Trio, bounded by the protocol: one plugin that blocked the reconciler would block them all.
+        # Trio sets no bound, but the protocol does. If one plugin blocked the reconciler, it would block all plugins.
         send, receive = trio.open_memory_channel[RegistrationMessage](math.inf)
         self._send = send
         self._receive = receive
@@ -183,7 +184,7 @@ class Wait:
     def is_used_up(self, now: float) -> bool:
         """Return whether the scope is cancelled, or will be at the next checkpoint.
 
-        Whatever the actor begins under such a scope would be cut off at once.
+        Whatever the actor begins under such a scope would be cancelled at once.
         """
         return self._interrupted or now >= self._scope.deadline
 
@@ -218,6 +219,6 @@ class Wait:
             await channel.send(message)
 
     def _limit(self, deadline: float) -> None:
-        """Set the scope's deadline: the one place that does."""
+        """Set the scope's deadline; this is the only place that does."""
         if self._scope.deadline != deadline:
             self._scope.deadline = deadline

@@ -40,7 +40,7 @@ from .mailbox import RegistrationInbox, Wait, report, send_answer
 
 @attrs.frozen
 class RegistrationConfig:
-    """What all registration actors of a node have in common."""
+    """The configuration of all registration actors of a node."""
 
     conversation: ConversationConfig
     timeouts: Timeouts
@@ -89,9 +89,9 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
-            # A safety net: twice the handler's deadline, since an earlier call for the same name may itself take a full
-            # deadline. Giving up does no harm: a claim is given back, a Validate is withdrawn, and a Register is undone
-            # by the Deregister that follows it in the lane of its name.
+            # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
+            # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
+            # undone by the Deregister that follows it in the lane of its name.
             return 2 * config.timeouts.handler
         case states.AskDeregister():
             # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
@@ -158,13 +158,13 @@ class _Registration:
         self._ending: m.Deregistered | None = None
         #: What the plugin last said of itself in this generation, to be shown; of what was refused only type and name.
         self._info: PluginInfo | None = None
-        #: What the status actor was last sent.
+        #: The last report to the status actor.
         self._shown: m.StateChanged | None = None
         #: Whether the liveness actor watches the socket.
         self._watched = False
 
     def take_over(self, pending: PendingDeregistration) -> None:
-        """Begin in the generation that a predecessor may have registered. Its path, and so its root, are the same."""
+        """Begin in the generation that a predecessor may have registered. Its path and its root are the same."""
         self.asks.handler = pending.handler
         self._socket, self._info = attrs.evolve(self._newest, generation=pending.generation), pending.info
         if pending.registered:
@@ -188,7 +188,7 @@ class _Registration:
 
     async def _run_until_scope_ends(self) -> bool:
         """Go from state to state; return True in ``Gone``, and False if the scope has to be renewed first."""
-        # Checked before commands are performed: a cancelled scope would cut them off half-way.
+        # This is checked before commands are performed, since a cancelled scope would interrupt them half-way.
         while not self._wait.is_used_up(self._now):
             await self._perform()
             await self._show()
@@ -231,7 +231,7 @@ class _Registration:
         return lifecycle.interrupts(self._state, message)
 
     async def _receive(self, message: m.RegistrationMessage) -> states.Event | None:
-        """Note what ``message`` brings (a handler, a newer socket), and return the event that it means.
+        """Record what ``message`` contains (a handler, a newer socket), and return the event that it means.
 
         Returns None for an answer that came too late, and for a request to report again, which is done here.
         """
@@ -372,7 +372,7 @@ class _Registration:
         state, finished = self._state, self._finished
         self._finished = None
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
-            return  # plugind stops, and the plugin is shown as it was.
+            return  # plugind is stopping, and the plugin is still shown in its last state.
         name = states.name_of(state)
         reason, cause, attempt = _words_of(state)
         shown = self._shown
@@ -387,7 +387,7 @@ class _Registration:
         ):
             return
         now, peer = self._now, self.conversation.peer
-        # A timer that a socket's end overtakes is still in progress, but no try follows it.
+        # The timer is still in progress although the socket is gone, but no try follows it.
         waits = isinstance(self._in_progress, states.StartTimer) and not isinstance(state, states.Gone)
         self._shown = m.StateChanged(
             self._socket.path,
@@ -455,7 +455,7 @@ class _Registration:
 #: The states in which nothing happens at the socket for long, so that the liveness actor looks at it.
 _NOT_DIALED = (states.Registered, states.Stale)
 
-#: Events that are the answer to an operation, be it a welcome one or not: the operation itself did not fail.
+#: Events that are an answer to an operation. Even if the answer is negative, the operation itself did not fail.
 _ANSWERED = (
     states.Dialed,
     states.InfoReceived,

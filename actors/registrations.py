@@ -1,14 +1,15 @@
-"""The tasks of the registration actors: which actor has each path, and when its successor may begin.
+"""The tasks of the registration actors: the actor of each path, and the time at which its successor may begin.
 
-Registration actors come and go with the sockets, thousands at a time, and it is the reconciler that asks for each and
-for the successor of one that crashed. So they are not children with a specification of their own
-(``plugind.actors.supervision``): :class:`Registrations` holds them all, outside of the node's nursery. They outlive
-a reconciler that crashes, because they still have to deregister what they registered.
+There may be thousands of registration actors, one for each socket, and the reconciler requests each of them and the
+successor of one that crashed. So they are not children with a specification (``plugind.actors.supervision``):
+:class:`Registrations` owns them all, outside of the node's nursery. They outlive a reconciler that crashes, because
+they still have to deregister what they registered.
 
-An actor is *current* while the present reconciler knows it; there is at most one for each path. When the reconciler
-crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those that did not end in
-time, because a handler hangs, become *detached*: they run on and report to nobody. A new actor of such a path does not
-begin before the detached one has ended, so that a plugin is unregistered before another takes its path (behaviour 20).
+An actor is *current* while the present reconciler has its address; there is at most one for each path. When the
+reconciler crashes, the supervisor calls :meth:`Registrations.let_go` and waits for the actors to end. Those that did
+not end in time, because a handler hangs, become *detached*: they continue, and their end is not reported. A new actor
+of such a path does not begin before the detached one has ended, so that a plugin is unregistered before another takes
+its path (behaviour 20).
 
 PYTEST_DONT_REWRITE
 """
@@ -28,7 +29,7 @@ from .mailbox import RegistrationInbox, Rule, report, send_answer
 Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
 
 
-#: What a retry means for a path whose actor does not run.
+#: The answers to a retry of a path whose actor does not run.
 _WAITS = "the plugin before it is being deregistered, and it is tried right after that"
 _ENDED = "it has left: plugind stops, or its socket was removed"
 _CRASHED = "its actor has crashed, and is started again"

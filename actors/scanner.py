@@ -1,12 +1,12 @@
 """The scanner of one root: rescans the whole tree, and between rescans follows events to single names.
 
-It always keeps to one order: watch a directory, read the pending events, look at names, judge what was found. So
-whatever happens after a look causes an event after that look, and an event from before the look is never taken for a
-change since then (faults 11 and 12). Looking is one ``lstat`` and one call for the file handle. Judging is done by
+The order is always the same: watch a directory, read the pending events, look at names, decide what follows. So every
+change after a look causes an event after that look, and an event from before the look never counts as a later change
+(faults 11 and 12). Looking is one ``lstat`` and one call for the file handle. Judging is done by
 :class:`~plugind.protocol.discovery.Discovery`, which says what is new and which messages follow.
 
-A *rescan* reads every directory again. It repairs whatever the events missed, and is the only source where inotify is
-not available (behaviour 14). *Following events* looks only at the paths that events named.
+A *rescan* reads every directory again. It makes up for lost events, and is the only source if inotify is not
+available (behaviour 14). *Following events* looks only at the paths that events named.
 
 PYTEST_DONT_REWRITE
 """
@@ -37,7 +37,7 @@ Send = Callable[[Sequence[Message]], Awaitable[None]]
 
 @attrs.frozen
 class ScanReport:
-    """What one rescan found out about the root. Reasons are text for users, or None while all is well."""
+    """The findings of one rescan about the root. Reasons are text for users, or None without an error."""
 
     #: Why the root cannot be read. Whatever was known below it stays registered (fault 26).
     unavailable: str | None
@@ -78,7 +78,7 @@ class Scanner:
         self._inotify = Inotify(directory, self._watches)
         #: A rescan has read everything: from now on, what appears is new on the node, and not only to this scanner.
         self._complete = False
-        #: Somebody wants :meth:`follow_events` to return.
+        #: :meth:`follow_events` was asked to return.
         self._woken = False
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
@@ -116,13 +116,13 @@ class Scanner:
         self._woken = False
 
     async def look_at(self, paths: Iterable[str]) -> None:
-        """Look at ``paths``, whatever events say of them, and wherever that leads."""
+        """Look at ``paths``, regardless of events, and at whatever is found below them."""
         self._inotify.read()
         self._watches.put_back(dict.fromkeys(paths, LOOK))
         await self._settle()
 
     def wake(self) -> None:
-        """Let :meth:`follow_events` return: the one under way after what it does now, or else the next one."""
+        """Make :meth:`follow_events` return: the current call after its current step, or else the next call."""
         self._woken = True
         self._inotify.wake()
 
@@ -164,7 +164,7 @@ class Scanner:
             return self._cannot_have_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not Kind.DIRECTORY:
-            # It is made again only by the next scheduled rescan: whoever removed it may be about to remove the
+            # Only the next scheduled rescan makes it again: the program that removed it may be about to remove the
             # directory above it too, or to make it again.
             self._unavailable = f"{self._root} {'was removed' if found is None else 'is not a directory'}"
             found = None
@@ -185,7 +185,7 @@ class Scanner:
 
     def _cannot_have_root(self, reason: str) -> bool:
         self._unavailable = reason
-        # Marks on the root ask for a rescan at once. Left there, they would do so again and again.
+        # Marks on the root cause a rescan at once. If they stayed, they would do so again and again.
         self._watches.postpone(self._root, self._watches.take_path(self._root))
         return False
 

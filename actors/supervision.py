@@ -34,7 +34,7 @@ class Restart(enum.Enum):
 
 @attrs.frozen
 class ChildSpec:
-    """What a supervisor must know about a child."""
+    """The specification of a child."""
 
     name: str
     run: Callable[[], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""One watcher per root: tells the reconciler which sockets are there, by generation.
+"""One watcher per root: it reports to the reconciler which sockets are there, by generation.
 
 A watcher alternates between a rescan of everything and following events (behaviour 14). It owns the schedule: when a
 rescan is due, how soon to try again after an error, and how often an overflow may cause one. The
@@ -36,7 +36,7 @@ from ..protocol.status import Watching
 from .io.directory import Directory
 from .scanner import Scanner, ScanReport
 
-#: Seconds between two rescans after overflows: the queue overflows that often only if somebody floods the root.
+#: Seconds between two rescans after overflows: the queue overflows that often only if a program floods the root.
 _OVERFLOW_GAP = 0.1
 
 #: Seconds between two looks at paths that registrations ask for: a plugin that replaces its socket all the time is
@@ -70,7 +70,7 @@ class WatcherConfig:
 
 @attrs.define(eq=False)
 class WatcherInbox:
-    """What a watcher is asked to do. It outlives a watcher that crashes: the next one reads it.
+    """The inbox of a watcher. It outlives a watcher that crashes: the next one reads it.
 
     Asks for the same coalesce, so that the inbox holds no more messages than there are different ones.
     """
@@ -141,14 +141,14 @@ class _Watcher:
         )
         self._scanner = Scanner(directory, discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root)
         inbox.wake_by(self._scanner.wake)
-        #: The next rescan is a deep one, because somebody asked for it.
+        #: The next rescan is a deep one, because it was requested.
         self._deep = False
         #: When the next rescan is due.
         self._due = trio.current_time()
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
         self._failed_tries = 0
         self._last_overflow = -_OVERFLOW_GAP
-        #: The paths to look at as soon as the look before was long enough ago.
+        #: The paths to look at as soon as the previous look was long enough ago.
         self._to_look_at: dict[str, None] = {}
         self._last_look = -_LOOK_GAP
         #: The last report to the status actor; its counters go on from there.

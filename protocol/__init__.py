@@ -1,4 +1,4 @@
-"""What is true without a clock, a socket or a scheduler.
+"""All code that needs no clock, no socket and no scheduler.
 
 PYTEST_DONT_REWRITE
 """

@@ -107,7 +107,7 @@ def key_of(info: PluginInfo) -> tuple[str, str]:
 
 
 def taken(info: PluginInfo, socket: str) -> str:
-    """Return the reason why ``info`` cannot have its name, which the plugin at ``socket`` has."""
+    """Return the reason why ``info`` cannot have its name: the plugin at ``socket`` has it."""
     return f"{info.type} {info.name!r} is registered already, by the socket {socket}"
 
 

@@ -1,7 +1,7 @@
 """Which sockets are there, by generation: everything that decides whether a socket is new is in this module.
 
 The scanner looks at names and passes on what it found. A :class:`Discovery` says which messages follow, and which
-directories to enter and to leave. It judges levels, not edges: an event never says what happened, only where to look.
+directories to enter and to leave. It is level-triggered: an event never says what happened, only where to look.
 The rules for a path with a known socket, of which the first that applies holds:
 
 ===============================================================  =====================================================
@@ -21,8 +21,8 @@ none of these                                                    nothing: a dupl
 
 With a file handle, what the events say makes no difference. That matters at the start and after each replacement: a
 scan finds the new socket first, and only then come the events of the removal of the old one and of its own creation.
-Without a handle a removal is believed, since file systems use inode number and times again within one tick of their
-clock; the new socket is then a generation too many.
+Without a handle a removal event is taken as true, since file systems reuse inode numbers and times within one tick of
+their clock; in the case above this causes an unnecessary generation.
 
 Nothing here waits, touches a file or reads a clock.
 
@@ -46,14 +46,14 @@ ATTRIBUTES = 4
 
 Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | EntryIgnored
 
-#: How the names of sockets usually end.
+#: The usual suffixes of sockets.
 _SOCKET_ENDINGS = (".sock", ".socket")
 #: How many entries of a root that only look like sockets are reported.
 MAX_IGNORED = 100
 
 
 class Kind(enum.Enum):
-    """What lies at a path. Regular files, FIFOs and devices are ``OTHER``; they are never opened (fault 6)."""
+    """The kind of entry at a path. Regular files, FIFOs and devices are ``OTHER``; they are never opened (fault 6)."""
 
     SOCKET = enum.auto()
     DIRECTORY = enum.auto()
@@ -99,7 +99,7 @@ class _Directory:
 
 
 def looks_like_socket(name: str) -> bool:
-    """Whether whatever has this name was probably meant to be a socket."""
+    """Whether an entry with this name was probably meant to be a socket."""
     return name.endswith(_SOCKET_ENDINGS)
 
 
@@ -259,7 +259,7 @@ class Discovery:
     def ignore(self, path: str, *, directory: bool = False) -> None:
         """Report once that ``path`` only looks like a socket, like the directory made for a mount of a missing one.
 
-        Nothing else follows from it: such an entry is not known (fault 6), and a directory is one like any other.
+        This has no other effect: such an entry is not recorded (fault 6), and a directory is treated like any other.
         """
         if path == self.root or not looks_like_socket(path) or not self.has_parent(path):
             return

@@ -1,4 +1,4 @@
-"""Errors by whose fault they are.
+"""Errors, classified by their origin: plugins, operators, or bugs in plugind.
 
 :class:`PluginError` is raised for faults of plugins, handlers and file systems. It becomes a state with a reason, and
 affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind: it ends the actor, which its
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class PluginError(Exception):
-    """A plugin, a handler or a file system broke a rule; the text of the exception is what the plugin is told.
+    """A plugin, a handler or a file system broke a rule; the plugin gets the text of the exception.
 
     Users are shown the ``cause``: the error in few words, for a text that says more. Without it they are shown the
     text.
@@ -26,11 +26,11 @@ class PluginError(Exception):
 
 
 class ValidationError(PluginError):
-    """What a plugin says of itself is not acceptable: raised by validation rules and by users' handlers."""
+    """The info of a plugin is not acceptable: raised by validation rules and by users' handlers."""
 
 
 class ConfigError(Exception):
-    """What the operator asked for is not possible; the text says what to do (exit code 78)."""
+    """The configuration is not possible; the text says what to do (exit code 78)."""
 
 
 class IllegalStepError(Exception):

@@ -1,6 +1,6 @@
-"""Whether an actor takes the messages that wait for it, judged by what is read of its inbox from time to time.
+"""Decides whether an actor takes its messages, from periodic readings of its inbox.
 
-The actor itself is not asked: one that hangs would not answer.
+The actor itself is not asked, since an actor that hangs would not answer.
 
 PYTEST_DONT_REWRITE
 """
@@ -17,10 +17,10 @@ _REMEMBERED = 64
 
 
 class Condition(enum.StrEnum):
-    """How an actor is, in the words of the health report."""
+    """The condition of an actor, in the words of the health report."""
 
     OK = "ok"
-    #: Something keeps it from its work, and it knows what.
+    #: A known cause prevents its work.
     DEGRADED = "degraded"
     #: It hangs: messages wait for it, and it takes none.
     FAILED = "failed"
@@ -40,7 +40,7 @@ class Reading:
 
 @value
 class ActorHealth:
-    """How an actor is, by its inbox."""
+    """The condition of an actor, derived from its inbox."""
 
     actor: str
     condition: Condition
@@ -55,7 +55,7 @@ class Progress:
     """The progress of one actor, from one reading of its inbox to the next."""
 
     def __init__(self, actor: str, patience: float) -> None:
-        """Judge that ``actor`` hangs when it has taken nothing for ``patience`` seconds and messages wait for it."""
+        """Consider ``actor`` hung if it has taken nothing for ``patience`` seconds while messages wait for it."""
         self._actor = actor
         self._patience = patience
         self._taken = 0

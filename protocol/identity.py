@@ -1,7 +1,7 @@
 """Which file lies at a path, so that two looks at one path can be told apart.
 
-Device and inode number alone are blind: a file system gives the number of a removed file to the next one, ext4 nearly
-always. The change time is no help, since a chmod or a hard link changes it and two files may share one tick of the
+Device and inode number are not enough: a file system gives the number of a removed file to the next one, ext4 nearly
+always. The change time does not help, since a chmod or a hard link changes it and two files may share one tick of the
 clock. The *file handle* is exact: the kernel gives each inode one that is never used again. Where a file system has no
 handles, the birth time takes its place; where it has neither, only the order of events helps (behaviour 13).
 

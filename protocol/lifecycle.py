@@ -12,17 +12,17 @@ Theory of operation
   from the inbox. While a call to the plugin is under way, only a message that :func:`interrupts` it comes before its
   outcome.
 
-  A plugin that makes no mistake takes this path::
+  A plugin without faults takes this path::
 
       Dialing ─Dialed→ AskingInfo ─InfoReceived→ Claiming ─Admitted→ Validating
           ─HandlerAccepted→ Registering ─HandlerAccepted→ Notifying ─Notified→ Registered
 
   It leaves the path in these ways:
 
-  - This process cannot dial, for want of descriptors: Dialing again, which waits for them (fault 46).
+  - This process cannot dial because it has no descriptors left: Dialing again, which waits for some (fault 46).
   - A dial or GetInfo fails: Waiting, Stale or Parked. The plugin cannot be notified.
   - The dial finds another socket at the path: Waiting for the watcher, which is asked to look there and reports that
-    the socket appeared, or vanished. The try does not count. A timer is the safety net (fault 41).
+    the socket appeared, or vanished. The try does not count. If no report comes, a timer ends the wait (fault 41).
   - The info is bad, the claim is refused, or Validate fails: Refusing, then Waiting; Parked if the type has no handler.
     If the claim is not answered in time: Waiting at once.
   - Register fails: Refusing, then Leaving (Register was attempted, so Deregister follows), then Waiting.
@@ -50,7 +50,8 @@ Order of this file
   The entry points; what messages do; what the outcome of a command does in the state that waits for it, in the order of
   the path above; the moves that several of these share.
 
-docs/design.md has the whole table of transitions, and tells what happens when a registered plugin's socket is replaced.
+docs/design.md has the whole table of transitions, and describes what happens when a registered plugin's socket is
+replaced.
 
 PYTEST_DONT_REWRITE
 """
@@ -275,7 +276,7 @@ class _Pause(enum.Enum):
     NOTIFY_BACKOFF = "notify backoff"
     #: The plugin is notified of its refusal, or deregistered; then the backoff begins, and ends.
     LATER_BACKOFF = "later backoff"
-    #: The backoff ends, after a dial that nobody answered.
+    #: The backoff ends, after a dial of a socket without a listener.
     STALE = "stale"
     #: Another socket appears, this one is touched, or a retry is asked; there is no timer.
     PARKED = "parked"
@@ -508,8 +509,8 @@ def _after_leaving(state: Leaving, event: _Outcome) -> Step | None:
 def _await_look(state: Dialing) -> Step:
     """Wait until the watcher has looked at the path, where another file is (fault 41).
 
-    Nobody was reached, so the try does not count, and the backoff stays where it is. What the watcher reports ends the
-    wait. The timer, the shortest there is, ends it if the socket of this generation is in its place again.
+    No plugin was reached, so the try does not count, and the backoff does not change. A report of the watcher ends the
+    wait. The timer, with the shortest delay, ends it if the socket of this generation is in its place again.
     """
     info, attempt, notify_try = state.to_notify, state.attempt, state.notify_try
     if info is None:
@@ -536,7 +537,7 @@ def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
 def _fail_validation(
     state: AskingInfo | Claiming | Validating, info: PluginInfo | None, reason: str, words: str | None = None
 ) -> Step:
-    """Tell the plugin that it is not acceptable, and wait out the backoff."""
+    """Notify the plugin that it is not acceptable, and wait for the backoff."""
     error, cause = _refusal(_VALIDATION, reason, words)
     return _refuse(state, info, error, ThenWait(error, state.attempt, cause), cause)
 
@@ -544,7 +545,7 @@ def _fail_validation(
 def _refuse(
     state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then, cause: Cause
 ) -> Step:
-    """Tell the plugin that it is not registered, and why; afterwards do ``then``."""
+    """Notify the plugin that it is not registered, and why; afterwards do ``then``."""
     # Only a plugin that was admitted holds its claim. The reconciler has settled a claim that it refused.
     release: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
     refusing = Refusing(state.generation, state.attempt, info, error, then, cause=cause)
@@ -552,7 +553,7 @@ def _refuse(
 
 
 def _refusal(what: str, reason: str, words: str | None) -> tuple[str, Cause]:
-    """Return the words of the reference that the plugin is told, and the cause that users are shown.
+    """Return the message of the reference for the plugin, and the cause for users.
 
     ``words`` are the few ones for ``reason``, if there are such.
     """
@@ -574,7 +575,7 @@ def _kept(cause: Cause | None) -> Cause | None:
 
 
 def _fail_register(state: Registering, failure: Failed) -> Step:
-    """Tell the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
+    """Notify the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
     error, cause = _refusal(_REGISTRATION, failure.reason, failure.cause)
     then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt, cause)
     return Refusing(state.generation, state.attempt, state.info, error, then, state.info, cause), (Notify(error),)
@@ -636,7 +637,7 @@ def _leave(generation: int, info: PluginInfo, reason: str, then: Then, cause: Ca
 
 
 def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
-    """Do what ``then`` says. ``info`` is what the plugin of ``generation`` said of itself, to be shown."""
+    """Do what ``then`` says. ``info`` is the info of the plugin of ``generation``, to be shown."""
     match then:
         case ThenDial():
             dialing = Dialing(then.generation, then.attempt, cause=then.cause)

@@ -1,7 +1,7 @@
 """The messages of each inbox, as closed unions of frozen values.
 
-Events are in the past tense, asks in the imperative. An *address* is the sending end of an inbox; an actor knows
-nothing else of another actor. ``plugind.actors`` shows which messages go where.
+Events are in the past tense, asks in the imperative. An *address* is the sending end of an inbox, and all that an
+actor has of another actor. ``plugind.actors`` shows which messages go where.
 
 PYTEST_DONT_REWRITE
 """
@@ -35,7 +35,7 @@ class RescanNow:
 
 @value
 class LookNow:
-    """Look at ``path`` now, whatever the events say: a dial found another file there than was reported (fault 41)."""
+    """Look at ``path`` now, regardless of events: a dial found another file there than was reported (fault 41)."""
 
     path: str
 
@@ -90,7 +90,7 @@ class EntryRefused:
 
 @value
 class EntryIgnored:
-    """The entry at ``path`` has the name of a socket and is none: it is never opened, only reported (fault 6)."""
+    """The entry at ``path`` has the name of a socket but is not one: it is never opened, only reported (fault 6)."""
 
     path: str
     root: str
@@ -145,7 +145,7 @@ class Released:
 
 @value
 class SocketReplaced:
-    """The dial of this generation found that another file is at ``path``: the watcher is to look there (fault 41)."""
+    """The dial of this generation found that another file is at ``path``; the watcher must look there (fault 41)."""
 
     path: str
     generation: int
@@ -363,7 +363,7 @@ class Validate:
 
 @value
 class Register:
-    """Ask the handler to take the plugin into service."""
+    """Ask the handler to register the plugin."""
 
     plugin: Plugin
     ticket: int
@@ -372,7 +372,7 @@ class Register:
 
 @value
 class Deregister:
-    """Ask the handler to let the plugin go; asked exactly once for each Register that was asked (behaviour 36)."""
+    """Ask the handler to deregister the plugin; asked exactly once for each Register that was asked (behaviour 36)."""
 
     plugin: Plugin
     ticket: int
@@ -383,7 +383,7 @@ class Deregister:
 class Withdraw:
     """End the call for ``ask``, which is this very object, or do not begin it. There is no answer.
 
-    A Validate changes nothing, so it may be cut off. A Register is never withdrawn: a Deregister undoes it.
+    A Validate changes nothing, so it may be cancelled. A Register is never withdrawn: a Deregister undoes it.
     """
 
     ask: Validate
@@ -461,7 +461,7 @@ class StateChanged:
     attempt: int = 0
     #: ``trio.current_time()`` of the next try, if there is one.
     next_try: float | None = None
-    #: What the plugin says of itself, once it is known.
+    #: The plugin's info, once it is known.
     info: PluginInfo | None = None
     #: Seconds from the appearance of the socket to this change, when it became registered.
     registered_in: float | None = None

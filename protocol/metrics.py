@@ -1,6 +1,6 @@
 """Counters and histograms as values, with a few hundred label combinations at most.
 
-The labels are bounded, whatever plugins say of themselves (fault 92). The type of a plugin is one of the built-in types
+The number of labels is bounded, whatever plugins announce (fault 92). The type of a plugin is one of the built-in types
 or of those that have had a handler, and otherwise ``other``; it is ``unknown`` until the plugin has given its info.
 
 PYTEST_DONT_REWRITE

@@ -1,6 +1,6 @@
-"""Plugin types, names, versions and endpoints: what a plugin may say about itself.
+"""The rules for a plugin's info: types, names, versions and endpoints.
 
-Everything that a plugin says passes through this module before a handler sees it. The limits hold for every type
+This module checks everything that a plugin announces before a handler gets it. The limits hold for every type
 (faults 51, 72 and 73). The further rules of a type belong to its handler; they are here too, as functions without a
 clock or a socket.
 
@@ -72,7 +72,7 @@ class PluginInfo:
 
 @attrs.frozen
 class Plugin:
-    """One instance of a plugin as a handler sees it.
+    """One instance of a plugin, as it is passed to handlers.
 
     Two instances may share ``type`` and ``name``; ``socket`` and ``generation`` tell them apart (behaviour 37).
     """
@@ -223,14 +223,14 @@ MAX_DOMAIN = 244
 MAX_RESOURCE = 63
 
 
-#: No CSI driver is called by a version whose major number is this or higher.
+#: No CSI driver is used with a version whose major number is this or higher.
 CSI_BELOW = 2
 
 
 def check_csi_versions(versions: tuple[str, ...], *, deprecated: bool = False) -> Version:
-    """Return the version that a CSI driver speaks, which must be 1.x.
+    """Return the version with which a CSI driver is used, which must be 1.x.
 
-    A driver in a ``deprecated`` root must speak 0.x instead (behaviour 16), which the kubelet no longer accepts
+    A driver in a ``deprecated`` root must have 0.x instead (behaviour 16), which the kubelet no longer accepts
     anywhere.
 
     Raises:
@@ -277,12 +277,12 @@ def csi_version(versions: tuple[str, ...]) -> Version:
     return highest
 
 
-#: The version of the device plugin API that this node speaks.
+#: The version of the device plugin API that this node supports.
 DEVICE_PLUGIN_VERSION = "v1beta1"
 
 
 def check_device_plugin_versions(versions: tuple[str, ...]) -> None:
-    """Check that a device plugin's ``versions`` name the one that this node speaks.
+    """Check that a device plugin's ``versions`` include the one that this node supports.
 
     Raises:
       ValidationError: if they do not; the text of the error is the kubelet's.

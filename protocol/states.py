@@ -22,9 +22,10 @@ class Retry(enum.Enum):
 
     #: Wait as the backoff says, and try again.
     BACKOFF = "backoff"
-    #: Nobody listens: the socket is stale, and is dialed again by backoff and when it changes (behaviour 15).
+    #: There is no listener: the socket is stale, and is dialed again by backoff and when it changes (behaviour 15).
     STALE = "stale"
-    #: Every further try would fail alike: the plugin is parked until the socket changes or a retry is asked.
+    #: Every further try would fail in the same way: the plugin is parked until the socket changes or a retry is
+    #: requested.
     NEVER = "never"
 
 
@@ -102,7 +103,7 @@ class Dialing:
     notify_try: int = 0
     #: What the plugin answered or was told in an earlier try; this holds for each state of a try.
     cause: Cause | None = None
-    #: What keeps this process from dialing, which is no failure of the plugin.
+    #: What keeps this process from dialing; this is not a failure of the plugin.
     held_up: str | None = None
 
 
@@ -194,7 +195,7 @@ class Waiting:
 
 @value
 class Stale:
-    """Nobody listens on the socket; it is dialed again by backoff (behaviour 15, fault 28)."""
+    """The socket has no listener; it is dialed again by backoff (behaviour 15, fault 28)."""
 
     generation: int
     attempt: int
@@ -284,12 +285,12 @@ class Failed:
 
 @value
 class Replaced:
-    """Another file is at the path than the socket of this generation: no connection, and no fault of the plugin."""
+    """Another file is at the path than the socket of this generation: no connection, but not an error of the plugin."""
 
 
 @value
 class HeldUp:
-    """The dial came to nothing for a ``reason`` that lies in this process: it is no attempt (fault 46)."""
+    """The dial could not be made for a ``reason`` in this process: it does not count as an attempt (fault 46)."""
 
     reason: str
 
@@ -303,7 +304,7 @@ class InfoReceived:
 
 @value
 class InfoRejected:
-    """GetInfo answered what no handler may see; the plugin is notified (faults 51, 72 and 73)."""
+    """The answer to GetInfo is not acceptable; the plugin is notified (faults 51, 72 and 73)."""
 
     reason: str
     #: Type and name, if they are sound: people look for the plugin by its name.
@@ -312,7 +313,7 @@ class InfoRejected:
 
 @value
 class HandlerAccepted:
-    """The handler did as it was asked."""
+    """The handler carried out the ask without an error."""
 
 
 @value
@@ -411,7 +412,7 @@ class ReportReplaced:
 
 @value
 class Release:
-    """Give the claim of this generation back to the reconciler."""
+    """Release the claim of this generation."""
 
     generation: int
 

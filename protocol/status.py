@@ -87,7 +87,7 @@ class HistoryEntry:
 
 @value
 class PluginStatus:
-    """Everything that is known of one socket; times are ``trio.current_time()`` in seconds."""
+    """Everything that is known about one socket; times are ``trio.current_time()`` in seconds."""
 
     socket: str
     root: str

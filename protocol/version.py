@@ -1,4 +1,4 @@
-"""The version of plugind. The package's metadata and the public face both read it here.
+"""The version of plugind. The package's metadata and its public names both read it here.
 
 PYTEST_DONT_REWRITE
 """

@@ -1,4 +1,4 @@
-"""The view: what is known of every socket. Everything that people and programs are shown comes from it.
+"""The view: what is known about every socket. Everything that users and programs see comes from it.
 
 Each socket is a :class:`Row`, an immutable tuple that a change replaces. A copy of the view is a copy of references, so
 a reader can keep the view of one moment for as long as it needs. A :class:`PluginStatus` is built from a row only when
@@ -112,7 +112,7 @@ class Row(NamedTuple):
     def status_with_history(self) -> PluginStatus:
         """The row as a value to show, with its history."""
         flat = iter(self.history)
-        # The type checker cannot know that four types take turns.
+        # The type checker cannot infer that the types repeat in a fixed order.
         entries = tuple(starmap(HistoryEntry, zip(flat, flat, flat, flat, flat, strict=True)))
         return attrs.evolve(self.status, history=entries)
 

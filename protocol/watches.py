@@ -1,11 +1,11 @@
-"""Which watch descriptor means which directories, and what the events said, as pure bookkeeping.
+"""The directories of each watch descriptor, and the marks that events left, as pure bookkeeping.
 
 inotify watches inodes, not paths. One descriptor may stand for several paths: a bind mount, or a directory that was
 renamed and whose old path is still known. A path may get another descriptor at any time. What an event says is kept as
 marks on a path until the scanner looks there.
 
-A directory is *trusted* while it has been watched without a break since its last complete scan: if no event came,
-nothing happened there.
+A directory is *trusted* while it has been watched without a break since its last complete scan: if there was no event,
+nothing has changed there.
 
 PYTEST_DONT_REWRITE
 """
@@ -102,7 +102,7 @@ class Watches:
     def limit_marks(self, most: int) -> None:
         """Keep no more than ``most`` marks, while nobody takes them: more count as an overflow, and a rescan follows.
 
-        Whoever may write to a root that is not scanned could otherwise fill the memory (fault 48).
+        Otherwise a program that writes to a root that is not scanned could fill the memory (fault 48).
         """
         if len(self._marks) > most:
             self._marks.clear()

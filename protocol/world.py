@@ -5,10 +5,10 @@ the generation of the socket at each path. The *actual* world is the plugins tha
 takes one message and returns effects, which the reconciler carries out.
 
 Sockets are level-triggered. A message changes what is desired at one path; :meth:`World._reconcile` then compares that
-with the socket that the registration actor of the path was last sent, whatever the message was. The actor alone knows
-how far it is, and deregisters before it goes on. The world knows how far an actor is only by its :class:`Claim`, which
-is made when the plugin is admitted and deleted when the actor sends ``Released`` or ends. Handlers and stops are not
-levels: their messages are sent on as they come.
+with the socket that the registration actor of the path was last sent, whatever the message was. Only the actor has its
+own state, and it deregisters before it continues. The world infers the progress of an actor from its :class:`Claim`,
+which is made when the plugin is admitted and deleted when the actor sends ``Released`` or ends. Handlers and stops are
+not levels: their messages are sent on as they come.
 
 A plugin's (type, name) is claimed before the plugin is validated, and none is admitted to a name while another one of
 that name is admitted and not registered yet, or is leaving. So no plugin is validated while another of its name is
@@ -61,7 +61,7 @@ __all__ = [
 
 @attrs.define
 class _Actor:
-    """What the world knows of the registration actor of one path."""
+    """The world's record of the registration actor of one path."""
 
     #: The last ``SocketAppeared`` that it was started with or sent.
     sent: m.SocketAppeared
@@ -178,7 +178,7 @@ class World:
         self._reconcile(message.path)
 
     def _seen_again(self, entry: m.SocketAppeared, message: m.SocketAppeared) -> None:
-        """Take note that a restarted watcher reports again what it had reported before, perhaps touched meanwhile."""
+        """Handle the repeated report of a restarted watcher; the socket may have been touched in the meantime."""
         if entry.identity != message.identity:
             self._desired[entry.path] = attrs.evolve(entry, identity=message.identity)
             self._touched(m.SocketTouched(entry.path, entry.generation))
@@ -205,7 +205,7 @@ class World:
         self._effects.append(Show(gone))
 
     def _replaced(self, message: m.SocketReplaced) -> None:
-        """Have the watcher look, unless it has reported a newer socket, or none, already."""
+        """Make the watcher look, unless it has already reported a newer socket, or none."""
         entry = self._desired.get(message.path)
         if entry is not None and entry.generation == message.generation:
             self._effects.append(Look(entry.root, m.LookNow(message.path)))
@@ -253,7 +253,7 @@ class World:
         self._effects.append(Send(path, message))
 
     def _leave(self, path: str) -> None:
-        """Count the plugin of ``path`` as unregistered from here on, and keep its name busy until it is released."""
+        """Count the plugin of ``path`` as unregistered from here on, and reserve its name until it is released."""
         claim = self._claims.get(path)
         if claim is not None:
             claim.phase = Phase.LEAVING
@@ -274,7 +274,7 @@ class World:
                 del self._names[key]
 
     def _withdraw_claim(self, path: str, actor: _Actor) -> None:
-        """Forget a claim that was not answered. Admitted later, it would keep the name from all others."""
+        """Forget a claim that was not answered. If it were admitted later, it would block the name for all others."""
         name = None if actor.key is None else self._names.get(actor.key)
         if name is not None and name.queue:
             name.queue = [claimed for claimed in name.queue if claimed.path != path]
@@ -338,7 +338,7 @@ class World:
             self._free(self._claims.pop(path), actor)
 
     def _free(self, claim: Claim, actor: _Actor | None) -> None:
-        """Delete a claim, and let the others of its name have their turn."""
+        """Delete a claim, and admit the next plugin of its name."""
         key = key_of(claim.info)
         name = self._names[key]
         freed = name.release(claim)

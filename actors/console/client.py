@@ -1,4 +1,4 @@
-"""What the commands that ask a daemon share: where its status socket is, how it is asked, and how it is understood.
+"""Code that the clients of a daemon share: the path of its status socket, requests, and the parsing of answers.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,7 +21,7 @@ from ..io.http_client import Reply, UnreachableError, ask
 from .arguments import seconds
 from .ending import EXIT_UNREACHABLE, CommandError
 
-#: One socket as the status socket describes it.
+#: The description of one socket by the status socket.
 Plugin = dict[str, Json]
 
 #: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
@@ -31,7 +31,7 @@ HEARTBEATS = 4
 
 
 def default_status_path() -> str:
-    """Return the path of the status socket where no option names it: PLUGIND_STATUS, else it depends on the user."""
+    """Return the default path of the status socket: that of PLUGIND_STATUS, or one that depends on the user."""
     named = os.environ.get("PLUGIND_STATUS")
     if named:
         return named

@@ -1,9 +1,9 @@
-"""The command line: which commands there are.
+"""The command line: the list of commands.
 
 Each command is a module of this package with two functions: ``add_arguments(parser)`` completes its parser, and
 ``run(args)`` does the work and returns the exit code, or raises :class:`~plugind.actors.console.ending.CommandError`.
-Only the module of the command that was asked for is imported, since the daemon takes many times as long to import as
-``plugind ls`` takes to run.
+Only the module of the requested command is imported, since importing the daemon takes much longer than running
+``plugind ls``.
 
 PYTEST_DONT_REWRITE
 """
@@ -45,7 +45,7 @@ exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 78 bad configuration,
 
 
 class Command(Protocol):
-    """What the module of a command offers."""
+    """The interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Complete the parser: description, examples and options."""
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Most of the time until a command runs goes into its imports.
         args, unknown = _parser(words).parse_known_args(words)
         if unknown:
-            # The usage of the command is shown, not that of all commands.
+            # The usage of this command is shown, and not that of all commands.
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as end:
         # A help that cannot be written ends like any other output that cannot.
@@ -101,5 +101,5 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _asked_for(words: Sequence[str]) -> str | None:
-    # No option that stands before the command has a value, so this is the command.
+    # No option before the command takes a value, so this is the command.
     return next((word for word in words if not word.startswith("-")), None)

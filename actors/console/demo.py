@@ -1,7 +1,7 @@
-"""``plugind demo``: a small node at work, with nothing to set up.
+"""``plugind demo``: a small running node that needs no set-up.
 
-The demo makes a temporary directory, embeds a node as a program would, and plays eight fake plugins: some work, some
-do not, one dies and comes back, one is replaced. :mod:`~plugind.actors.console.demo_display` shows what happens.
+The demo makes a temporary directory, embeds a node as a program would, and runs eight fake plugins: some work, some are
+faulty, one dies and comes back, and one is replaced. :mod:`~plugind.actors.console.demo_display` shows what happens.
 
 PYTEST_DONT_REWRITE
 """
@@ -30,10 +30,10 @@ from .demo_display import Display, Guide
 from .ending import EXIT_FAILED, EXIT_OK
 from .fake import FakeSpec, run_fake
 
-#: Seconds in which ``--once`` settles, even on a slow machine.
+#: Seconds within which ``--once`` settles, even on a slow machine.
 SETTLE = 60.0
 
-#: What there is to see, by plugin.
+#: What each plugin demonstrates.
 LEGEND = (
     ("csi, dra, gpu", "good plugins: each registers at once"),
     ("faulty", "its first two answers are errors: registered at the third attempt"),
@@ -46,7 +46,7 @@ LEGEND = (
 
 @attrs.frozen
 class Pace:
-    """How fast the plugins change that do not stay as they are, in seconds."""
+    """The times between the changes of plugins, in seconds."""
 
     lives: float
     stays_dead: float
@@ -54,7 +54,7 @@ class Pace:
     rounds: int | None
 
 
-#: Slow enough to read along, for as long as the demo runs.
+#: Slow enough to be followed, for as long as the demo runs.
 ENDLESS = Pace(lives=12.0, stays_dead=5.0, overlaps=6.0, rounds=None)
 #: Each change once.
 ONCE = Pace(lives=1.0, stays_dead=0.5, overlaps=0.5, rounds=1)
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " replaced. It says what to look for, and what to try from a second terminal. Ctrl-C ends it."
     )
     parser.epilog = "examples:\n  plugind demo\n  plugind demo --once | grep registered"
-    parser.add_argument("--once", action="store_true", help="end when all has settled, and print the table")
+    parser.add_argument("--once", action="store_true", help="print the table when all plugins have settled, and exit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def steady_plugins(root: str) -> list[FakeSpec]:
-    """Return the plugins that stay as they are."""
+    """Return the plugins that do not change."""
     return [
         FakeSpec(f"{root}/csi.sock", FakePlugin(CSI, "csi.example.com")),
         FakeSpec(f"{root}/gpu.sock", FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",))),
@@ -99,7 +99,7 @@ def rolling_plugin(root: str, instance: int) -> FakeSpec:
 
 
 def own_command() -> str:
-    """Return what runs this plugind in any terminal: its script, or its python."""
+    """Return the command that runs this plugind in any terminal: its script, or its python."""
     script = os.path.abspath(sys.argv[0])
     if os.path.basename(script) == "plugind" and os.access(script, os.X_OK):
         return shlex.quote(script)
@@ -126,7 +126,7 @@ async def _demo(once: bool) -> int:
         display = Display(guide(status), live=sys.stdout.isatty(), once=once)
         settled = False
         node = Supervisor(Config(roots=(Root(root),)), status_config=StatusConfig(socket=status))
-        # Whatever ends the demo ends its plugins first. The node stops after them, as on a real machine.
+        # Whatever ends the demo, its plugins end first and then the node, as on a real machine.
         async with node, trio.open_nursery() as nursery:
             await nursery.start(_cancel_at_signal, nursery.cancel_scope)
             await node.snapshot()
@@ -148,7 +148,7 @@ async def _cancel_at_signal(
 
 
 async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
-    """Start all plugins; return the names of those that still have to change, which shrinks to nothing."""
+    """Start all plugins; return the names of those that still have to change, a set that becomes empty."""
     for spec in steady_plugins(root):
         await nursery.start(_fake, spec)
     left_to_do = {"mortal", "rolling"}
@@ -168,7 +168,7 @@ async def _fake(spec: FakeSpec, *, task_status: trio.TaskStatus[trio.CancelScope
 
 
 def _ignore(call: Call) -> None:
-    """Take no notice: the demo shows the node's side."""
+    """Do nothing: the demo shows the side of the node."""
 
 
 def _rounds(pace: Pace) -> Iterable[int]:

@@ -1,4 +1,4 @@
-"""What ``plugind demo`` shows: the table of the node, and a guide to it, as large as the terminal allows.
+"""The display of ``plugind demo``: the table of the node with a guide, as far as the terminal has room.
 
 PYTEST_DONT_REWRITE
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-#: Seconds between refreshes while nothing changes: ages and next tries go on.
+#: Seconds between refreshes while nothing changes, since ages and next tries still advance.
 REFRESH = 0.5
 #: Seconds that a plugin is shown after it is gone.
 SHOWN_GONE = 4.0
@@ -39,13 +39,13 @@ class Guide:
     """The words around the table."""
 
     heading: str
-    #: What there is to see: a plugin, and what becomes of it.
+    #: For each plugin, what it demonstrates.
     legend: tuple[tuple[str, str], ...]
-    #: What to paste into a second terminal.
+    #: Commands to paste into a second terminal.
     commands: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Return all of it as plain lines."""
+        """Return the whole guide as plain lines."""
         return [
             self.heading,
             *(f"  {name:<15}{text}" for name, text in self.legend),
@@ -55,12 +55,12 @@ class Guide:
 
 
 def has_settled(plugin: PluginStatus) -> bool:
-    """Whether a plugin has shown what there is to see: it stays as it is, or it failed three times."""
+    """Return whether the demonstration of a plugin is over: it no longer changes, or has failed three times."""
     match plugin.state:
         case StateName.REGISTERED | StateName.PARKED | StateName.STALE:
             return True
         case StateName.WAITING:
-            # One plugin fails twice and then works. Only the one that hangs fails on.
+            # One plugin fails twice and then works. Only the one that hangs keeps failing.
             return plugin.attempt >= 3
         case _:
             return False
@@ -73,7 +73,7 @@ class Display:
     guide: Guide
     live: bool
     once: bool
-    #: What the node said last of each socket.
+    #: The last report of the node about each socket.
     plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
 
     async def follow(self, node: Supervisor, complete: Callable[[set[str]], bool]) -> bool:
@@ -84,7 +84,7 @@ class Display:
             return await self._follow_plain(changes, complete)
 
     def take(self, change: Snapshot | PluginChanged) -> None:
-        """Note what the node says."""
+        """Record a report of the node."""
         for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
             self.plugins[plugin.socket] = plugin
 
@@ -124,7 +124,7 @@ class Display:
         from rich.console import Console
         from rich.live import Live
 
-        # Refreshed from here, not by a thread of rich's.
+        # The table is refreshed from here, and not by a thread of rich.
         with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._refresh, live)
@@ -147,7 +147,7 @@ class Display:
 
 
 def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> RenderableType:
-    """Return the whole screen; where the terminal is low, the legend goes first, then the commands."""
+    """Return the whole screen; if lines are short, the legend is dropped first, then the commands."""
     from rich.console import Group
     from rich.text import Text
 

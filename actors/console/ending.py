@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and at most one line on standard error that says why.
+"""The end of a command: its exit code, and at most one line on standard error with the reason.
 
 A command's ``run`` returns its exit code, or raises :class:`CommandError`. It prints with :func:`say`. Whatever is the
 same for all commands is in :func:`run_to_end`: an interrupt, a reader of standard output that has gone, a disk that is
@@ -23,13 +23,13 @@ EXIT_USAGE = 2
 #: No daemon answers: EX_UNAVAILABLE of sysexits.h, as the next one is its EX_CONFIG.
 EXIT_UNREACHABLE = 69
 EXIT_CONFIG = 78
-#: What a shell shows for a process that SIGINT ended.
+#: The exit code that a shell shows for a process that SIGINT ended.
 EXIT_INTERRUPTED = 130
 
 
 @attrs.frozen
 class CommandError(Exception):
-    """A command cannot do what it was asked to do. The text is one line that says why, or what to do about it."""
+    """A command failed. The text is one line with the reason, or with what to do about it."""
 
     line: str
     code: int = EXIT_FAILED
@@ -47,7 +47,7 @@ _FORESEEN = (CommandError, OutputError, BrokenPipeError, KeyboardInterrupt)
 
 
 def complain(line: str) -> None:
-    """Print one line that says what is wrong; a standard error that is gone changes nothing (fault 95)."""
+    """Print one line about an error. A closed standard error is ignored (fault 95)."""
     with contextlib.suppress(OSError):
         print(f"plugind: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -101,7 +101,7 @@ def _code_of(error: BaseException) -> int:
 
 
 def flush(code: int) -> int:
-    """Write what standard output still holds, and return the exit code."""
+    """Write what standard output has buffered, and return the exit code."""
     if sys.stdout is None:
         # It was closed when the process started.
         return code

@@ -1,7 +1,8 @@
 """``plugind fake``: a fake plugin as a process, with a real socket.
 
-What a fake plugin answers and how it misbehaves is :class:`plugind.actors.simulation.plugins.FakePlugin`, which the
-test kit uses too. Here are its socket (:func:`run_fake`), its options, and the line that it prints for each call.
+:class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides what a fake plugin answers
+and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
+call.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,7 +26,7 @@ from ..io.grpc_server.serve import serve_listener
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
 
-#: What a plugin of each built-in type usually supports; node-driver-registrar has "1.0.0" for all.
+#: The usual versions of plugins of each built-in type; node-driver-registrar always announces "1.0.0".
 _USUAL_VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
 _EPILOG = """\
 examples:
@@ -89,7 +90,7 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
     """
     printer = _Printer(spec.socket, out)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        # Bound here, so that its failure is no exception group.
+        # The socket is bound here, so that a failure is not wrapped in an exception group.
         listener = listen(spec.socket, remove_stale=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(functools.partial(_play, spec, listener, on_call=printer.print))
@@ -100,14 +101,14 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
 
 
 def _say(line: str) -> None:
-    # A fake whose standard error is gone goes on playing (fault 95).
+    # A fake plugin continues without standard error (fault 95).
     with contextlib.suppress(OSError):
         sys.stderr.write(f"plugind fake: {line}\n")
         sys.stderr.flush()
 
 
 class _Printer:
-    """Writes a line for each call, for as long as somebody reads them (fault 95)."""
+    """Writes a line for each call, as long as standard output has a reader (fault 95)."""
 
     def __init__(self, socket: str, out: TextIO) -> None:
         self._socket = socket
@@ -154,7 +155,7 @@ def _count(text: str) -> int:
 
 
 def spec_from(args: argparse.Namespace) -> FakeSpec:
-    """Return what the parsed arguments ask for."""
+    """Return the fake plugin that the parsed arguments describe."""
     hang = cast('Literal["accept", "get-info", "notify"] | None', args.hang)
     versions = cast("list[str] | None", args.version) or [_USUAL_VERSIONS.get(args.type, "1.0.0")]
     plugin = FakePlugin(

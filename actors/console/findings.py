@@ -1,4 +1,4 @@
-"""What ``plugind probe`` has found: the steps, and what becomes of the plugin.
+"""The findings of ``plugind probe``: its steps, and the fate of the plugin.
 
 PYTEST_DONT_REWRITE
 """
@@ -21,24 +21,24 @@ class Verdict(enum.StrEnum):
     """The result of a step."""
 
     OK = "ok"
-    #: A daemon would go on, but the author should know.
+    #: A daemon would continue, but the author of the plugin should be informed.
     WARNING = "warning"
     WRONG = "wrong"
 
 
 class Fate(enum.StrEnum):
-    """What becomes of a plugin."""
+    """The fate of a plugin."""
 
     REGISTERED = "registered"
     #: Registered, but nothing can be called on its endpoint.
     UNUSABLE = "unusable"
-    #: Not a socket that is looked at.
+    #: It is not a socket that a daemon considers.
     IGNORED = "ignored"
-    #: Nobody listens.
+    #: The socket has no listener.
     STALE = "stale"
     #: Not registered, and tried again.
     FAILED = "failed"
-    #: Not registered, and not tried again by itself.
+    #: Not registered, and not retried automatically.
     PARKED = "parked"
     NO_HANDLER = "no-handler"
     #: Registered, and then deregistered because it cannot be notified.
@@ -47,24 +47,24 @@ class Fate(enum.StrEnum):
 
 @attrs.frozen
 class ProbeStep:
-    """One thing that was checked."""
+    """One check and its result."""
 
     step: str
     verdict: Verdict
     detail: str
-    #: Seconds that it took; None where nothing was waited for.
+    #: The duration in seconds; None if the step had nothing to wait for.
     seconds: float | None = None
 
 
 @attrs.frozen
 class ProbeOptions:
-    """What a probe is asked to do."""
+    """The options of a probe."""
 
     #: Seconds for all of it.
     timeout: float = 10.0
     #: Whether to notify the plugin of its registration, if it would be registered.
     notify: bool = False
-    #: Whether to judge as the kubelet does, where a daemon judges otherwise.
+    #: Whether to apply the kubelet's rules where plugind's rules differ.
     strict: bool = False
     #: Whether the socket's root is marked deprecated (behaviour 16).
     deprecated: bool = False
@@ -72,43 +72,43 @@ class ProbeOptions:
 
 @attrs.frozen
 class ProbeResult:
-    """What was found."""
+    """The result of a probe."""
 
     steps: tuple[ProbeStep, ...]
     fate: Fate
 
     @property
     def well(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no step found an error."""
         return all(step.verdict is not Verdict.WRONG for step in self.steps)
 
 
 class StopError(Exception):
-    """The steps after this one make no sense."""
+    """The remaining steps cannot be made."""
 
 
 @attrs.define
 class Findings:
-    """The steps so far, and what becomes of the plugin."""
+    """The steps so far, and the fate of the plugin."""
 
     _on_step: Callable[[ProbeStep], None]
     steps: list[ProbeStep] = attrs.field(factory=list)
     fate: Fate = Fate.REGISTERED
 
     def note(self, step: str, verdict: Verdict, detail: str, seconds: float | None = None) -> None:
-        """Note a step."""
+        """Record a step."""
         done = ProbeStep(step, verdict, cut(detail, MAX_DETAIL), seconds)
         self.steps.append(done)
         self._on_step(done)
 
     def wrong(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> None:
-        """Note what is wrong. The first thing that keeps the plugin from being registered decides about its fate."""
+        """Record an error. The first error that prevents the registration decides the fate of the plugin."""
         self.note(step, Verdict.WRONG, detail, seconds)
         if self.fate in (Fate.REGISTERED, Fate.UNUSABLE):
             self.fate = fate
 
     def stop(self, step: str, detail: str, fate: Fate, seconds: float | None = None) -> StopError:
-        """Note what is wrong; the result is to be raised."""
+        """Record an error, and return the exception to raise."""
         self.wrong(step, detail, fate, seconds)
         return StopError(detail)
 

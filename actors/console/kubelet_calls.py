@@ -1,6 +1,6 @@
-"""The first call of the kubelet to a plugin's endpoint, by type: it is part of the registration there.
+"""The kubelet's first call to a plugin's endpoint, by type. It is a part of the kubelet's registration.
 
-A DRA driver is not called before it is needed.
+The kubelet does not call a DRA driver before it is needed.
 
 PYTEST_DONT_REWRITE
 """
@@ -33,7 +33,7 @@ async def _get_options(channel: Channel, timeout: float) -> str:
 
 
 #: The method's name, and a function that calls it on a channel to the endpoint within a number of seconds. It returns
-#: what to say of the answer, and raises GRPCError, or ValidationError for an answer that the kubelet refuses.
+#: a description of the answer, and raises GRPCError, or ValidationError for an answer that the kubelet refuses.
 CALLS: Final[dict[str, tuple[str, Callable[[Channel, float], Awaitable[str]]]]] = {
     CSI: ("NodeGetInfo", _node_get_info),
     DEVICE: ("GetDevicePluginOptions", _get_options),

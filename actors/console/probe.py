@@ -1,8 +1,8 @@
 """``plugind probe``: whether a daemon would register a plugin's socket, step by step, without a daemon.
 
-The plugin author's first tool. It looks at the path, dials, asks GetInfo, has the type's handler validate the answer,
-dials the endpoint, and looks whether the plugin can be notified; it notifies only when told to, since a registrar may
-act on that. The steps are in ``plugind.actors.console.probing``.
+It is meant for plugin authors. It examines the path, dials, calls GetInfo, has the type's handler validate the answer,
+dials the endpoint, and checks whether the plugin can be notified. It notifies only on request, since a registrar may
+react to a notification. The steps are in ``plugind.actors.console.probing``.
 
 PYTEST_DONT_REWRITE
 """
@@ -95,16 +95,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object: the steps and the result")
     parser.add_argument(
-        "--notify", action="store_true", help="also tell the plugin that it is registered, as a daemon would"
+        "--notify", action="store_true", help="also notify the plugin that it is registered, as a daemon would"
     )
-    parser.add_argument("--strict", action="store_true", help="judge as the kubelet does")
+    parser.add_argument("--strict", action="store_true", help="apply the rules of the kubelet")
     parser.add_argument(
         "--status",
         metavar="PATH",
         help="judge beside the plugins that the daemon with this status socket has registered",
     )
     add_answer_timeout(parser)
-    parser.add_argument("--deprecated", action="store_true", help="judge as in a root that is marked deprecated")
+    parser.add_argument(
+        "--deprecated", action="store_true", help="apply the rules for a root that is marked deprecated"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

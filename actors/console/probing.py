@@ -1,8 +1,8 @@
-"""What ``plugind probe`` checks, in the order in which a daemon meets it.
+"""The checks of ``plugind probe``, in the order in which a daemon makes them.
 
 The rules are not repeated here: info is checked by :func:`~plugind.protocol.plugins.check_info`, and everything that
-depends on the type by the handler that a daemon would ask. Unless it is to notify, a probe changes nothing: it asks for
-the info, and opens a call that it does not complete.
+depends on the type by the handler that a daemon would ask. Without ``--notify`` a probe changes nothing: it calls
+GetInfo, and opens a call that it does not complete.
 
 PYTEST_DONT_REWRITE
 """
@@ -39,7 +39,7 @@ from ..io.unix_socket import MAX_PATH
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLS
 
-#: Seconds in which a server says that it does not know a method, at least and at most. It says so upon the headers of
+#: Seconds in which a server says that it does not know a method, at least and at most. It answers on the headers of
 #: the call, before any code of the plugin runs; a server that is silent for so long knows the method.
 UNKNOWN_METHOD = (0.25, 1.0)
 _DAEMON = Timeouts()
@@ -182,7 +182,7 @@ def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
     return text
 
 
-# --- what the plugin says ---------------------------------------------------------------------------------------------
+# --- the plugin's info ------------------------------------------------------------------------------------------------
 
 
 async def _check_type(
@@ -215,7 +215,7 @@ async def _check_type(
 
 
 async def _check_claim(found: Findings, info: PluginInfo, handler: Handler, others: Sequence[Plugin]) -> None:
-    """Check whether the others leave the plugin its name. The built-in handlers are to know of them too."""
+    """Check whether the others leave the plugin its name. They are also passed to the built-in handlers."""
     if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
         for other in others:
             if other.type == info.type:
@@ -236,7 +236,7 @@ def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) ->
 
 
 def _meant(plugin_type: str, types: Iterable[str]) -> str | None:
-    """Return the one of ``types`` that is written most like ``plugin_type``, if one is."""
+    """Return the one of ``types`` whose spelling is most similar to ``plugin_type``, if there is one."""
     for form, cutoff in ((str.lower, 0.6), (_stem, 0.7)):
         forms = {form(name): name for name in types}
         close = difflib.get_close_matches(form(plugin_type), forms, n=1, cutoff=cutoff)
@@ -246,7 +246,7 @@ def _meant(plugin_type: str, types: Iterable[str]) -> str | None:
 
 
 def _stem(plugin_type: str) -> str:
-    """Return what makes the type: "csi" of "CSI-Driver" and "CSIPlugin"."""
+    """Return the distinctive part of a type: "csi" for "CSI-Driver" and for "CSIPlugin"."""
     return re.sub("plugin|driver|[^a-z]", "", plugin_type.lower())
 
 
@@ -298,10 +298,10 @@ _NOT_SERVED = "the plugin cannot be told that it is registered; serve this metho
 
 
 async def _look_for_notify(found: Findings, channel: Channel, deadline: float, get_info_took: float) -> None:
-    """Find out whether the server knows the method, without calling it: the call is reset before it has a message.
+    """Find out whether the server implements the method, without calling it: the call is reset before its message.
 
-    A plugin that is registered with a daemon notices nothing, and one that is not is told no lie. A server that was
-    slow to answer ``GetInfo`` has more time.
+    The plugin's code does not run, so a registered plugin is not disturbed, and no other gets a wrong notification. A
+    server that was slow to answer ``GetInfo`` has more time.
     """
     clock = Clock(deadline)
     least, most = UNKNOWN_METHOD

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--root",
         action="append",
         metavar="DIR",
-        help=f"a directory to discover plugins in, made if only it is missing; may be repeated (default: "
+        help=f"a directory to discover plugins in, created if its parent exists; may be repeated (default: "
         f"$PLUGIND_ROOT, several separated by ':', or {DEFAULT_ROOT})",
     )
     parser.add_argument(
@@ -58,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a further root, in an old place: its plugins are registered with a warning, if their handler permits it",
+        help="a root in a deprecated place: its plugins are registered with a warning, if their handler permits it",
     )
     parser.add_argument(
         "--rescan",
         type=seconds(0.01, 86_400.0),
         default=10.0,
         metavar="SECONDS",
-        help="how often to scan every root anew (10)",
+        help="seconds between two scans of every root (10)",
     )
     parser.add_argument(
         "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
@@ -84,10 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
-        help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals alone)",
+        help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
     )
     parser.add_argument(
-        "--log-format", choices=[form.value for form in Format], default="text", help="how lines look (text)"
+        "--log-format", choices=[form.value for form in Format], default="text", help="the format of log lines (text)"
     )
     parser.add_argument(
         "--log-level", choices=[level.name.lower() for level in Level], default="info", help="what is logged (info)"
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:
-    """Return the configuration that the command line and the environment ask for; the command line takes precedence.
+    """Return the configuration from the command line and the environment; the command line takes precedence.
 
     Raises:
       ConfigError: if a root is named by an empty text.
@@ -138,7 +138,7 @@ def _absolute(path: str) -> str:
 
 
 def log_from(args: argparse.Namespace) -> Log:
-    """Return the log on standard error that the command line asks for."""
+    """Return the log on standard error as the command line configures it."""
     return Log(Level[args.log_level.upper()], Format(args.log_format))
 
 
@@ -167,7 +167,7 @@ async def serve(node: Node, log: Log, config: Config, status: str) -> None:
             nursery.start_soon(_stop_on_signal, stops, log, stop, nursery.cancel_scope)
             with _gives_up_aloud(log):
                 async with node:
-                    # Whoever hears that the daemon has started may ask it.
+                    # The status socket already answers when the log reports the start.
                     await node.snapshot()
                     roots = ", ".join(root.path for root in config.roots)
                     log.event(Level.INFO, "started", version=__version__, status=status, roots=roots, pid=os.getpid())
@@ -189,7 +189,7 @@ async def _stop_on_signal(stops: AsyncIterator[int], log: Log, stop: trio.Event,
 
 
 async def _announce(node: Node) -> None:
-    """Tell the service manager that the daemon is ready: what lay in the roots at the start is known (behaviour 40)."""
+    """Notify the service manager that the daemon is ready: a scan of each root was tried (behaviour 40)."""
     with suppress(NodeEndedError):
         await node.wait_scanned()
         tell_service_manager("READY=1")
@@ -206,10 +206,10 @@ def _gives_up_aloud(log: Log) -> Iterator[None]:
 
 
 def tune_gc() -> None:
-    """Look for cyclic garbage more seldom, and never among what was imported.
+    """Collect cyclic garbage less often, and exclude imported objects.
 
-    A storm makes hundreds of thousands of objects that live on, and hardly a cycle: with the default thresholds the
-    collector took a seventh of all CPU in looking through them again and again.
+    A storm creates hundreds of thousands of long-lived objects and hardly any cycles. With the default thresholds the
+    collector took a seventh of all CPU time to examine them again and again.
     """
     gc.collect()
     gc.freeze()

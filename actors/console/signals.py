@@ -1,7 +1,7 @@
-"""The signals of ``plugind run``: how they are received, and how SIGHUP and SIGUSR1 are answered.
+"""The signals of ``plugind run``, and the reactions to SIGHUP and SIGUSR1.
 
-A signal that is sent again before it was looked at counts once; so signals in a burst pile up nothing. The two that
-stop the daemon have a task of their own, so no answer to another signal delays them.
+If a signal is sent again before it is handled, it counts once, so a burst of signals is bounded. The two signals that
+stop the daemon have a separate task, so handling another signal does not delay them.
 
 PYTEST_DONT_REWRITE
 """
@@ -22,24 +22,24 @@ from ...protocol.status import PluginStatus, StateName
 from ...supervisor import NodeEndedError
 from .start import REQUESTS
 
-#: They stop the daemon.
+#: The signals that stop the daemon.
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
-#: The most plugins that SIGUSR1 logs, those that are not registered first; the summary counts all.
+#: The maximum number of plugins that SIGUSR1 logs, with those that are not registered first; the summary counts all.
 MOST_LINES: Final = 1000
-#: How many lines are logged before other actors have their turn: about a millisecond of work.
+#: How many lines are logged before other tasks run: about a millisecond of work.
 _BATCH: Final = 64
 #: Seconds for the node to answer.
 _ANSWER: Final = 5.0
 
 
 class Answering(Protocol):
-    """What the signals need of a node."""
+    """The methods of a node that the reactions to signals use."""
 
     async def snapshot(self) -> Snapshot:
         """Return everything that is known at this moment."""
 
     async def rescan(self) -> None:
-        """Have every root scanned now."""
+        """Scan every root now."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     They are blocked afterwards: the process ends then, and must not be ended by a signal that came late.
     """
     everything = (*STOPS, *REQUESTS)
-    # What came early is pending, and stays so until it can be received.
+    # A signal that came early stays pending until it can be received.
     signal.pthread_sigmask(signal.SIG_BLOCK, everything)
     for number in everything:
         signal.signal(number, _drop)
@@ -62,7 +62,7 @@ def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
 
 
 def _drop(_number: int, _frame: object) -> None:
-    """Handle a signal by doing nothing. Trio's receiver passes on to it what was received and not read."""
+    """Handle a signal by doing nothing. Trio's receiver calls it for signals that were received but not read."""
 
 
 async def answer(requests: AsyncIterator[int], node: Answering, log: Logger, stop: trio.Event) -> None:
@@ -124,7 +124,7 @@ def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:
 
 
 def _log_summary(snapshot: Snapshot, log: Logger) -> None:
-    # Whoever asks gets an answer, however little is logged otherwise.
+    # The answer to a request is logged at every log level.
     level = next((level for level in (Level.INFO, Level.WARNING) if log.enabled(level)), Level.ERROR)
     states = Counter(plugin.state.value for plugin in snapshot.plugins)
     listed = min(len(snapshot.plugins), MOST_LINES) if level is Level.INFO else 0

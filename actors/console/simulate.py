@@ -52,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"what may go wrong: all, none, or some of {','.join(fault.value for fault in Fault)} (all)",
     )
-    parser.add_argument("--only", type=_numbers, metavar="LIST", help="play these events of the script alone")
+    parser.add_argument("--only", type=_numbers, metavar="LIST", help="play only these events of the script")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
-    parser.add_argument("--shrink", action="store_true", help="look for the fewest events that break the same rule")
+    parser.add_argument("--shrink", action="store_true", help="search for the fewest events that break the same rule")
     parser.add_argument("--jobs", type=_count, metavar="N", help="processes (one for each core)")
 
 
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Bar:
-    """A progress bar on standard error, above which results are printed; nothing where that is no terminal."""
+    """A progress bar on standard error, with the results above it; it is shown on a terminal only."""
 
     def __init__(self, seeds: int) -> None:
         console = Console(stderr=True)
@@ -152,7 +152,7 @@ class _Bar:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Return whether ``error`` is Ctrl-C, which leaves a nursery in a group."""
+    """Return whether ``error`` is Ctrl-C, which a nursery wraps in a group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
@@ -165,7 +165,7 @@ def _outcomes(args: argparse.Namespace, seeds: range) -> Generator[SeedResult, N
     if jobs == 1 or args.trace:
         yield from map(play, seeds)
         return
-    # Spawned, so that every process is as fresh as one that plays a single seed. Leaving the block ends them.
+    # Processes are spawned, so that each is as fresh as one that plays a single seed. Leaving the block ends them.
     with _ignoring_interrupts():
         pool = multiprocessing.get_context("spawn").Pool(jobs)
     with pool:
@@ -185,14 +185,14 @@ def _ignoring_interrupts() -> Iterator[None]:
 def _play(
     seed: int, *, events: int, faults: frozenset[Fault], only: frozenset[int] | None = None, trace: bool = False
 ) -> SeedResult:
-    # Imported late: the other commands do not need the simulation, and their help must be fast.
+    # The import is late, since the other commands do not need the simulation, and their help must be fast.
     from ..simulation.fuzz.run import simulate
 
     return simulate(seed, events=events, faults=faults, only=only, show=_show if trace else None)
 
 
 def _show(line: str) -> None:
-    # Inside the node it would be one more crash; the line of the outcome meets the same error again.
+    # Inside of the node this error would be a crash; printing the outcome raises it again.
     with suppress(OutputError):
         say(f"{line}\n")
 

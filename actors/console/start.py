@@ -1,4 +1,4 @@
-"""What a command does before anything else, while it has no descriptor of its own and can be ended by any signal.
+"""The first steps of a command, before it opens a descriptor, while any signal still ends it.
 
 PYTEST_DONT_REWRITE
 """
@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Final
 
-#: The signals that ask a running daemon for something. Unhandled, they end a process.
+#: The signals that request something of a running daemon. If they are not handled, they end a process.
 REQUESTS: Final = (signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -21,7 +21,7 @@ def open_standard_descriptors() -> None:
     A socket would get the number otherwise, and whatever is printed would go to its other end. Python has no stream for
     a descriptor that was closed, and a line meant for standard error would go to standard output.
     """
-    # Without /dev/null, as in some containers, there is nothing better to open.
+    # Some containers have no /dev/null; then there is nothing else to open.
     with contextlib.suppress(OSError):
         while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(lowest, True)  # noqa: FBT003 - it takes no keyword

@@ -213,7 +213,7 @@ def rich_lines(lines: Iterable[Line]) -> Text:
     # rich takes a tenth of a second to import, which a pipe need not pay.
     from rich.text import Text
 
-    # Text, never markup: what a plugin says about itself must not style the terminal.
+    # A plugin's texts are never markup, so that they cannot change the style of the terminal.
     return Text("\n", no_wrap=True).join(
         Text.assemble((line.text[: line.coloured], line.colour), line.text[line.coloured :]) for line in lines
     )

@@ -27,11 +27,11 @@ from .client import (
 )
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 
-#: Seconds between attempts to reach a daemon that is not up yet.
+#: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT = 0.2
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0
-#: Sockets without a name that are listed, where none has the name that is waited for.
+#: The maximum number of nameless sockets that are listed if no socket has the requested name.
 MOST_NAMELESS = 3
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serving", action="store_true", help="registered is not enough: somebody must listen on the socket, too"
     )
-    parser.add_argument("--type", type=plugin_name, help="of this type, CSIPlugin say (default: of any type)")
+    parser.add_argument("--type", type=plugin_name, help="the plugin's type, for example CSIPlugin (default: any type)")
     parser.add_argument(
         "--timeout",
         metavar="S",
@@ -82,7 +82,7 @@ async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
         while not waiting.done:
             await _follow(daemon, waiting)
             if not waiting.done:
-                # Nothing announces a daemon that starts.
+                # There is no event for the start of a daemon.
                 await trio.sleep(RECONNECT)
 
 
@@ -119,11 +119,11 @@ async def _read(reply: Reply, waiting: _Waiting) -> None:
 
 @attrs.define
 class _Waiting:
-    """The plugins that are waited for, and what the daemon has said."""
+    """The requested plugins, and what the daemon has reported."""
 
     names: list[str]
     type: str | None
-    #: Why the daemon has said nothing, if so.
+    #: Why the daemon has reported nothing, if that is the case.
     unreachable: str | None
     #: Whether somebody must listen on the socket, too.
     serving: bool = False
@@ -138,7 +138,7 @@ class _Waiting:
         return all(self.registered(name) is not None for name in self.names)
 
     def note(self, plugin: Plugin) -> None:
-        """Take in a line of the watch."""
+        """Record a line of the watch."""
         socket = str(plugin.get("socket"))
         if plugin.get("state") == "gone":
             self.plugins.pop(socket, None)
@@ -179,7 +179,7 @@ class _Waiting:
         return f"no plugin has that name{self._nameless()}"
 
     def _nameless(self) -> str:
-        """Name some of the sockets that may yet turn out to have the name."""
+        """Return text about some sockets that may still turn out to have the name."""
         nameless = [plugin for plugin in self.plugins.values() if plugin.get("name") is None]
         if not nameless:
             return ""

@@ -1,8 +1,7 @@
 """The handler actor: one for each plugin type, between the registrations and a handler that a user may have written.
 
 It makes one call at a time for each plugin name, in the order in which it was asked (behaviour 21). Calls for different
-names run side by side. A call that raises, hangs or is slow is a failure of its plugin alone (behaviour 22, faults 81
-and 82).
+names run side by side. A call that raises, hangs or is slow affects only its plugin (behaviour 22, faults 81 and 82).
 
 Every ask that is not withdrawn is answered. Each call is cancelled at its deadline, and few calls can wait before it in
 the lane of its name: one Validate or Register, since one plugin of a name is admitted at a time, and one Deregister for
@@ -44,17 +43,17 @@ class Handler(Protocol):
     each name. Each call has a deadline (``Timeouts.handler``), at which it is cancelled.
 
     A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`, which says
-    what to do when several sockets bring one name. Without it, all are registered and the newest is active.
+    what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
     """
 
     async def validate(self, plugin: Plugin) -> None:
-        """Raise if the plugin is not acceptable; the plugin is sent the text of the error."""
+        """Raise an error if the plugin is not acceptable; the plugin is sent its text."""
 
     async def register(self, plugin: Plugin) -> None:
-        """Take the plugin into service; if this raises, the plugin is sent the error, and deregister follows."""
+        """Start to use the plugin; if this raises, the plugin is sent the error, and deregister follows."""
 
     async def deregister(self, plugin: Plugin) -> None:
-        """Take the plugin out of service: its socket is gone or replaced, or the registration failed."""
+        """Stop using the plugin: its socket is gone or replaced, or the registration failed."""
 
 
 def policy_of(handler: Handler) -> InstancePolicy:
@@ -69,11 +68,11 @@ def policy_of(handler: Handler) -> InstancePolicy:
 class Lane:
     """The asks for one plugin name: the one whose call is under way, and those that wait for it."""
 
-    #: The ask whose turn it is; None once it was withdrawn.
+    #: The current ask; None once it was withdrawn.
     present: m.Ask | None
     #: The scope of its call; None before the call begins.
     scope: trio.CancelScope | None = None
-    #: Made when it is needed: most lanes never hold more than one ask.
+    #: Created when it is needed, since most lanes never have more than one ask.
     waiting: deque[m.Ask] | None = None
 
     def put(self, ask: m.Ask) -> None:
@@ -132,7 +131,7 @@ class HandlerInbox:
             self._sleepers.unpark()
 
     def close(self) -> None:
-        """Let the actor end when it has answered everything that it was asked."""
+        """End the actor once it has answered all asks."""
         self._closed = True
         self._send.close()
         self._sleepers.unpark_all()
@@ -230,7 +229,7 @@ class _Pool:
             lane.put(ask)
             return
         if not self._idle:
-            # Counted before it runs, so that a batch of asks starts one worker and not many.
+            # The new worker is counted before it runs, so that a batch of asks does not start many workers.
             self._idle += 1
             self._nursery.start_soon(self.work)
         lane = self._lanes[name] = Lane(ask)
@@ -242,14 +241,14 @@ class _Pool:
             lane.withdraw(ask)
 
     def resume(self) -> None:
-        """Go on with the asks that a crashed actor left."""
+        """Continue with the asks that a crashed actor left."""
         for name, lane in self._lanes.items():
             ask = lane.present
             if lane.scope is not None and not isinstance(ask, m.Deregister):
                 lane.next()
                 if ask is not None:
                     ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, CRASHED))
-            # Not begun, or to be begun again.
+            # This ask has not begun, or must begin again.
             lane.scope = None
             self._nursery.start_soon(self._serve, name, lane)
 
@@ -276,7 +275,7 @@ async def _call(handler: Handler, ask: m.Ask) -> None:
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
-    """Have ``handler`` validate ``plugin`` as its actor does, without one; return how the call ended, and the cause."""
+    """Have ``handler`` validate ``plugin`` as its actor would; return how the call ended, and the cause."""
     outcome, error, cause = await _contain(partial(handler.validate, plugin), timeout, Lane(None))
     return outcome, cause or error[:MAX_ERROR]
 
@@ -295,7 +294,7 @@ async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: La
     except PluginError as error:
         return Outcome.REFUSED, _words(error), _cause(error)
     except GRPCError as error:
-        # Usually what the plugin answered to a call of the handler's own.
+        # Usually this is the plugin's answer to a call that the handler made.
         return Outcome.FAILED, status_text(error), None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
         return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}", None
@@ -309,12 +308,12 @@ async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: La
 
 
 def _cause(error: PluginError) -> str | None:
-    # A user's class may have its own idea of this attribute.
+    # A user's class may use this attribute for something else.
     return error.cause[:MAX_ERROR] if isinstance(error.cause, str) else None
 
 
 def _words(error: BaseException) -> str:
-    """Return the text of an error, whose class may be a user's and may fail to give it."""
+    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - see above

@@ -36,7 +36,7 @@ class _Running:
 
 
 class HandlerActors:
-    """Starts handler actors, and lets those end that were removed and have no plugin left."""
+    """Starts handler actors, and ends those that were removed and have no plugin left."""
 
     def __init__(self, timeout: float, start_child: StartChild, inboxes: Inboxes) -> None:
         """Give each call of a handler ``timeout`` seconds. The actors' inboxes are added to ``inboxes``."""
@@ -74,7 +74,7 @@ class HandlerActors:
         self._running[inbox] = _Running(inbox)
         self._inboxes.add(f"handler {plugin_type}", inbox.read)
         added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
-        # Kept here, so that a restarted actor answers what its predecessor was asked.
+        # The lanes are kept here, so that a restarted actor answers the asks of its predecessor.
         lanes: actor.Lanes = {}
 
         async def serve() -> None:
@@ -94,14 +94,14 @@ class HandlerActors:
     def take_removed(self) -> list[Callable[[], None]]:
         """Forget the removed handlers that have not retired; return what retires each of them.
 
-        A reconciler that starts anew does not know them, and will never say that they have no plugin left.
+        A restarted reconciler has no record of them, so it will never report that they have no plugin left.
         """
         current = {added.handler for added in self._added.values()}
         removed = [address for address in self._running if address not in current]
         return [self._end(address) for address in removed]
 
     def _end(self, handler: m.Address[m.HandlerMessage]) -> Callable[[], None]:
-        """Forget a handler actor, and return what lets it end."""
+        """Forget a handler actor, and return the function that ends it."""
         running = self._running.pop(handler)
         self._inboxes.remove(running.inbox.read)
         return running.retire

@@ -14,8 +14,8 @@ from .instances import Instances
 class CSIHandler:
     """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, and keeps them by name.
 
-    A second driver of one name must bring a strictly higher version, unless it has the same endpoint. Then it is the
-    same driver, whose registrar was restarted; all registrars give their version as "1.0.0".
+    A second driver of one name must have a strictly higher version, unless it has the same endpoint. Then it counts as
+    the same driver with a restarted registrar; all registrars announce the version "1.0.0".
     """
 
     instances = InstancePolicy.HIGHEST_VERSION

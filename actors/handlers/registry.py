@@ -1,4 +1,4 @@
-"""The handlers that a node has by itself: the built-in ones, and those of installed packages.
+"""The default handlers of a node: the built-in ones, and those of installed packages.
 
 PYTEST_DONT_REWRITE
 """

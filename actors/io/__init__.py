@@ -1,4 +1,4 @@
-"""The only modules that touch descriptors.
+"""The only modules that use descriptors.
 
 PYTEST_DONT_REWRITE
 """

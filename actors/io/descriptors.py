@@ -36,7 +36,7 @@ def most_processes() -> int:
 
 
 class DescriptorReserve:
-    """Descriptors that are open for nothing: one is closed where one is needed and the process has none left.
+    """Descriptors that are kept open unused: one is closed when one is needed and the process has none left.
 
     A context manager, which fills the reserve and closes it. One of size zero stays empty.
     """
@@ -83,7 +83,7 @@ class DescriptorReserve:
 
 
 def _spare() -> int | None:
-    """Open something that takes a descriptor and nothing else; None if that fails, for whatever reason."""
+    """Open something that costs only a descriptor; None if that fails, for whatever reason."""
     try:
         return os.open("/", os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The file system as a port, and the real one: inotify, and the few system calls that look at names.
+"""The file system as a port, and the real file system: inotify, and a few system calls that examine names.
 
 Except for :meth:`Directory.follow`, nothing here follows a symbolic link. Nothing opens a file, and nothing decides
 what a look means. A look is an lstat and, for a socket or a directory, the call that tells its file from a later one
@@ -39,9 +39,9 @@ class Chunk:
     found: list[tuple[str, Found]] = attrs.Factory(list)
     #: Names that were not looked at, because they have the inode number that is known.
     unchanged: list[str] = attrs.Factory(list)
-    #: Names that exist, but the look at them failed.
+    #: Names that exist, but whose examination failed.
     unreadable: list[str] = attrs.Factory(list)
-    #: Regular files with names as sockets have them. They were not looked at: there may be any number of them.
+    #: Regular files with the names of sockets. They were not examined: there may be any number of them.
     ignored: list[str] = attrs.Factory(list)
 
 
@@ -68,7 +68,7 @@ class Events(Protocol):
 
 
 class Directory(Protocol):
-    """What the scanner needs of a file system. All methods raise OSError, except where they say otherwise."""
+    """The port to a file system. All methods raise OSError unless they say otherwise."""
 
     def make(self, path: str) -> None:
         """Make the directory ``path`` if it is missing, but none above it (behaviour 1)."""
@@ -82,10 +82,10 @@ class Directory(Protocol):
         """
 
     def release(self) -> None:
-        """Give the lock of the root back, when the node ends."""
+        """Release the lock of the root, at the end of the node."""
 
     def look(self, path: str) -> Found | None:
-        """Return what lies at ``path`` itself; None if there is nothing (fault 25)."""
+        """Return what is at ``path`` itself; None if there is nothing (fault 25)."""
 
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
@@ -142,7 +142,7 @@ def describe(error: OSError) -> str:
 
 
 class RealEvents:
-    """inotify, non-blocking: Trio waits for it, and no read blocks the event loop."""
+    """Non-blocking inotify: Trio waits for it, and no read blocks the event loop."""
 
     _MASK = (
         flags.CREATE

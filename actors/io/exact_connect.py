@@ -1,9 +1,9 @@
-"""Connections to one certain socket file: another one that took its place is never reached by mistake (fault 41).
+"""Connections to one specific socket file, and never to another one that has replaced it (fault 41).
 
 Between a look at a path and connect() the socket may be replaced, and ext4 gives the new one the inode number of the
 old one. So the file is opened without following a link, its identity is compared with that of the look, and the
-connection is made to the open file through ``/proc/self/fd``. Whatever is renamed or removed meanwhile, it leads to
-that inode; one that was removed refuses. The path may have any length (fault 23).
+connection is made to the open file through ``/proc/self/fd``. Even if it is renamed or removed in the meantime, this
+reaches the same inode; a removed socket refuses. The path may have any length (fault 23).
 
 Where ``/proc`` cannot be had, the connection is made by path, and what is at the path afterwards is compared.
 

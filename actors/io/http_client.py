@@ -156,7 +156,7 @@ class _Exchange:
                 connect(self._socket, self.path)
                 return
             except BlockingIOError:
-                # The backlog is full. There is no event to wait for when it no longer is.
+                # The backlog is full. There is no event for the moment when it has room again.
                 await trio.sleep(0.02)
             except OSError as error:
                 raise UnreachableError(self.path, error.strerror or str(error), error.errno) from error
@@ -166,7 +166,7 @@ class _Exchange:
         asked = self._http.send(h11.Request(method=method, target=target, headers=headers)) or b""
         asked += self._http.send(h11.Data(data=body)) or b""
         asked += self._http.send(h11.EndOfMessage()) or b""
-        # A server that refuses early may close before it has read everything; its answer has come all the same.
+        # A server that refuses early may close before it has read everything; its answer has still arrived.
         with contextlib.suppress(trio.BrokenResourceError):
             await self._stream.send_all(asked)
 

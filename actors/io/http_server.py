@@ -1,11 +1,11 @@
 """HTTP/1.1 on a stream, with h11: one request for each connection, under limits and deadlines (fault 93).
 
-Each kind of request has places of its own, so that health is answered while streams or listings hold all of theirs. A
-connection has one of the places for unread requests until its request is whole. Where these, or those for health, are
-all taken, the connection that has held one longest loses it: an honest client needs its place for a moment.
+Each kind of request has its own places, so that health is answered even if streams or listings occupy all of theirs. A
+connection occupies a place for unread requests until its request is complete. If all of these places, or all of those
+for health, are taken, the connection that has had one longest loses it: a correct client needs its place only briefly.
 
 Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
-connections that do not stay open. A broken connection ends nothing but itself; an error of our own is raised to the
+connections that do not stay open. A broken connection affects no other; an error of our own is raised in the
 actor that serves.
 
 PYTEST_DONT_REWRITE
@@ -34,7 +34,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 @attrs.frozen
 class HttpLimits:
-    """What the clients may take; times are seconds."""
+    """The limits of clients; times are in seconds."""
 
     #: Connections whose request is not whole yet.
     unread: int = 64
@@ -79,7 +79,7 @@ class Response:
 
 
 class Place(enum.Enum):
-    """What a request takes up, by the field of :class:`HttpLimits` that limits it."""
+    """The kind of place that a request occupies, by the field of :class:`HttpLimits` that limits it."""
 
     UNREAD = "unread"
     QUERY = "connections"
@@ -87,7 +87,7 @@ class Place(enum.Enum):
     HEALTH = "health"
 
 
-#: The places for which the oldest holder makes room: it reads or writes slower than anybody has to.
+#: The places that the oldest holder loses to a new request, since a correct client would have finished by then.
 _YIELDING = (Place.UNREAD, Place.HEALTH)
 
 
@@ -175,7 +175,7 @@ class _Admission:
         """Serve a connection in ``nursery``."""
         reserved = not self._reserve.refill()
         connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted), reserved)
-        # Counted here, since several may be accepted before the task of the first one runs.
+        # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
 
@@ -191,9 +191,9 @@ class _Admission:
             self._reserve.refill()
 
     def on_exhausted(self, _: OSError) -> bool:
-        """Take a descriptor from the reserve; where it is empty, see to it that one comes back. Return whether it did.
+        """Take a descriptor from the reserve; if it is empty, try to get one back. Return whether there was one.
 
-        It comes back from the connection that has had one longest, if that is long enough for an honest client.
+        The connection that has had one longest loses it, if that is long enough for an honest client.
         """
         if self._reserve.close_one():
             return True
@@ -258,7 +258,7 @@ async def serve_connection(
                 answer = await handler(request)
         await _respond(stream, connection, answer, limits, bodiless=request is not None and request.method == "HEAD")
     except (OSError, trio.BrokenResourceError, trio.TooSlowError):
-        # The client has closed, or reads nothing, so there is nobody to answer.
+        # The client has closed, or does not read, so no answer can be sent.
         pass
     finally:
         await trio.aclose_forcefully(stream)
@@ -269,7 +269,7 @@ async def _receive_request(
 ) -> Request:
     head, body = await _receive_whole(stream, connection, limits)
     if head.http_version not in (b"1.0", b"1.1"):
-        raise h11.RemoteProtocolError("only HTTP/1.1 is spoken here", error_status_hint=505)
+        raise h11.RemoteProtocolError("only HTTP/1.1 is supported", error_status_hint=505)
     try:
         target = urlsplit(head.target.decode("ascii"))
         query = dict(parse_qsl(target.query, errors="surrogateescape", max_num_fields=16))

@@ -52,8 +52,8 @@ class Inotify:
     def watch(self, path: str) -> None:
         """Watch the directory ``path``.
 
-        A directory that is watched already is added again all the same: its watch may have ended in an event that was
-        lost (fault 20). If ``path`` is no directory any more, nothing happens (fault 25).
+        A directory that is watched already is added again, since its watch may have ended with an event that was lost
+        (fault 20). If ``path`` is no directory any more, nothing happens (fault 25).
         """
         if self._events is None:
             return

@@ -1,4 +1,4 @@
-"""The roots of a node: what may be one, how a missing one is made, and the lock that keeps a second node out.
+"""The roots of a node: their checks, the creation of a missing root, and the lock against a second node.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,7 +15,7 @@ from ...protocol.errors import ConfigError
 
 #: The mode of a root that plugind makes (behaviour 1).
 _MODE = 0o755
-#: Errors that no retry cures: the path is that of a file or of a symbolic link, or no path at all.
+#: Errors that a retry cannot fix: the path is that of a file or of a symbolic link, or is not a path.
 _NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -58,7 +58,7 @@ class RootLock:
             undo.pop_all()
 
     def release(self) -> None:
-        """Give the lock back, if it is taken."""
+        """Release the lock, if it is held."""
         if self._descriptor is None:
             return
         # A child process that was forked holds the lock too, for as long as it keeps its copy of the descriptor open.

@@ -1,4 +1,4 @@
-"""Unix sockets: how they are bound, removed, accepted from and connected to, and who is at the other end.
+"""Unix sockets: binding, removing, accepting, connecting, and the credentials of the peer.
 
 Whatever in plugind listens on a path or connects to one does it through this module, or through
 :mod:`.exact_connect` where only one certain file will do. So each rule of unix(7) that is easy to get wrong is kept in
@@ -43,7 +43,7 @@ _LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 
 @attrs.frozen
 class Credentials:
-    """The process at the other end of a unix socket, as the kernel knows it.
+    """The process at the other end of a unix socket, as the kernel reports it.
 
     They are those at the time of connect() for the side that accepts, and at the time of listen() for the side that
     connects, in our own namespaces.
@@ -73,7 +73,7 @@ def connect(connection: socket.socket, path: str) -> None:
     """Connect a socket that does not block to ``path``, of whatever length; there is nothing to wait for.
 
     Raises:
-      BlockingIOError: if the backlog of the listener is full. The kernel tells nobody when it no longer is.
+      BlockingIOError: if the backlog of the listener is full. The kernel has no event for the moment when it has room.
       OSError: as connect(2) does.
     """
     if fits(path):

@@ -1,6 +1,6 @@
 """A file system in memory: the directory port of a simulated node, and the script that changes it.
 
-It keeps to the kernel's rules where they matter to a watcher: inodes and their change times, hard links, mounts, and
+It follows the kernel's rules as far as they matter to a watcher: inodes and their change times, hard links, mounts, and
 events, which are in :mod:`plugind.actors.simulation.inotify`. It can also fail like a real one: scans and looks fail,
 events are dropped or delayed, inotify runs out, inode numbers are used again, the clock is coarse.
 
@@ -30,7 +30,7 @@ from .inotify import Inode, MemoryInotify, os_error
 
 
 class Telling(enum.Enum):
-    """What the file system has that tells a file from a later one with its inode number."""
+    """How the file system distinguishes a file from a later one with the same inode number."""
 
     HANDLES = "file handles"
     BIRTHS = "birth times"

@@ -1,4 +1,4 @@
-"""Crashes and hangs of actors that a script asks for.
+"""Crashes and hangs of actors that a script requests.
 
 A crash comes from where a bug would: an actor receives a message that no actor sends, or its port raises an error that
 no port raises. An actor that hangs no longer gets a message from its inbox, although messages wait there.
@@ -53,7 +53,7 @@ class InjectedError(Exception):
 
 @attrs.frozen
 class PoisonMessage:
-    """A message that no actor knows; it crashes the actor that receives it."""
+    """A message that no actor handles; it crashes the actor that receives it."""
 
 
 def is_injected(error: BaseException) -> bool:

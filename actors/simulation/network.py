@@ -142,7 +142,7 @@ class MemoryNetwork:
         self.dials: list[tuple[float, str]] = []
         #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
         self.exhausted = 0
-        #: By path, what happens once, between the look that found a socket and the next attempt to connect to it.
+        #: By path, what is called once, between the look that found a socket and the next attempt to connect to it.
         self.before_dial: dict[str, Callable[[], object]] = {}
         #: By path, the inode of the socket that was connected to last.
         self.reached: dict[str, Inode] = {}
@@ -259,7 +259,7 @@ class MemoryNetwork:
 
 
 def _nothing() -> None:
-    """Nothing happens before a dial, as a rule."""
+    """The default: nothing happens before a dial."""
 
 
 def _error(number: int) -> OSError:

@@ -161,7 +161,7 @@ class SimulatedNode:
 
     async def __aenter__(self) -> Self:
         if not _time_is_virtual():
-            raise RuntimeError("a simulated node lives in virtual time: run it under trio.testing.MockClock")
+            raise RuntimeError("a simulated node needs virtual time: run it under trio.testing.MockClock")
         if self._context is not None:
             raise RuntimeError("a SimulatedNode runs once; make another")
         self._context = self._running()
@@ -189,7 +189,7 @@ class SimulatedNode:
                     await trio.testing.wait_all_tasks_blocked()
                     world.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # One error comes out as it went in: the block's own, or the one that ended the node.
+            # A single error is raised without the group: the block's own, or the one that ended the node.
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from group.exceptions[0].__cause__
             raise

@@ -1,4 +1,4 @@
-"""Plugins of a simulated node: what they answer, how they misbehave, and the process that they live in.
+"""Plugins of a simulated node: their answers, their faults and their processes.
 
 PYTEST_DONT_REWRITE
 """
@@ -67,7 +67,7 @@ class Call:
 
 @attrs.define(eq=False)
 class FakePlugin:
-    """What a plugin says of itself, and how it misbehaves. All of it may be changed while the plugin runs.
+    """The info of a plugin, and its faults. All attributes may be changed while the plugin runs.
 
     ``hang`` and ``die`` name a call that is never answered, and one upon which the connection breaks. Where several
     faults of one call are set, the plugin dies rather than hangs, and hangs rather than fails.

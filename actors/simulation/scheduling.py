@@ -2,7 +2,7 @@
 
 Trio shuffles the order on purpose. For one seed to give one trace, the shuffle is seeded while a simulated node runs,
 and the tasks are sorted by their age first, because the order in which Trio finds them depends on memory addresses
-(sets of tasks, equal deadlines). The names used here are private to Trio; a canary test fails when they change.
+(sets of tasks, equal deadlines). The names used here are private to Trio; a test fails when they change.
 
 PYTEST_DONT_REWRITE
 """

@@ -1,4 +1,4 @@
-"""The status actor: it receives every change of state, and owns the view that people and programs are shown.
+"""The status actor: it receives every change of state, and owns the view that users and programs see.
 
 Its loop waits only for its inbox. Changes are sent to subscribers with ``send_nowait``, and a subscriber that lags is
 dropped. Connections to the status socket are tasks of their own in the nursery of this actor; they read the view.
@@ -69,7 +69,8 @@ async def run(
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
-    ``health`` says how the actors of the node are; it is no matter of this actor's loop, which may hang itself.
+    ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
+    hang.
 
     Raises:
       ConfigError: if the status socket cannot be made.
@@ -177,7 +178,7 @@ class _Status:
                 assert_never(message)
 
     def _answer_waiting(self) -> None:
-        """Tell those who wait for it that a scan of each root was tried."""
+        """Answer the callers that wait until a scan of each root was tried."""
         if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self._config.roots):
             for address in self.memory.awaiting_scans:
                 _send(address, message=True)
@@ -299,7 +300,7 @@ class _Status:
         )
 
     def _note_ignored(self, message: EntryIgnored) -> None:
-        """Log once for each path that what is there only looks like a socket, also if a watcher is restarted."""
+        """Log once for each path that its entry only looks like a socket, even if a watcher is restarted."""
         ignored = self.memory.ignored
         if message.path not in ignored and len(ignored) < MAX_IGNORED:
             ignored.add(message.path)
@@ -353,7 +354,7 @@ _MESSAGES = {state: f"plugin {state}" for state in StateName}
 
 
 def _level(change: StateChanged) -> Level:
-    """Success is INFO, failure is WARNING, and what is on the way is DEBUG."""
+    """Return INFO for success, WARNING for failure, and DEBUG for intermediate states."""
     if change.state is _GONE and change.deregistered is None and _outcome(change) is not None:
         # Its last operation was to deregister it, and that failed (fault 84).
         return Level.WARNING

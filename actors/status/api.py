@@ -91,7 +91,7 @@ class LastCrash:
 
 @attrs.define
 class Memory:
-    """What the status actor knows. A restarted actor gets the same memory, so nothing is lost."""
+    """The state of the status actor. A restarted actor gets the same memory, so nothing is lost."""
 
     view: View = attrs.field(factory=View)
     metrics: Metrics = attrs.field(factory=Metrics)
@@ -107,7 +107,7 @@ class Memory:
 
 @attrs.define
 class Api:
-    """Answers requests from what the status actor knows."""
+    """Answers requests from the state of the status actor."""
 
     config: StatusConfig
     memory: Memory

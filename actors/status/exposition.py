@@ -5,7 +5,7 @@ kubelet counts sockets by world (behaviour 39). On request it has a series for e
 is rendered in pieces, between which other actors run, and above a number of paths it only counts (fault 92).
 
 A character that does not print as itself becomes an escape before prometheus-client escapes the value: a path or the
-name of a type may hold an ESC or a bidirectional control, and whoever reads the metrics may do so on a terminal.
+name of a type may contain an ESC or a bidirectional control, and metrics may be read on a terminal.
 
 PYTEST_DONT_REWRITE
 """

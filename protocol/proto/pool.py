@@ -1,7 +1,7 @@
 """The descriptor pool of plugind's own messages.
 
-protobuf's default pool takes each full name once. A program that embeds plugind may have stubs of its own for the same
-packages, so ours live in a pool that nobody else uses, whichever is imported first.
+protobuf's default pool accepts each full name once. A program that embeds plugind may have stubs of its own for the
+same packages, so ours are in a separate pool, and either may be imported first.
 
 Two things follow. A message field whose type comes from Google's files belongs to this pool too: assign its fields
 (``response.ready.value = True``), since the class in ``google.protobuf.wrappers_pb2`` is another one. And the pool

@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2 without I/O; nothing here knows what a plugin is.
+"""gRPC over HTTP/2 without I/O, and without any code about plugins.
 
 PYTEST_DONT_REWRITE
 """

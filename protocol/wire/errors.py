@@ -1,4 +1,4 @@
-"""What can go wrong between us and a plugin's socket, as exceptions with a reason.
+"""The errors of connections to plugins, as exceptions with a reason.
 
 ``DialError`` means that there is no connection; ``WireError`` means that there was one, and that it broke a rule or a
 limit. Both carry an enum member and a message: a caller decides by the member and shows the message.
@@ -54,7 +54,7 @@ class WireProblem(enum.Enum):
     CLOSED = "closed"
     #: The peer sent GOAWAY, and this call is not among those that it will answer.
     GOING_AWAY = "going away"
-    #: The peer speaks something else (fault 66).
+    #: The peer uses another protocol (fault 66).
     NOT_HTTP2 = "not HTTP/2"
     #: A rule of RFC 9113 or of gRPC was broken.
     PROTOCOL = "protocol"

@@ -8,7 +8,7 @@ library, with a decoder that is filled with the state's entries. No connection k
 and section 4 for eviction).
 
 The memory is bounded. There is a maximum number of blocks in all, after which everything is forgotten, and a maximum
-number of new blocks for each connection, so that one hostile plugin alone cannot empty the cache for the others.
+number of new blocks for each connection, so that a single hostile plugin cannot empty the cache for the others.
 
 PYTEST_DONT_REWRITE
 """

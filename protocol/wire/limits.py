@@ -1,4 +1,4 @@
-"""How much a peer may ask of us. Every limit has a default, and passing it causes an error that names it.
+"""The limits of a peer. Every limit has a default, and exceeding it causes an error that names it.
 
 The budgets of control frames are per connection and per ``budget_period``: keep-alive is answered on a stream that
 lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
@@ -49,13 +49,13 @@ class Limits:
     window_updates: int = attrs.field(default=1000, validator=_positive)
     #: PRIORITY frames in one period (fault 58).
     priorities: int = attrs.field(default=100, validator=_positive)
-    #: Frames of types that RFC 9113 does not know, in one period (fault 58).
+    #: Frames of types that RFC 9113 does not define, in one period (fault 58).
     unknown_frames: int = attrs.field(default=100, validator=_positive)
     #: GOAWAY frames, and RST_STREAM frames for calls that are over, in one period (fault 60).
     resets: int = attrs.field(default=100, validator=_positive)
     #: HEADERS and DATA frames for calls that are over, in one period or since the last call that we cancelled.
     late_frames: int = attrs.field(default=4096, validator=_positive)
-    #: Bytes that a connection may receive in all; None where a stream may live for ever (fault 64).
+    #: Bytes that a connection may receive in all; None if a stream may run for ever (fault 64).
     total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: Bytes of one call that may be under way or kept unread, beyond one message (fault 65).
     stream_window: int = attrs.field(default=256 * 1024, validator=_window)

@@ -28,7 +28,7 @@ from .frames import (
 from .hpack_cache import ResponseBlock
 from .limits import DEFAULT_WINDOW, Limits
 
-#: How many calls may begin before the peer says how many it takes; no server should take fewer (section 6.5.2).
+#: How many calls may begin before the peer announces its limit; no server should have a lower one (section 6.5.2).
 STREAMS_BEFORE_SETTINGS: Final = 100
 
 
@@ -237,7 +237,7 @@ class Sender:
             remote_open, stream.local_open, stream.remote_open = stream.remote_open, False, False
             if self.streams.pop(stream.id, None) is not None:
                 self.outgoing += frame(RST_STREAM, 0, stream.id, WORD.pack(code))
-                # The peer is not to blame for what it sent before it received this.
+                # What the peer sent before it received this is not its error.
                 self._budgets.spent[LATE_FRAMES] = 0
                 if remote_open and code is ErrorCode.CANCEL:
                     self._abandon(stream)

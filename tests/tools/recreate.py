@@ -1,4 +1,4 @@
-"""Plugins that re-create their sockets within milliseconds and while the daemon starts: none may be told twice.
+"""Plugins that re-create their sockets within milliseconds and while the daemon starts: none may be notified twice.
 
     python -m tests.tools.recreate --seconds 120            one daemon
     python -m tests.tools.recreate --seconds 1 --runs 100   a hundred starts
@@ -8,7 +8,7 @@ A process of its own has a plugin at each of ``--sockets`` paths. Each plugin bi
 one bind() to the next. Within a life, a daemon may tell the plugin once that it is registered. The daemon runs in this
 process, on real sockets and with inotify, ``--runs`` times for ``--seconds``.
 
-Prints how many lives there were, how many were told, and how many were told twice. Exit code 1 if any was.
+Prints how many lives there were, how many were notified, and how many were notified twice. Exit code 1 if any was.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def _ignore(_: HandlerFailed | ConnectionEnded) -> None:
 
 @attrs.define
 class Plugins:
-    """What the plugins were told. The number of the daemon that runs comes on standard input."""
+    """The notifications that the plugins got. The number of the daemon that runs comes on standard input."""
 
     directory: Path
     within: float
     lives: int = 0
     run: int = 0
-    told: Counter[tuple[int, int]] = attrs.Factory(Counter)
+    notified: Counter[tuple[int, int]] = attrs.Factory(Counter)
 
     async def play(self, sockets: int) -> None:
         """Re-create the sockets until standard input ends, then print the tally."""
@@ -77,10 +77,10 @@ class Plugins:
                 sys.stdout.write("ready\n")
                 sys.stdout.flush()
             nursery.cancel_scope.cancel()
-        print(json.dumps({"lives": self.lives, "told": len(self.told), "twice": self._twice()}))
+        print(json.dumps({"lives": self.lives, "notified": len(self.notified), "twice": self._twice()}))
 
     def _twice(self) -> int:
-        return sum(times > 1 for times in self.told.values())
+        return sum(times > 1 for times in self.notified.values())
 
     async def _recreate(self, number: int) -> None:
         chance = random.Random(number)
@@ -94,7 +94,7 @@ class Plugins:
 
         def heard(call: Call) -> None:
             if call.registered:
-                self.told[life, self.run] += 1
+                self.notified[life, self.run] += 1
 
         plugin = FakePlugin("Colour", f"plugin-{number}")
         with trio.move_on_after(seconds) as scope, listen(str(self.directory / f"{number}.sock")) as listener:
@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as plugins:
             trio.run(run_daemons, root, plugins, args.runs, args.seconds)
             tally = json.loads(plugins.communicate()[0])
-    print(f"{tally['lives']} lives, {tally['told']} told, {tally['twice']} of them twice")
+    print(f"{tally['lives']} lives, {tally['notified']} notified, {tally['twice']} of them twice")
     return 1 if tally["twice"] else 0
 
 

@@ -56,7 +56,7 @@ async def dial(
     (behaviour 12). One with a full backlog is tried until the deadline (fault 30). This function does not wait, and so
     does not checkpoint, when the socket accepts at once.
 
-    With an ``identity`` that very file is connected to, or none (fault 41). Then a link is a link, unless
+    With an ``identity``, only that very file is connected to (fault 41). A link is then not followed, unless
     ``follow_symlinks`` makes it stand for the file that it leads to.
 
     Raises:

@@ -1,8 +1,8 @@
-"""One connection, driven by the tasks that use it: it has no task of its own.
+"""One connection, which the tasks that use it drive; it has no task of its own.
 
 A task that waits for an answer reads for all of them. The first task that waits leads: it reads, and the others park
-until something has come for their call, or until the leader is done and one of them leads. A lone call therefore costs
-no task, no lock and no queue, and nothing outlives the caller.
+until something has arrived for their call, or until the leader has finished and one of them leads. A single call
+therefore needs no task, no lock and no queue, and nothing outlives the caller.
 
 ``Driver.__init__`` states the invariants of this scheme, field by field.
 
@@ -53,7 +53,7 @@ class Driver:
         self.authority = authority
         #: The process that listens at the other end, where the kernel can tell.
         self.peer = peer
-        #: The protocol: it knows everything about the calls, and nothing about tasks.
+        #: The protocol state of all calls, without anything about tasks.
         self.connection = ClientConnection(limits)
         #: The sending half of ``connection``.
         self.sender = self.connection.sender
@@ -81,7 +81,7 @@ class Driver:
         #:   ``wait``, returning or raising, a task that leaves nobody leading reschedules the one that parked first.
         #:   Without that, the parked tasks would wait for ever.
         #: * A task is woken when its call gets an event, when a call may begin (key None), when the connection fails,
-        #:   and when ``outgoing`` is empty again (``_flushers``). A wake-up promises nothing: each task checks its own
+        #:   and when ``outgoing`` is empty again (``_flushers``). After a wake-up each task must check its
         #:   condition again, and leads or parks again if it does not hold.
         self._parked: dict[ClientCall | None, list[trio.lowlevel.Task]] | None = None
 
@@ -177,7 +177,7 @@ class Driver:
             self._transport.wake()
 
     def _break(self, error: OSError) -> None:
-        """The peer takes no more bytes; what it sent last may tell why."""
+        """Handle a peer that accepts no more bytes; its last bytes may contain the reason."""
         try:
             while data := self._transport.receive_now():
                 self.connection.receive(data)
@@ -188,7 +188,7 @@ class Driver:
         self._wake()
 
     def _lose(self, error: OSError) -> None:
-        """The connection is over. A reset comes from a peer that ended and left bytes of ours unread."""
+        """End the connection. A peer that closes before it has read all our bytes causes a reset."""
         if isinstance(error, BrokenPipeError | ConnectionResetError):
             self.connection.receive_end()
         else:
@@ -248,7 +248,7 @@ class Driver:
             self._wake(everyone=True)
 
     def _take(self, data: bytes | None) -> None:
-        """Give the connection what was read, and wake the tasks that it concerns."""
+        """Pass the read bytes to the connection, and wake the tasks that they concern."""
         connection = self.connection
         if data:
             if connection.budgets.counted > _UNTIMED_FRAMES:
@@ -299,7 +299,7 @@ class Driver:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self, *, everyone: bool = False) -> None:
-        """Wake the tasks whose calls got something, and those that wait to begin one if that is possible."""
+        """Wake the tasks whose calls have new events, and those that can now begin a call."""
         connection = self.connection
         if self._parked:
             everyone = everyone or connection.failure is not None
@@ -314,7 +314,7 @@ class Driver:
         connection.touched.clear()
 
     def _wake_next(self) -> None:
-        """Let the task that parked first lead."""
+        """Wake the task that parked first, so that it leads."""
         if self._parked:
             call, tasks = next(iter(self._parked.items()))
             trio.lowlevel.reschedule(tasks.pop(0))

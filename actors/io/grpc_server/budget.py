@@ -1,9 +1,9 @@
-"""Frame budgets: what a client may send besides calls, counted before anything parses it.
+"""Frame budgets: limits of the frames that a client may send besides calls, counted before they are parsed.
 
-HTTP/2 lets a peer send frames without end that cost it nothing, and cost the server a parse, an answer or a stream that
-is set up and torn down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits none of them
-(faults 54 to 60). :class:`FrameBudget` reads only the nine-byte frame headers, so it recognises a flood before the
-frames are parsed.
+HTTP/2 allows a peer to send any number of frames that cost it nothing, but cost the server a parse, an answer or a
+stream that is set up and torn down: PING, SETTINGS, PRIORITY, empty DATA, frames of unknown types, resets. h2 limits
+none of them (faults 54 to 60). :class:`FrameBudget` reads only the nine-byte frame headers, so it recognizes a flood
+before the frames are parsed.
 
 A budget is a bucket of tokens for each kind. It is full at first and refilled by time, so that years of keep-alive are
 allowed and ten thousand PINGs in one write are not. Nothing here waits or reads a clock: the time is an argument.
@@ -117,7 +117,7 @@ class FrameBudget:
             raise FloodError(kind)
 
     def credit(self, kind: FrameKind) -> None:
-        """Give back one token of ``kind``, up to the burst, since the client had good reason to send such a frame."""
+        """Return one token of ``kind``, up to the burst, since the client had a valid reason to send such a frame."""
         self._tokens[kind] = min(self._allowances[kind].burst, self._tokens[kind] + 1)
 
     def _refill(self, now: float) -> None:

@@ -134,7 +134,7 @@ class ServerConnection:
         return Ending(EndReason.IDLE)
 
     def _extend(self) -> None:
-        """Count the time of quiet anew, as the client showed life; it has no limit while calls are in progress."""
+        """Restart the idle time, because the client sent something; it has no limit while calls are in progress."""
         if not self._stopping.is_set() and self._handshake_done:
             idle = self._limits.idle_timeout
             self._quiet.deadline = float("inf") if self._calls else trio.current_time() + idle

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("plugind.serving")
-#: Endings that need nobody's attention.
+#: Endings that need no attention.
 _USUAL = frozenset({EndReason.PEER_CLOSED, EndReason.STOPPED, EndReason.IDLE})
 DEFAULT_LIMITS = ServerLimits()
 

@@ -1,8 +1,8 @@
 """One call as its handler sees it: what grpclib's generated service bases expect of ``grpclib.server.Stream``.
 
 A handler written for grpclib runs here unchanged: ``recv_message``, ``send_initial_metadata``, ``send_message``,
-``send_trailing_metadata``, ``cancel``, ``async for``, ``metadata``, ``deadline``, ``peer``. Deadlines are points in
-Trio's time, so a test's clock governs them.
+``send_trailing_metadata``, ``cancel``, ``async for``, ``metadata``, ``deadline``, ``peer``. Deadlines are times on
+Trio's clock, so a test's clock controls them.
 
 PYTEST_DONT_REWRITE
 """

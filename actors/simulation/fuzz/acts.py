@@ -27,7 +27,7 @@ from .serving_oracle import ServingOracle
 
 @attrs.frozen(eq=False)
 class Acts:
-    """What a script does to one node, and what the oracles must know of it to judge the node."""
+    """The actions of a script on one node, and the facts about them that the oracles need."""
 
     _node: SimulatedNode
     _plugs: Plugs
@@ -39,7 +39,7 @@ class Acts:
     _faults: Collection[Fault]
 
     def disturbed(self) -> bool:
-        """Whether something is wrong with the whole node, so that no plugin is certain to be registered soon."""
+        """Whether a fault affects the whole node, so that plugins may be registered late."""
         directory = self._node.directory
         return bool(
             directory.dropping_events
@@ -206,7 +206,7 @@ class Acts:
                 plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
 
     def mend_plugins(self) -> None:
-        """Let every plugin be well from now on."""
+        """End the faults of all plugins."""
         for path, plugin in self._plugs.by_path.items():
             self._mend(path, plugin)
 

@@ -1,7 +1,7 @@
 """Simulation: random scripts against what must always hold, one seed for everything.
 
 One seed gives one script (:mod:`.script`), one order of Trio's tasks, one trace and its hash (:mod:`.trace`), in every
-process. The modules are on three levels, and those of one level do not know each other:
+process. The modules are on three levels, and those of one level do not import each other:
 
 1. what can be said without a running script: the script itself, the trace, the plugins of a script (:mod:`.plugs`),
    and the oracles, which check each thing that happens (:mod:`.handler_oracle`, :mod:`.backoff_oracle`,
@@ -54,7 +54,7 @@ from .watched_node import WatchedNode
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "numbers", "simulate"]
 
 ALL = frozenset(Fault)
-#: What tells files apart on the file systems of the scripts, one after the other.
+#: What distinguishes files on the file systems of the scripts, one after the other.
 TELLINGS = (Telling.HANDLES, Telling.HANDLES, Telling.BIRTHS, Telling.NOTHING)
 #: How many events a script has, unless said otherwise.
 EVENTS = 200
@@ -65,7 +65,7 @@ NOTICED = 45.0
 
 @attrs.frozen
 class SeedResult:
-    """What came of one script."""
+    """The result of one script."""
 
     seed: int
     #: How many events were played, without the races.

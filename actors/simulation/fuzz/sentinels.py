@@ -18,7 +18,7 @@ from ..scheduling import EPSILON
 
 #: Virtual seconds within which a sentinel is registered, or deregistered, unless the whole node is disturbed.
 BOUND: Final = 1.0
-#: Seconds that the node may take after its trouble is over: a rescan, or the longest pause of a watcher.
+#: Seconds that the node may take after a fault has ended: a rescan, or the longest pause of a watcher.
 RECOVERY: Final = 32.0
 #: Sentinels that are there at once.
 MOST: Final = 2
