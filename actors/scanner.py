@@ -158,10 +158,10 @@ class Scanner:
             if found is not None and found.kind is Kind.DIRECTORY:
                 self._directory.hold(self._root)
         except OSError as error:
-            return self._cannot_have_root(f"cannot have {self._root}: {describe(error)}")
+            return self._cannot_use_root(f"cannot use {self._root}: {describe(error)}")
         except (ConfigError, RootBusyError) as error:
             # What is registered stays registered, and nothing new is taken, until the root may be used (fault 3).
-            return self._cannot_have_root(str(error))
+            return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not Kind.DIRECTORY:
             # Only the next scheduled rescan makes it again: the program that removed it may be about to remove the
@@ -183,7 +183,7 @@ class Scanner:
         self._made = True
         self._inotify.watch_parent()
 
-    def _cannot_have_root(self, reason: str) -> bool:
+    def _cannot_use_root(self, reason: str) -> bool:
         self._unavailable = reason
         # Marks on the root cause a rescan at once. If they stayed, they would do so again and again.
         self._watches.postpone(self._root, self._watches.take_path(self._root))

@@ -147,6 +147,8 @@ class _Watcher:
         self._due = trio.current_time()
         #: How often in a row the root was unavailable, or not watched by inotify, when a rescan was due.
         self._failed_tries = 0
+        #: A scan of the root is complete.
+        self._scanned = False
         self._last_overflow = -_OVERFLOW_GAP
         #: The paths to look at as soon as the previous look was long enough ago.
         self._to_look_at: dict[str, None] = {}
@@ -217,14 +219,15 @@ class _Watcher:
         """Report how the rescan went, and set the time of the next one."""
         report, available = self._report, scan.unavailable is None
         if available:
-            await self._send([ScanCompleted(self._config.root, first=not report.ready, paths=scan.paths)])
+            await self._send([ScanCompleted(self._config.root, first=not self._scanned, paths=scan.paths)])
+            self._scanned = True
         self._report = attrs.evolve(
             report,
             watching=_watching(scan),
             time=trio.current_time(),
             made=scan.made,
             reason=scan.unavailable or scan.unwatched or scan.last_error or self._over_limit(scan),
-            ready=report.ready or available,
+            ready=available,
             scans=report.scans + 1,
             scan_failures=report.scan_failures + scan.failures + (not available),
             overflows=report.overflows + scan.overflowed,

@@ -12,10 +12,12 @@ import attrs
 
 from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, not_negative, or_none
-from .errors import ConfigError
-from .plugins import InfoLimits
+from .errors import ConfigError, ValidationError
+from .plugins import InfoLimits, check_name
 from .wire.limits import DEFAULT_LIMITS, Limits
 
+#: How many characters of a wrong name are shown.
+_SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
 
 
@@ -64,7 +66,7 @@ class Config:
     """A node's configuration.
 
     Raises:
-      ConfigError: if ``rescan`` is not a finite number above 0.
+      ConfigError: if ``rescan`` is not a finite number above 0, or no plugin can have an expected name.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -88,7 +90,7 @@ class Config:
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
     #: Names of plugins without which the node is not ready (behaviour 40).
-    expected: tuple[str, ...] = ()
+    expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
     #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
     #: actor.
@@ -96,12 +98,20 @@ class Config:
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 
+    @expected.validator
+    def _check_expected(self, _: object, names: tuple[str, ...]) -> None:
+        for name in names:
+            try:
+                check_name(name, self.info_limits)
+            except ValidationError as error:
+                raise ConfigError(f"no plugin can have the expected name {name[:_SHOWN]!a}: {error}") from None
+
 
 def check_roots(roots: tuple[Root, ...]) -> None:
     """Check the roots of a configuration.
 
     Raises:
-      ConfigError: if there is none, one is not an absolute path, or one lies in another.
+      ConfigError: if there is none, one is not an absolute path or is named twice, or one lies in another.
     """
     if not roots:
         raise ConfigError("there is no root to discover plugins in: name one with --root")
@@ -109,5 +119,7 @@ def check_roots(roots: tuple[Root, ...]) -> None:
         if not root.path.startswith("/"):
             raise ConfigError(f"the root {root.path!r} is not an absolute path")
     for root, other in itertools.permutations(roots, 2):
+        if other.path == root.path:
+            raise ConfigError(f"the root {root.path} is named twice: name it once")
         if (other.path + "/").startswith(root.path.rstrip("/") + "/"):
-            raise ConfigError(f"the roots {root.path} and {other.path} lie in each other: name one of them")
+            raise ConfigError(f"the root {other.path} lies in the root {root.path}: name one of them")

@@ -515,7 +515,7 @@ class RootReported:
     watching: str
     time: float
     reason: str | None = None
-    #: The first scan is complete.
+    #: It was scanned, and can be used (fault 4).
     ready: bool = False
     scans: int = 0
     scan_failures: int = 0

@@ -116,10 +116,23 @@ def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginIn
 
 
 def _check_identity(plugin_type: str, name: str, limits: InfoLimits) -> None:
-    for what, text in (("type", plugin_type), ("name", name)):
-        if not text:
-            raise ValidationError(f"the plugin's {what} is empty")
-        _check_text(what, text, limits.max_string)
+    _check_word("type", plugin_type, limits)
+    check_name(name, limits)
+
+
+def check_name(name: str, limits: InfoLimits) -> None:
+    """Check a plugin's name as far as it is the same for all types.
+
+    Raises:
+      ValidationError: if it is empty, too long or holds control characters.
+    """
+    _check_word("name", name, limits)
+
+
+def _check_word(what: str, text: str, limits: InfoLimits) -> None:
+    if not text:
+        raise ValidationError(f"the plugin's {what} is empty")
+    _check_text(what, text, limits.max_string)
 
 
 def _check_text(what: str, text: str, limit: int) -> None:

@@ -19,7 +19,7 @@ from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
 from .arguments import seconds
-from .ending import EXIT_UNREACHABLE, CommandError
+from .ending import EXIT_CONFIG, EXIT_UNREACHABLE, CommandError
 
 #: The description of one socket by the status socket.
 Plugin = dict[str, Json]
@@ -84,9 +84,15 @@ def daemon(args: argparse.Namespace) -> Daemon:
 
 
 def status_path(args: argparse.Namespace) -> str:
-    """Return the path that ``--status`` names, or the default."""
+    """Return the path that ``--status`` names, or the default.
+
+    Raises:
+      CommandError: if it names an empty path.
+    """
     given: str | None = args.status
-    return given or default_status_path()
+    if given == "":
+        raise CommandError("the path of the status socket is empty: give one with --status", EXIT_CONFIG)
+    return default_status_path() if given is None else given
 
 
 def unreachable(error: UnreachableError) -> str:

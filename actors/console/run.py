@@ -28,7 +28,7 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
-from .arguments import seconds
+from .arguments import plugin_name, seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
 from .signals import Answering, answer, received
@@ -68,7 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds between two scans of every root (10)",
     )
     parser.add_argument(
-        "--expect", action="append", default=[], metavar="NAME", help="not ready before this plugin is registered"
+        "--expect",
+        action="append",
+        default=[],
+        type=plugin_name,
+        metavar="NAME",
+        help="not ready before this plugin is registered",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -116,7 +121,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     """Return the configuration from the command line and the environment; the command line takes precedence.
 
     Raises:
-      ConfigError: if a root is named by an empty text.
+      ConfigError: if the path of a root is empty, or no plugin can have an expected name.
     """
     named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
     insecure = args.insecure_root
@@ -133,7 +138,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
 
 def _absolute(path: str) -> str:
     if not path:
-        raise ConfigError("a root is named by an empty text: name a directory with --root")
+        raise ConfigError("the path of a root is empty: name a directory with --root")
     return os.path.abspath(path)
 
 

@@ -133,12 +133,20 @@ def _is_untouched(status: os.stat_result, before: Identity) -> bool:
 
 
 def describe(error: OSError) -> str:
-    """Return the error as text. Errors of inotify name the limit that is reached (faults 17 and 18)."""
+    """Return the error as text; where the process has no descriptors left, with their limit (fault 46)."""
+    if error.errno == errno.EMFILE:
+        return "too many open files (raise the limit: ulimit -n)"
+    return error.strerror or str(error)
+
+
+def describe_inotify(error: OSError) -> str:
+    """Return an error of inotify as text, with the limit that is reached (faults 17 and 18)."""
     if error.errno == errno.ENOSPC:
         return "no inotify watches are left (fs.inotify.max_user_watches)"
     if error.errno == errno.EMFILE:
+        # The kernel gives one number for both.
         return "too many open files or inotify instances (fs.inotify.max_user_instances)"
-    return error.strerror or str(error)
+    return describe(error)
 
 
 class RealEvents:

@@ -13,7 +13,7 @@ import os
 import trio
 
 from ...protocol.watches import Watches
-from .directory import Directory, Events, describe
+from .directory import Directory, Events, describe_inotify
 
 
 class Inotify:
@@ -42,7 +42,7 @@ class Inotify:
         try:
             self._events = self._directory.events()
         except OSError as error:
-            self._unwatched = f"no inotify instance: {describe(error)}"
+            self._unwatched = f"no inotify instance: {describe_inotify(error)}"
 
     def close(self) -> None:
         """Close the instance, and with it all watches."""
@@ -64,7 +64,7 @@ class Inotify:
             return
         except OSError as error:
             if previous is None:
-                self._unwatched = f"cannot watch {path}: {describe(error)}"
+                self._unwatched = f"cannot watch {path}: {describe_inotify(error)}"
             return
         if descriptor != previous:
             self.unwatch(path)

@@ -316,10 +316,9 @@ class _Status:
             report.ready,
         ):
             return
-        well = report.watching == Watching.EVENTS
         self._log.event(
-            Level.INFO if well else Level.WARNING,
-            "root is watched" if well else "root is not watched by events",
+            Level.INFO if report.watching == Watching.EVENTS else Level.WARNING,
+            _ROOT_MESSAGES[report.watching],
             root=report.root,
             watching=report.watching,
             ready=report.ready,
@@ -342,6 +341,11 @@ class _Status:
         )
 
 
+_ROOT_MESSAGES = {
+    Watching.EVENTS: "root is watched",
+    Watching.POLLING: "root is polled",
+    Watching.UNAVAILABLE: "root is unavailable",
+}
 _LEVELS = {
     StateName.REGISTERED: Level.INFO,
     StateName.WAITING: Level.WARNING,

@@ -296,9 +296,10 @@ class Api:
                 yield f"the actor {encodable(health.actor)} ({health.reason})"
         for root in self.config.roots:
             report = view.roots.get(root)
-            if report is None or not report.ready:
-                reason = "" if report is None or not report.reason else f" ({encodable(report.reason)})"
-                yield f"the first scan of {encodable(root)}{reason}"
+            if report is None:
+                yield f"the first scan of {encodable(root)}"
+            elif not report.ready:
+                yield f"the root {encodable(root)} ({encodable(report.reason or '')})"
         useful = {row.name for row in view.rows.values() if row.useful}
         for name in self.config.expected:
             if name not in useful:

@@ -125,7 +125,7 @@ async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock,
 async def test_the_directory_above_a_missing_root_is_never_made(autojump_clock: MockClock) -> None:
     """Behaviour 1, fault 1: a misspelt root must not become a tree of new directories."""
     stage = scanned(MemoryDirectory())
-    reason = f"cannot have {ROOT}: its parent directory /run is missing, and plugind does not make it"
+    reason = f"cannot use {ROOT}: its parent directory /run is missing, and plugind does not make it"
     assert await stage.rescan(make_root=True) == attrs.evolve(FINE, unavailable=reason)
     assert not stage.directory.exists("/run")
     stage.directory.mkdir("/run")
@@ -238,7 +238,7 @@ async def test_marks_of_the_root_survive_a_rescan_that_fails_at_the_last_moment(
     stage.directory.bind(A)
     assert stage.directory.look(ROOT) == before
     stage.directory.fail_at = 2
-    assert (await stage.rescan()).unavailable == f"cannot have {ROOT}: Input/output error"
+    assert (await stage.rescan()).unavailable == f"cannot use {ROOT}: Input/output error"
     assert stage.sent.take() == ["a.sock appeared #1 (first scan)"]
     assert (await stage.rescan()).unavailable is None
     assert stage.sent.take() == ["a.sock vanished #1", "a.sock appeared #2"]

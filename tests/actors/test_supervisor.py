@@ -456,8 +456,8 @@ async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
     [
         ((), "there is no root"),
         ((Root("plugins"),), "not an absolute path"),
-        ((Root("/a"), Root("/a/b")), "lie in each other"),
-        ((Root("/a"), Root("/a/")), "lie in each other"),
+        ((Root("/a"), Root("/a/b")), "lies in the root"),
+        ((Root("/a"), Root("/a/")), "is named twice"),
     ],
 )
 def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None:

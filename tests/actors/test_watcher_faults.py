@@ -45,7 +45,7 @@ async def test_a_root_that_cannot_be_made_is_tried_again_with_doubling_delays(au
     async with staged(prepare=prepare) as stage:
         await trio.sleep(100)
         assert [report.time for report in stage.reports] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5, 91.5]
-        assert states(stage) == [(0, "unavailable", f"cannot have {ROOT}: Permission denied")]
+        assert states(stage) == [(0, "unavailable", f"cannot use {ROOT}: Permission denied")]
         assert not stage.reports[-1].ready
         assert await stage.sent() == []
         stage.directory.look_errors.clear()
@@ -58,7 +58,7 @@ async def test_a_root_below_a_missing_directory_is_awaited(autojump_clock: MockC
     """Behaviour 1, faults 1 and 4."""
     async with staged(prepare=lambda directory: None) as stage:
         await trio.sleep(5)
-        reason = f"cannot have {ROOT}: its parent directory /run is missing, and plugind does not make it"
+        reason = f"cannot use {ROOT}: its parent directory /run is missing, and plugind does not make it"
         assert states(stage) == [(0, "unavailable", reason)]
         stage.directory.mkdir("/run")
         await trio.sleep(5)
@@ -80,12 +80,28 @@ async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_take
         stage.directory.unlink(f"{ROOT}/a.sock")
         assert await stage.sent() == []
         assert states(stage)[-1] == (1.0, "unavailable", str(error))
+        assert not stage.reports[-1].ready
         await trio.sleep(100)
         assert await stage.sent() == []
         stage.directory.refused_roots.clear()
         stage.directory.chmod(ROOT)
         assert sorted(await stage.sent()) == ["a.sock vanished #1", "b.sock appeared #2"]
         assert states(stage)[-1] == (101.0, "events", None)
+        assert stage.reports[-1].ready
+
+
+async def test_a_root_that_cannot_be_used_later_is_not_ready_until_it_can_be(autojump_clock: MockClock) -> None:
+    """Fault 4: the node stayed ready. The scan after that is no first scan: what appears then is new on the node."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.sent()
+        stage.directory.look_errors[ROOT] = errno.EACCES
+        stage.directory.chmod(ROOT)
+        assert await stage.sent() == []
+        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("unavailable", False)
+        stage.directory.look_errors.clear()
+        await trio.sleep(1)
+        assert await stage.timeline() == [(0.5, "scan completed")]
+        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("events", True)
 
 
 async def test_names_in_a_root_that_may_not_be_used_do_not_fill_the_memory(autojump_clock: MockClock) -> None:

@@ -141,13 +141,13 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     link.symlink_to(open_to_all)
     no_directory = "is not a directory, or is a symbolic link: name a directory"
     everybody = f"run 'chmod o-w {open_to_all}', or allow it with --insecure-root"
-    in_each_other = f"the roots {nested} and {nested / 'in'} lie in each other: name one of them"
+    in_each_other = f"the root {nested / 'in'} lies in the root {nested}: name one of them"
     said = {
         (str(file),): f"the root {file} {no_directory}",
         (str(link),): f"the root {link} {no_directory}",
         (str(file / "below"),): f"the root {file / 'below'} {no_directory}",
         (str(open_to_all),): f"everybody may write to the root {open_to_all}: {everybody}",
-        ("",): "a root is named by an empty text: name a directory with --root",
+        ("",): "the path of a root is empty: name a directory with --root",
         (str(nested), str(nested / "in")): in_each_other,
     }
     status = ["--status", str(tmp_path / "status.sock")]

@@ -113,6 +113,22 @@ async def registered(node: Daemon, path: Path) -> AsyncIterator[Watch]:
         yield watch
 
 
+@contextmanager
+def unprivileged(directory: Path) -> Iterator[Daemon]:
+    """A daemon on ``directory / "root"`` that may read no more than its modes allow, also if it runs as root."""
+    root, status = directory / "root", str(directory / "status.sock")
+    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json"]
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("setpriv is not installed (Debian package util-linux)")
+        # Without these two the superuser may read no more than others.
+        dropped = "-dac_override,-dac_read_search"
+        command = [setpriv, "--bounding-set", dropped, "--inh-caps", dropped, *command]
+    with (directory / "log").open("ab") as log, daemon_process(command, log) as process:
+        yield Daemon(root, status, process, directory / "log")
+
+
 # --- signals ----------------------------------------------------------------------------------------------------------
 
 
@@ -243,7 +259,7 @@ async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_rea
         # The first try is over by now.
         found = await health(node)
         parent = f"its parent directory {root.parent} is missing, and plugind does not make it"
-        assert (found["status"], found["reason"]) == ("failed", f"cannot have {root}: {parent}")
+        assert (found["status"], found["reason"]) == ("failed", f"cannot use {root}: {parent}")
         assert (await node.get("/healthz"))[0] == 503
         assert not root.parent.exists()
         root.parent.mkdir()
@@ -258,24 +274,45 @@ async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_rea
 
 async def test_a_root_that_cannot_be_read_at_the_start_is_retried(tmp_path: Path) -> None:
     """Fault 4, behaviour 2: it ended the daemon with code 78."""
-    root, status = tmp_path / "root", str(tmp_path / "status.sock")
+    root = tmp_path / "root"
     root.mkdir(mode=0o000)
-    command = [*PLUGIND, "run", "--root", str(root), "--status", status, "--log-format", "json"]
-    if os.geteuid() == 0:
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            pytest.skip("setpriv is not installed (Debian package util-linux)")
-        # Without these two the superuser may read no more than others.
-        dropped = "-dac_override,-dac_read_search"
-        command = [setpriv, "--bounding-set", dropped, "--inh-caps", dropped, *command]
-    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
-        node = Daemon(root, status, process, tmp_path / "log")
+    with unprivileged(tmp_path) as node:
         found = await root_becomes(node, lambda root: root["status"] == "failed")
-        assert found["reason"] == f"cannot have {root}: Permission denied"
+        assert found["reason"] == f"cannot use {root}: Permission denied"
         root.chmod(0o755)
         await node.ready()
-        process.terminate()
+        node.process.terminate()
         assert await node.ended() == 0
+
+
+async def test_a_root_that_cannot_be_read_later_is_not_ready_until_it_can_be(tmp_path: Path) -> None:
+    """Fault 4, behaviour 40: ``/readyz`` stayed 200, and the log said ``ready=true``."""
+    root = tmp_path / "root"
+    with unprivileged(tmp_path) as node:
+        await node.ready()
+        root.chmod(0o000)
+        await root_becomes(node, lambda root: root["status"] == "failed")
+        reason = f"cannot use {root}: Permission denied"
+        code, body = await node.get("/readyz")
+        assert (code, json.loads(body)) == (503, {"ready": False, "awaiting": [f"the root {root} ({reason})"]})
+        (line,) = await logged(node, "root is unavailable")
+        assert (line["level"], line["ready"], line["reason"]) == ("warning", False, reason)
+        root.chmod(0o755)
+        await node.ready()
+        assert [line["ready"] for line in await logged(node, "root is watched", 2)] == [True, True]
+
+
+async def test_a_root_that_is_removed_with_the_directory_above_it_is_not_ready(tmp_path: Path) -> None:
+    """Fault 4, behaviour 40."""
+    root = tmp_path / "above" / "root"
+    root.parent.mkdir()
+    with daemon(tmp_path, root=root) as node:
+        await node.ready()
+        shutil.rmtree(root.parent)
+        await root_becomes(node, lambda root: root["status"] == "failed")
+        assert (await node.get("/readyz"))[0] == 503
+        root.parent.mkdir()
+        await node.ready()
 
 
 async def test_a_root_that_everybody_may_write_to_later_keeps_what_is_registered_and_takes_nothing_new(
@@ -289,6 +326,7 @@ async def test_a_root_that_everybody_may_write_to_later_keeps_what_is_registered
             node.root.chmod(0o777)
             found = await root_becomes(node, lambda root: root["status"] == "failed")
             assert str(found["reason"]).startswith(f"everybody may write to the root {node.root}")
+            assert (await node.get("/readyz"))[0] == 503, "fault 4"
             with silent(node.root / "b.sock"):
                 node.process.send_signal(signal.SIGHUP)
                 await root_becomes(node, lambda root: root["scans"] != found["scans"])

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from plugind.actors import watcher
-from plugind.actors.io.directory import RealDirectory, RealEvents
+from plugind.actors.io.directory import RealDirectory, RealEvents, describe, describe_inotify
 from plugind.protocol.messages import (
     EntryRefused,
     ReconcilerMessage,
@@ -27,6 +27,7 @@ from plugind.protocol.messages import (
     SocketVanished,
     StatusMessage,
 )
+from plugind.tests.actors.io.exhaustion import no_descriptor_left
 
 
 @attrs.define
@@ -212,6 +213,21 @@ async def test_polling_alone_finds_sockets_that_appear_and_vanish(
         await seen.until(lambda: seen.sockets.get(path, 0) > generation)
         os.unlink(path)
         await seen.until(lambda: seen.sockets == {})
+
+
+async def test_a_root_that_cannot_be_opened_for_want_of_descriptors_names_their_limit(tmp_path: Path) -> None:
+    """Fault 46: it named the limit of inotify. Only where no instance can be made may that be the cause."""
+    directory = RealDirectory()
+    with no_descriptor_left():
+        with pytest.raises(OSError, match="Too many open files") as opening:
+            next(directory.scan(str(tmp_path), {}, deep=True))
+        with pytest.raises(OSError, match="Too many open files") as starting:
+            directory.events()
+    assert describe(opening.value) == "too many open files (raise the limit: ulimit -n)"
+    assert "fs.inotify.max_user_instances" in describe_inotify(starting.value)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert describe(full) == "No space left on device", "a root may be made on a disk that is full"
+    assert describe_inotify(full) == "no inotify watches are left (fs.inotify.max_user_watches)"
 
 
 async def test_no_descriptor_outlives_the_watcher(tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ def problem(*paths: str) -> str | None:
         ((), "there is no root to discover plugins in: name one with --root"),
         (("r",), "the root 'r' is not an absolute path"),
         (("/a", ""), "the root '' is not an absolute path"),
-        (("/a", "/a"), "the roots /a and /a lie in each other: name one of them"),
-        (("/a", "/a/"), "the roots /a and /a lie in each other: name one of them"),
-        (("/a/b", "/a"), "the roots /a and /a/b lie in each other: name one of them"),
-        (("/a", "/"), "the roots / and /a lie in each other: name one of them"),
+        (("/a", "/a"), "the root /a is named twice: name it once"),
+        (("/a", "/a/"), "the root /a is named twice: name it once"),
+        (("/a/b", "/a"), "the root /a/b lies in the root /a: name one of them"),
+        (("/a", "/"), "the root /a lies in the root /: name one of them"),
         (("/a", "/ab"), None),
         (("/",), None),
     ],
@@ -44,7 +44,7 @@ def test_roots_must_be_absolute_and_must_not_contain_each_other(paths: tuple[str
 
 
 def test_a_root_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lie in each other"):
+    with pytest.raises(ConfigError, match="is named twice"):
         check_roots((Root("/a"),) * 2)
 
 
@@ -63,6 +63,15 @@ def test_any_roots_are_accepted_or_refused_as_their_paths_require(paths: list[st
     said = problem(*paths)
     assert (said is None) == (bool(paths) and not relative and not nested)
     assert said is None or "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["", "x" * 11, "a\nb", "\udcff"])
+def test_a_name_that_no_plugin_can_have_is_not_expected(name: str) -> None:
+    """Behaviour 40: such a node was never ready."""
+    with pytest.raises(ConfigError) as error:
+        Config(expected=("a", name), info_limits=InfoLimits(max_string=10))
+    assert str(error.value).startswith(f"no plugin can have the expected name {name!a}")
+    assert "\n" not in str(error.value)
 
 
 def test_the_defaults_are_those_of_the_kubelet() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.config import DEFAULT_ROOT, Config, Root
 from plugind.protocol.errors import ConfigError
@@ -41,6 +42,32 @@ def test_deprecated_roots_are_added_to_the_others() -> None:
 def test_a_relative_root_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
+
+
+def test_an_empty_name_is_not_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    """Behaviour 40: the node was never ready."""
+    with pytest.raises(SystemExit) as error:
+        configured("--expect", "")
+    assert error.value.code == 2
+    assert "--expect: it is empty; give a plugin's name" in capsys.readouterr().err
+
+
+def test_a_name_that_no_plugin_can_have_is_not_expected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Behaviour 40."""
+    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--expect", "a\tb"]
+    assert commands.main(["run", *arguments]) == 78
+    said = r"no plugin can have the expected name 'a\tb': the plugin's name holds control characters: 'a\tb'"
+    assert capsys.readouterr().err == f"plugind: {said}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"], ["probe", "a"]]
+)
+def test_an_empty_path_of_the_status_socket_is_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It meant the default socket, of another daemon perhaps."""
+    assert commands.main([*command, "--status", ""]) == 78
+    assert capsys.readouterr().err == "plugind: the path of the status socket is empty: give one with --status\n"
 
 
 def test_an_empty_root_is_bad_configuration() -> None:

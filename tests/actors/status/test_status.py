@@ -339,13 +339,15 @@ async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockC
             well,
             attrs.evolve(well, scans=2),
             attrs.evolve(well, watching=Watching.POLLING, reason="no watches left"),
+            attrs.evolve(well, watching=Watching.UNAVAILABLE, reason="Permission denied", ready=False),
             ActorRestarted("registration /r/a.sock", "Traceback (most recent call last):\n  …\nKeyError: 1\n"),
         )
     assert [
         (level, message, fields.get("reason") or fields.get("error")) for level, message, fields in node.log.events
     ] == [
         (Level.INFO, "root is watched", None),
-        (Level.WARNING, "root is not watched by events", "no watches left"),
+        (Level.WARNING, "root is polled", "no watches left"),
+        (Level.WARNING, "root is unavailable", "Permission denied"),
         (Level.WARNING, "actor crashed and was restarted", "KeyError: 1"),
     ]
 
@@ -594,7 +596,7 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
             RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
             RootReported("/s", Watching.UNAVAILABLE, 0.0, reason="Permission denied"),
         )
-        assert await ready(node) == (503, ["the first scan of /s (Permission denied)", "the plugin a"])
+        assert await ready(node) == (503, ["the root /s (Permission denied)", "the plugin a"])
         await node.take(
             RootReported("/s", Watching.POLLING, 0.0, ready=True),
             attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
