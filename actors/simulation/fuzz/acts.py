@@ -131,8 +131,9 @@ class Acts:
             return
         plugin.restart()
         self._plugs.faulty.add(path)
-        if self._node.directory.dropping_events or self._node.directory.delaying_events:
-            self._backoff.touched(path)
+        # Where files have no handles, a look before the events takes a new socket with the old inode for the old one
+        # with other attributes.
+        self._backoff.touched(path)
 
     def _plug(self, path: str, chance: random.Random) -> None:
         if self._node.directory.exists(path):

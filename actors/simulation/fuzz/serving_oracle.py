@@ -68,6 +68,9 @@ class ServingOracle:
         """Check everything that is shown; to be called after each event and after each pause."""
         if disturbed:
             self.disturbed()
+        # What is at a path is recorded only while the path is shown: of any other it is old by the next look.
+        for path in self._truths.keys() - self._node.statuses.keys():
+            del self._truths[path]
         for path, status in self._node.statuses.items():
             self._check(status, self._truth(path))
 
