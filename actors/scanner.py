@@ -335,8 +335,8 @@ class Scanner:
     ) -> None:
         """Judge what was found at ``path``; the next :meth:`_flush` sends what follows."""
         refusal = None
-        if found is not None and found.kind is Kind.SYMLINK and self._follow_symlinks:
-            found, refusal = self._follow(path, found)
+        if found is not None and found.kind is Kind.SYMLINK:
+            found, refusal = self._examine_link(path, found)
         if found is not None and found.kind is Kind.SOCKET:
             self._look_at_hard_link(path, found)
         if trusted is None:
@@ -371,12 +371,18 @@ class Scanner:
             first=not self._complete,
         )
 
-    def _follow(self, path: str, link: Found) -> tuple[Found, str | None]:
-        """Return what a symbolic link leads to; or the link itself, and why it is refused (behaviour 7)."""
-        target = self._directory.follow(path, self._root)
-        if target is not None and target.kind is Kind.SOCKET:
-            return target, None
-        return link, "a symbolic link that leads to no socket inside the root"
+    def _examine_link(self, path: str, link: Found) -> tuple[Found, str | None]:
+        """Return what a symbolic link counts as and, if it is refused, perhaps why (behaviour 7, fault 7).
+
+        A link that leads to no socket is like a plain file: no event says when that changes, but each rescan looks.
+        """
+        if self._follow_symlinks:
+            target = self._directory.follow(path, self._root)
+            if target is not None and target.kind is Kind.SOCKET:
+                return target, None
+        if not self._directory.leads_to_socket(path):
+            return attrs.evolve(link, kind=Kind.OTHER), None
+        return link, "a symbolic link that leads to no socket inside the root" if self._follow_symlinks else None
 
     async def _flush(self) -> None:
         """Send what follows from the looks so far, end watches that are not needed any more, let other tasks run."""

@@ -53,7 +53,11 @@ MAX_IGNORED = 100
 
 
 class Kind(enum.Enum):
-    """The kind of entry at a path. Regular files, FIFOs and devices are ``OTHER``; they are never opened (fault 6)."""
+    """The kind of entry at a path.
+
+    ``OTHER`` are regular files, FIFOs, devices and symbolic links that lead to no socket; they are never opened (faults
+    6 and 7).
+    """
 
     SOCKET = enum.auto()
     DIRECTORY = enum.auto()
@@ -63,7 +67,7 @@ class Kind(enum.Enum):
 
 @attrs.frozen
 class Found:
-    """The result of one look at a path. Symbolic links are not followed."""
+    """The result of one look at a path."""
 
     kind: Kind
     identity: Identity

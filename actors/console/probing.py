@@ -85,8 +85,7 @@ def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise found.stop("path", f"{path}: {reason}", Fate.IGNORED) from error
     if stat.S_ISLNK(mode):
-        detail = f"{path} is a symbolic link, which daemons refuse: make the socket itself there"
-        raise found.stop("path", detail, Fate.PARKED)
+        raise _link(found, path)
     if not stat.S_ISSOCK(mode):
         kind = "a directory" if stat.S_ISDIR(mode) else "no socket"
         raise found.stop("path", f"{path} is {kind}", Fate.IGNORED)
@@ -99,6 +98,18 @@ def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
     whole = os.path.abspath(path)
     _check_length(found, whole, options)
     return whole
+
+
+def _link(found: Findings, path: str) -> StopError:
+    """Record what a daemon makes of the symbolic link at ``path`` (fault 7)."""
+    try:
+        leads_to_socket = stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        leads_to_socket = False
+    if leads_to_socket:
+        detail = f"{path} is a symbolic link, which daemons refuse: make the socket itself there"
+        return found.stop("path", detail, Fate.PARKED)
+    return found.stop("path", f"{path} is a symbolic link that leads to no socket", Fate.IGNORED)
 
 
 def _check_length(found: Findings, path: str, options: ProbeOptions) -> None:

@@ -1,8 +1,9 @@
 """The file system as a port, and the real file system: inotify, and a few system calls that examine names.
 
-Except for :meth:`Directory.follow`, nothing here follows a symbolic link. Nothing opens a file, and nothing decides
-what a look means. A look is an lstat and, for a socket or a directory, the call that tells its file from a later one
-with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are decoded by ``os.fsdecode`` (fault 21).
+Except for :meth:`Directory.follow` and :meth:`Directory.leads_to_socket`, nothing here follows a symbolic link. Nothing
+opens a file, and nothing decides what a look means. A look is an lstat and, for a socket or a directory, the call that
+tells its file from a later one with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are decoded
+by ``os.fsdecode`` (fault 21).
 
 PYTEST_DONT_REWRITE
 """
@@ -89,6 +90,9 @@ class Directory(Protocol):
 
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
+
+    def leads_to_socket(self, path: str) -> bool:
+        """Return whether the symbolic link ``path`` leads to a socket anywhere. Never raises OSError."""
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
@@ -242,6 +246,13 @@ class RealDirectory:
             return _found(os.lstat(target), target) if inside else None
         except OSError:
             return None
+
+    def leads_to_socket(self, path: str) -> bool:
+        """See :class:`Directory`. A link that is circular, dangling or out of reach leads to none."""
+        try:
+            return stat.S_ISSOCK(os.stat(path).st_mode)
+        except OSError:
+            return False
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool

@@ -114,6 +114,11 @@ class MemoryDirectory:
         inside = path.startswith(root + "/")
         return self._found(inode) if inode is not None and inside and inode.kind is not Kind.SYMLINK else None
 
+    def leads_to_socket(self, path: str) -> bool:
+        """See :class:`plugind.actors.io.directory.Directory`."""
+        inode = self._resolve(path)[1]
+        return inode is not None and inode.kind is Kind.SOCKET
+
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
     ) -> Generator[Chunk, None, None]:

@@ -51,6 +51,8 @@ __all__ = ["Memory", "StatusConfig", "run"]
 
 #: How many paths that are ignored are logged, each once.
 MAX_IGNORED = 1000
+#: How many refused entries of a root are logged, in the life of the daemon; one line counts what is more (fault 7).
+MAX_REFUSED = 100
 #: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
@@ -152,6 +154,7 @@ class _Status:
                 self._note_ignored(message)
             case RootReported():
                 self._note_root(view.roots.get(message.root), message)
+                self._note_refused(message.root)
                 view.roots[message.root] = message
                 metrics.count_root(message)
                 self._answer_waiting()
@@ -272,11 +275,16 @@ class _Status:
         """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
         last = after.last
         if last.state is _GONE:
-            return not (last.still_there or (before is not None and ENDED in before.logged))
+            unseen = before is not None and (ENDED in before.logged or (before.refused and not before.logged))
+            return not (last.still_there or unseen)
         said = last.state, last.cause or last.reason
         # A watcher that was restarted reports a refused entry again, as a new generation.
-        same_entry = before is not None and before.refused and after.refused
-        if said in (before.logged if same_entry and before is not None else after.logged):
+        if before is not None and before.refused and after.refused and said in before.logged:
+            self.memory.view.set_logged(after, said)
+            return False
+        if said in after.logged:
+            return False
+        if after.refused and not self._may_log_refused(last.root):
             return False
         self.memory.view.set_logged(after, said)
         return True
@@ -306,6 +314,18 @@ class _Status:
             ignored.add(message.path)
             text = "a directory has the name of a socket" if message.directory else "not a socket"
             self._log.event(Level.WARNING, text, path=message.path, root=message.root)
+
+    def _may_log_refused(self, root: str) -> bool:
+        """Count a refused entry, and return whether its root has had few enough of them."""
+        count = self.memory.refused[root] = self.memory.refused.get(root, 0) + 1
+        return count <= MAX_REFUSED
+
+    def _note_refused(self, root: str) -> None:
+        """Log once, at the end of a scan, how many refused entries were not logged."""
+        more = self.memory.refused.get(root, 0) - MAX_REFUSED
+        if more > 0 and root not in self.memory.over_refused:
+            self.memory.over_refused.add(root)
+            self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
         if report.made:

@@ -101,6 +101,9 @@ class Memory:
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
     #: The paths that were logged because what is there only looks like a socket (fault 6).
     ignored: set[str] = attrs.field(factory=set)
+    #: How many refused entries each root has had, and the roots with too many of them for the log (fault 7).
+    refused: dict[str, int] = attrs.field(factory=dict)
+    over_refused: set[str] = attrs.field(factory=set)
     #: Callers that wait until a scan of each root was tried.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 

@@ -116,6 +116,7 @@ async def test_a_socket_that_a_link_replaces_is_gone_though_its_plugin_is_deregi
         plugin = node.plug("a.sock", red())
         await node.settled()
         plugin.unlink()
+        node.directory.bind("/elsewhere")
         node.directory.symlink("/elsewhere", plugin.path)
         await trio.sleep_until(5.0)
     refusal = "a symbolic link, and links are not followed"
@@ -138,6 +139,7 @@ async def test_a_link_that_is_removed_again_does_not_end_the_socket_before_it_tw
         await node.settled()
         plugin.unlink()
         await trio.sleep_until(1.0)
+        node.directory.bind("/elsewhere")
         node.directory.symlink("/elsewhere", plugin.path)
         await trio.sleep_until(2.0)
         node.directory.unlink(plugin.path)
@@ -231,11 +233,15 @@ async def test_crashes_of_actors_end_no_socket_and_repeat_no_line(autojump_clock
     async with SimulatedNode(handlers={"Colour": FakeHandler()}, log=log) as node:
         node.plug("a.sock", red())
         node.plug("b.sock", red(), listening=False)
+        node.directory.bind("/elsewhere")
         node.directory.symlink("/elsewhere", node.path("c.sock"))
         await trio.sleep_until(5.0)
         before = list(log.lines)
         assert node.crash("status")
         await trio.sleep_until(10.0)
+        assert node.crash("watcher")
+        await trio.sleep_until(100.0)
+        assert log.lines == before
         assert node.crash("watcher")
         await trio.sleep_until(200.0)
         assert log.lines == before

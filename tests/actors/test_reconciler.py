@@ -496,7 +496,8 @@ async def test_a_retry_of_a_plugin_that_leaves_reports_it(autojump_clock: MockCl
 async def test_a_retry_of_a_symbolic_link_reports_that_it_does_not_help(autojump_clock: MockClock) -> None:
     """Behaviour 7."""
     async with SimulatedNode() as node:
-        node.directory.symlink("/plugins/a.sock", "/plugins/link.sock")
+        node.directory.bind("/plugins/.a.sock")
+        node.directory.symlink("/plugins/.a.sock", "/plugins/link.sock")
         await node.settled()
         (answer,) = await node.supervisor.retry("/plugins/link.sock")
         assert not answer.tried

@@ -96,12 +96,17 @@ async def test_the_log_has_one_line_for_each_true_event_of_a_plugin(tmp_path: Pa
 
 
 async def test_what_only_looks_like_a_socket_is_named_once_in_the_log_and_never_opened(tmp_path: Path) -> None:
-    """Fault 6: a FIFO that were opened for reading would block the daemon; so would a plugin behind it."""
+    """Fault 6: a FIFO that were opened for reading would block the daemon; so would a plugin behind it.
+
+    Fault 7: links that lead to no socket are no plugins.
+    """
     root = tmp_path / "root"
     root.mkdir()
     os.mkfifo(root / "before.sock")
     (root / "file.sock").write_text("")
     (root / "notes.txt").write_text("")
+    for name, target in {"passwd": "/etc/passwd", "etc": "/etc", "loop": "loop", "link.sock": "nowhere"}.items():
+        (root / name).symlink_to(target)
     with daemon(tmp_path, "--rescan", "0.2", timeouts=PATIENT) as node:
         await node.ready()
         async with node.watch() as watch:
@@ -118,5 +123,5 @@ async def test_what_only_looks_like_a_socket_is_named_once_in_the_log_and_never_
         said = sorted((line["msg"], line["path"]) for line in node.lines() if "path" in line)
         assert said == [
             ("a directory has the name of a socket", str(root / "mount.sock")),
-            *(("not a socket", str(root / name)) for name in ("after.sock", "before.sock", "file.sock")),
+            *(("not a socket", str(root / name)) for name in ("after.sock", "before.sock", "file.sock", "link.sock")),
         ]

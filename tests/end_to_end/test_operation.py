@@ -148,7 +148,7 @@ async def test_sighup_scans_all_roots_at_once_and_logs_that_there_is_nothing_to_
 async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path) -> None:
     """It ended the daemon with code 138."""
     (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "link.sock").symlink_to("a.sock")
+    (tmp_path / "root" / "link.sock").symlink_to("silent.sock")
     path = tmp_path / "root" / "a.sock"
     with silent(tmp_path / "root" / "silent.sock"), daemon(tmp_path) as node:
         await node.ready()
@@ -408,7 +408,7 @@ async def test_the_line_of_the_start_names_the_version_the_status_socket_and_the
 async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parked_is_shown_once(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    (root / "link.sock").symlink_to("nowhere")
+    (root / "link.sock").symlink_to("stale.sock")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(root / "stale.sock"))
     options = ("--type", "Unknown", "--name", "parked.example.com")

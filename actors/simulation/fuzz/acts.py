@@ -238,10 +238,12 @@ class Acts:
                 path = self._node.path(chance.choice(SOCKETS))
                 if directory.exists(path) or not directory.exists(path.rpartition("/")[0]):
                     return
-                if chance.random() < 0.5:
+                kind = chance.random()
+                if kind < 0.5:
                     directory.write(path)
                 else:
-                    directory.symlink(self._node.path("a.sock"), path)
+                    # The other half of the links leads to a directory, and counts as a plain file does.
+                    directory.symlink(self._node.path("a.sock") if kind < 0.75 else self._node.root, path)
             case Act.REMOVE_DIRECTORY:
                 self._remove(self._node.path(chance.choice(DIRECTORIES)))
             case _:

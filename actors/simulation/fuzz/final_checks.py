@@ -14,6 +14,7 @@ import attrs
 import trio
 import trio.testing
 
+from ....protocol.discovery import Kind
 from ....protocol.plugins import InstancePolicy
 from ....protocol.status import StateName
 from ..node import SimulatedNode
@@ -91,6 +92,12 @@ class FinalChecks:
         found += [f"{path} has an actor, and is not there" for path in self._node.actors() if path not in there]
         # Also what is not valid: it is found late where scans of the root failed and are repeated by backoff.
         found += [f"{path} is there, and not shown" for path in sorted(there.keys() - self._node.statuses.keys())]
+        # A link that leads to no socket is no plugin, and not refused as one either (fault 7).
+        found += [
+            f"{path} is {status.state}, and a link to no socket"
+            for path, status in self._node.statuses.items()
+            if self._is_mere_link(path)
+        ]
         # Every plugin is well: somebody listens on each socket.
         found += [f"{path} does not serve" for path, status in self._node.statuses.items() if status.serving is False]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
@@ -101,6 +108,11 @@ class FinalChecks:
         else:
             found += [f"{path} is {self._node.state(path)}" for path in sorted(valid.keys() - taken.keys())]
         return found
+
+    def _is_mere_link(self, path: str) -> bool:
+        directory = self._node.directory
+        is_link = directory.exists(path) and directory.inode(path).kind is Kind.SYMLINK
+        return is_link and not directory.leads_to_socket(path)
 
     async def _check_view(self) -> None:
         """The status view, asked for, equals the truth: states, generations, names, and which plugins are active."""

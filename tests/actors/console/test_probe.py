@@ -288,10 +288,13 @@ async def test_anything_but_a_socket_is_reported_at_the_path_step(tmp_path: Path
     (tmp_path / "link").symlink_to(tmp_path / "file")
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "stale"))
-    cases = {"none": "No such file", "file": "no socket", "link": "symbolic link", ".": "a directory"}
+    (tmp_path / "dangling").symlink_to("nowhere")
+    no_link = "a symbolic link that leads to no socket"
+    cases = {"none": "No such file", "file": "no socket", "link": no_link, "dangling": no_link, ".": "a directory"}
     for name, words in cases.items():
-        (step,) = (await probed(f"{tmp_path}/{name}")).steps
-        assert (step.step, step.verdict) == ("path", WRONG)
+        result = await probed(f"{tmp_path}/{name}")
+        (step,) = result.steps
+        assert (step.step, step.verdict, result.fate) == ("path", WRONG, Fate.IGNORED)
         assert words in step.detail
     result = await probed(tmp_path / "stale", timeout=0.1)
     assert verdicts(result.steps)[-1] == ("connect", WRONG)

@@ -332,6 +332,26 @@ async def test_what_only_looks_like_a_socket_is_logged_once(autojump_clock: Mock
     ]
 
 
+async def test_no_more_than_a_hundred_refused_entries_of_a_root_are_logged(autojump_clock: MockClock) -> None:
+    """Fault 7: the hundred and first is only counted, in one line; its end is not logged either."""
+    refused = [attrs.evolve(changed(f"link{number}", StateName.PARKED), cause="a link") for number in range(103)]
+    report = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+    async with bench(level=Level.INFO) as node:
+        await node.take(*refused, report, attrs.evolve(report, scans=2))
+        said = [(message, fields.get("more")) for _, message, fields in node.log.events]
+        assert said[:100] == [("plugin parked", None)] * 100
+        assert sorted(said[100:], key=str) == [
+            ("more entries are refused than are logged", 3),
+            ("root is watched", None),
+        ]
+        node.log.events.clear()
+        await node.take(*(attrs.evolve(entry, state=StateName.GONE, cause=None, time=1.0) for entry in refused[99:101]))
+        assert [fields["socket"] for _, _, fields in node.log.events] == ["/r/link99.sock"]
+        # Another root has a hundred lines of its own.
+        await node.take(attrs.evolve(refused[0], socket="/s/link.sock", root="/s"))
+        assert node.log.events[-1][1] == "plugin parked"
+
+
 async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockClock) -> None:
     async with bench(level=Level.INFO) as node:
         well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
