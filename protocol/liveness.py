@@ -232,8 +232,9 @@ def _reason(subject: Subject) -> str:
     endpoint = subject.other_endpoint
     if endpoint is None:
         return "nobody listens on its socket"
-    also = "somebody listens" if subject.endpoint_serves else "nobody listens either"
-    return f"nobody listens on its socket; on its endpoint {endpoint} {also}"
+    if subject.endpoint_serves:
+        return f"nobody listens on its socket, but somebody listens on its endpoint {endpoint}"
+    return f"nobody listens on its socket, nor on its endpoint {endpoint}"
 
 
 @attrs.define

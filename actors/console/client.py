@@ -10,8 +10,9 @@ import errno
 import json
 import math
 import os
+import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 
@@ -19,7 +20,7 @@ from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
 from .arguments import seconds
-from .ending import EXIT_CONFIG, EXIT_UNREACHABLE, CommandError
+from .ending import EXIT_BUSY, EXIT_CONFIG, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 
 #: The description of one socket by the status socket.
 Plugin = dict[str, Json]
@@ -98,6 +99,8 @@ def status_path(args: argparse.Namespace) -> str:
 def unreachable(error: UnreachableError) -> str:
     """Return what to do about a daemon that does not answer."""
     path = escaped(error.path)
+    if _is_other_than_socket(error.path):
+        return f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
     match error.code:
         case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
             advice = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
@@ -110,6 +113,12 @@ def unreachable(error: UnreachableError) -> str:
     return f"no daemon answers at {path} ({error.reason}); {advice}"
 
 
+def _is_other_than_socket(path: str) -> bool:
+    with suppress(OSError):
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    return False
+
+
 @asynccontextmanager
 async def asked(daemon: Daemon, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
     """Ask the daemon; the block reads its answer.
@@ -120,7 +129,7 @@ async def asked(daemon: Daemon, method: str, target: str, body: bytes = b"") -> 
     try:
         async with ask(daemon.path, method, target, body, timeout=daemon.timeout) as reply:
             if reply.status != 200:
-                raise CommandError(error_in(await reply.body(), reply.status))
+                raise refusal(await reply.body(), reply.status)
             yield reply
     except UnreachableError as error:
         raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
@@ -147,6 +156,11 @@ def has_heartbeats(reply: Reply) -> bool:
     if not beats:
         reply.timeout = math.inf
     return beats
+
+
+def refusal(answer: bytes, status: int) -> CommandError:
+    """Return the error of an answer whose status is not 200; with 503, the daemon may answer later."""
+    return CommandError(error_in(answer, status), EXIT_BUSY if status == 503 else EXIT_FAILED)
 
 
 def error_in(answer: bytes, status: int) -> str:

@@ -41,7 +41,8 @@ _EPILOG = """examples:
   plugind wait csi.example.com --timeout 60        until a plugin is registered
   plugind probe ./csi.example.com-reg.sock         what is right and wrong with a plugin's socket
 
-exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 78 bad configuration, 130 interrupted"""
+exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the daemon is busy,
+78 bad configuration, 130 interrupted"""
 
 
 class Command(Protocol):

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n  plugind describe csi.example.com\n"
         "  plugind describe /var/lib/kubelet/plugins_registry/csi.example.com-reg.sock --json\n\n"
-        "exit codes: 0 ok, 1 no plugin has that name or path, 2 usage, 69 no daemon answers"
+        "exit codes: 0 ok, 1 no plugin has that name or path, 2 usage, 69 no daemon answers, 75 it is busy"
     )
     parser.add_argument(
         "target", metavar="NAME|SOCKET", type=plugin_target, help="a plugin's name, or the path of its socket"

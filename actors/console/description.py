@@ -16,19 +16,19 @@ def described(plugin: Plugin) -> str:
     """Return all that is known of one plugin, line by line, with nothing cut off."""
     facts: list[tuple[str, str]] = [
         ("Socket", text(plugin.get("socket"))),
-        ("Root", text(plugin.get("root"))),
         ("Name", text(plugin.get("name"))),
         ("Type", text(plugin.get("type"))),
-        ("Endpoint", text(plugin.get("endpoint"))),
-        ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
         ("State", f"{text(plugin.get('state'))} for {duration(age(plugin))}, since {ago(age(plugin))}"),
         ("Cause", cause(plugin) or "-"),
-        ("Reason", text(plugin.get("reason"))),
         ("Attempt", text(plugin.get("attempt"))),
         ("Next try", _next_try(plugin.get("next_try_in"))),
         ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
         ("Role", {None: "-", True: "active"}.get(_active(plugin), "standby")),
         ("Serving", _serving(plugin)),
+        ("Root", text(plugin.get("root"))),
+        ("Endpoint", text(plugin.get("endpoint"))),
+        ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
+        ("Reason", text(plugin.get("reason"))),
         ("Generation", text(plugin.get("generation"))),
         ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
@@ -60,7 +60,9 @@ def _active(plugin: Plugin) -> bool | None:
 
 def _serving(plugin: Plugin) -> str:
     why = plugin.get("not_serving")
-    return {None: "-", True: "yes"}.get(serves(plugin), "no" + (f": {text(why)}" if why else ""))
+    return {None: "-", True: "yes: somebody listens on its registration socket"}.get(
+        serves(plugin), "no" + (f": {text(why)}" if why else "")
+    )
 
 
 def _next_try(seconds: Json) -> str:
@@ -69,6 +71,7 @@ def _next_try(seconds: Json) -> str:
 
 def _entry(entry: Plugin) -> str:
     attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
-    reason = f": {text(entry['reason'])}" if entry.get("reason") else ""
+    # The reason of the present state is shown once, above.
+    why = f": {cause(entry)}" if cause(entry) else ""
     passed = entry.get("ago")
-    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{attempt}{reason}"
+    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{attempt}{why}"

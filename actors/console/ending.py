@@ -20,8 +20,10 @@ import attrs
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-#: No daemon answers: EX_UNAVAILABLE of sysexits.h, as the next one is its EX_CONFIG.
+#: No daemon answers: EX_UNAVAILABLE of sysexits.h, as EXIT_CONFIG is its EX_CONFIG.
 EXIT_UNREACHABLE = 69
+#: The daemon answers that it cannot tell now: EX_TEMPFAIL.
+EXIT_BUSY = 75
 EXIT_CONFIG = 78
 #: The exit code that a shell shows for a process that SIGINT ended.
 EXIT_INTERRUPTED = 130

@@ -28,7 +28,7 @@ _EPILOG = """examples:
 On a terminal, columns for which there is no room are left out, and a cause that does not fit stands under its row. In a
 pipe, and with -o wide, each plugin is one line with all columns.
 
-exit codes: 0 ok, 1 a plugin is in a state of --fail-on, 2 usage, 69 no daemon answers"""
+exit codes: 0 ok, 1 a plugin is in a state of --fail-on, 2 usage, 69 no daemon answers, 75 it is busy"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     picks = {
         "--state": (STATE_WORDS, f"list only plugins in these states, which are {states}; may be repeated"),
         "--type": ((), "list only plugins of these types; may be repeated"),
-        "--fail-on": (STATE_WORDS, "exit 1 if a plugin that is listed is in one of these states; may be repeated"),
+        "--fail-on": (
+            STATE_WORDS,
+            "exit 1 if a plugin is in one of these states, whatever --state lists; --type limits this, too; may be"
+            " repeated",
+        ),
     }
     for option, (choices, purpose) in picks.items():
         word = "TYPE" if option == "--type" else "STATE"
@@ -64,12 +68,8 @@ def run(args: argparse.Namespace) -> int:
     """List the plugins; return the exit code."""
     plugins = plugins_in(trio.run(fetch, daemon(args), "GET", "/plugins"))
     _check_types(args.type, plugins)
-    picked = [
-        plugin
-        for plugin in plugins
-        if (not args.state or state_words(plugin) & {*args.state})
-        and (not args.type or plugin.get("type") in args.type)
-    ]
+    typed = [plugin for plugin in plugins if not args.type or plugin.get("type") in args.type]
+    picked = [plugin for plugin in typed if not args.state or state_words(plugin) & {*args.state}]
     match args.output:
         case "json":
             say("[" + ",\n".join(map(json.dumps, picked)) + "]\n")
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             say("".join(f"{name}\n" for name in _names(picked)))
         case _:
             table.show(picked, total=len(plugins), wide=args.output == "wide")
-    failing = [plugin for plugin in picked if state_words(plugin) & {*args.fail_on}]
+    failing = [plugin for plugin in typed if state_words(plugin) & {*args.fail_on}]
     if failing:
         complain(f"--fail-on: {table.summary(failing)}")
     return EXIT_FAILED if failing else EXIT_OK

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind retry csi.example.com\n  plugind retry /var/lib/kubelet/plugins_registry/a.sock\n\n"
-        "exit codes: 0 a socket is tried, 1 none is, 2 usage, 69 no daemon answers"
+        "exit codes: 0 a socket is tried, 1 none is, 2 usage, 69 no daemon answers, 75 it is busy"
     )
     parser.add_argument(
         "target", metavar="NAME|SOCKET", type=plugin_target, help="a plugin's name, or the path of its socket"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 COLUMNS = ("STATE", "NAME", "TYPE", "CAUSE", "AGE", "NEXT TRY", "ATTEMPT", "SINCE", "SOCKET")
+#: The columns in a pipe: a long cause pushes no other column out of line.
+PIPED = (*(column for column in COLUMNS if column != "CAUSE"), "CAUSE")
 _GAP = "  "
 _INDENT = "    "
 #: The cause has a column of its own where that can be so wide, or hold the longest one.
@@ -80,10 +82,11 @@ def in_order(plugins: Iterable[Plugin]) -> list[Plugin]:
 def summary(plugins: Sequence[Plugin], total: int | None = None) -> str:
     """Return how many plugins are in which state, in one line; ``total`` is how many they were picked from."""
     counts = collections.Counter(text(plugin.get("state")) for plugin in plugins)
-    states = [f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    idle = sum(NOT_SERVING in state_words(plugin) for plugin in plugins)
-    if idle:
-        states.append(f"{idle} not serving")
+    idle = collections.Counter(text(plugin.get("state")) for plugin in plugins if NOT_SERVING in state_words(plugin))
+    states = [
+        f"{count} {state}" + (f" ({idle[state]} not serving)" if idle[state] else "")
+        for state, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
     of = len(plugins) if total is None else total
     counted = f"{of} plugin" + ("" if of == 1 else "s")
     return (
@@ -94,8 +97,8 @@ def summary(plugins: Sequence[Plugin], total: int | None = None) -> str:
 def plain(plugins: Iterable[Plugin]) -> str:
     """Return one line for each plugin, with all columns and uncut: for pipes."""
     rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *map(row, in_order(plugins))]
-    widths = {column: min(_PADDED, _widest(rows, column)) for column in COLUMNS[:-1]}
-    return "".join(_joined(cells, widths, COLUMNS) + "\n" for cells in rows)
+    widths = {column: min(_PADDED, _widest(rows, column)) for column in PIPED[:-1]}
+    return "".join(_joined(cells, widths, PIPED) + "\n" for cells in rows)
 
 
 def fitted(plugins: Iterable[Plugin], width: int, *, one_line: bool = False) -> list[Line]:

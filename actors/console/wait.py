@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+import time
 
 import attrs
 import trio
@@ -19,13 +20,15 @@ from .client import (
     Plugin,
     add_daemon_arguments,
     daemon,
-    error_in,
+    fetch,
     has_heartbeats,
     plugin_in,
+    plugins_in,
+    refusal,
     unreachable,
     watch_target,
 )
-from .ending import EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 
 #: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT = 0.2
@@ -43,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n\n"
-        "exit codes: 0 all are registered, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout"
+        "exit codes: 0 all are registered, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout,\n"
+        "75 the daemon answers, but is too busy to tell"
     )
     parser.add_argument("names", metavar="NAME", nargs="+", type=plugin_name, help="a plugin's name")
     parser.add_argument(
@@ -55,29 +59,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds(0.0, 1e9),
         default=TIMEOUT,
-        help="how long to wait, in seconds (default: %(default)g)",
+        help="how long to wait, in seconds (default: %(default)g); 0 makes one look",
     )
     add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Wait for plugins; return the exit code."""
-    asked = daemon(args)
+    asked, began = daemon(args), time.monotonic()
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
-    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, unreachable=unanswered, serving=args.serving)
+    failure = CommandError(unanswered, EXIT_UNREACHABLE)
+    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving)
     trio.run(_wait, asked, waiting, args.timeout)
     for name in waiting.names:
         plugin = waiting.registered(name)
         if plugin is None:
             complain(waiting.why_not(name))
         elif waiting.done:
-            say(_success(name, plugin))
-    if waiting.done:
-        return EXIT_OK
-    return EXIT_FAILED if waiting.unreachable is None else EXIT_UNREACHABLE
+            say(_success(name, plugin, time.monotonic() - began))
+    return waiting.exit_code
 
 
 async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
+    if timeout == 0:
+        await _look(daemon, waiting)
+        return
     with trio.move_on_after(timeout):
         while not waiting.done:
             await _follow(daemon, waiting)
@@ -86,26 +92,37 @@ async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
                 await trio.sleep(RECONNECT)
 
 
+async def _look(daemon: Daemon, waiting: _Waiting) -> None:
+    """Take the list of plugins once."""
+    try:
+        for plugin in plugins_in(await fetch(daemon, "GET", "/plugins")):
+            waiting.note(plugin)
+        waiting.failure, waiting.has_list = None, True
+    except CommandError as error:
+        waiting.failure = error
+
+
 async def _follow(daemon: Daemon, waiting: _Waiting) -> None:
     """Follow the daemon until all plugins are registered, or the daemon stops, or cannot be reached."""
     path = daemon.path
     try:
         async with ask(path, "GET", watch_target(daemon), timeout=daemon.timeout) as reply:
-            if reply.status == 503:
-                waiting.unreachable = error_in(await reply.body(), reply.status)
-                return
             if reply.status != 200:
-                raise CommandError(error_in(await reply.body(), reply.status))
+                refused = refusal(await reply.body(), reply.status)
+                if reply.status != 503:
+                    raise refused
+                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
+                return
             await _read(reply, waiting)
         if not waiting.done:
-            waiting.unreachable = f"the daemon at {escaped(path)} stopped"
+            waiting.failure = CommandError(f"the daemon at {escaped(path)} stopped", EXIT_UNREACHABLE)
     except UnreachableError as error:
-        waiting.unreachable = unreachable(error)
+        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
 
 
 async def _read(reply: Reply, waiting: _Waiting) -> None:
     waiting.plugins.clear()
-    waiting.unreachable = None
+    waiting.failure = None
     # The first heartbeat follows the last line of the list.
     waiting.has_list = not has_heartbeats(reply)
     async for line in reply.lines():
@@ -124,7 +141,7 @@ class _Waiting:
     names: list[str]
     type: str | None
     #: Why the daemon has reported nothing, if that is the case.
-    unreachable: str | None
+    failure: CommandError | None
     #: Whether somebody must listen on the socket, too.
     serving: bool = False
     #: The daemon has named all that it knows. An older daemon does not say when it has; it takes milliseconds.
@@ -162,11 +179,31 @@ class _Waiting:
 
     def why_not(self, name: str) -> str:
         """Return one line that says why no socket of that name is registered, or serving if that is waited for."""
-        return f"{escaped(name)} is not {'serving' if self.serving else 'registered'}: {self._reason(name)}"
+        wanted = "serving" if self.serving else "registered"
+        unknown = self._unknown(name)
+        if unknown is not None:
+            return f"cannot tell whether {escaped(name)} is {wanted}: {unknown}"
+        return f"{escaped(name)} is not {wanted}: {self._reason(name)}"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for what is known now. One plugin that is certainly not registered decides it."""
+        if self.done:
+            return EXIT_OK
+        missing = [name for name in self.names if self.registered(name) is None]
+        if any(self._unknown(name) is None for name in missing):
+            return EXIT_FAILED
+        return EXIT_BUSY if self.failure is None else self.failure.code
+
+    def _unknown(self, name: str) -> str | None:
+        """Return why it is not known whether there is a socket of that name; None if it is known."""
+        if self.failure is not None:
+            return self.failure.line
+        if not self.has_list and not any(plugin.get("name") == name for plugin in self.plugins.values()):
+            return "the daemon has not sent its whole list yet, which may hold that name"
+        return None
 
     def _reason(self, name: str) -> str:
-        if self.unreachable is not None:
-            return self.unreachable
         instances = self.instances(name)
         if instances:
             return "; ".join(map(_why, instances))
@@ -174,8 +211,6 @@ class _Waiting:
         if others:
             types = ", ".join(sorted({phrases.text(plugin.get("type")) for plugin in others}))
             return f"it is there as {types}, not as {escaped(self.type or '')}"
-        if not self.has_list:
-            return "the daemon has not sent its whole list yet, which may hold that name"
         return f"no plugin has that name{self._nameless()}"
 
     def _nameless(self) -> str:
@@ -189,15 +224,20 @@ class _Waiting:
 
 
 def _why(plugin: Plugin) -> str:
+    socket = phrases.text(plugin.get("socket"))
+    if plugin.get("state") == "registered" and phrases.serves(plugin) is False:
+        return f"{socket} is registered, but {phrases.text(plugin.get('not_serving') or 'does not serve')}"
     remarks = phrases.remarks(plugin)
     tries = f", attempt {plugin['attempt']}" if plugin.get("attempt") else ""
     when = plugin.get("next_try_in")
     following = "" if when is None else f", next try in {phrases.duration(when)}"
     state = f"{phrases.text(plugin.get('state'))}{tries}{following}"
-    return f"{phrases.text(plugin.get('socket'))} is {state}" + (f": {remarks}" if remarks else "")
+    return f"{socket} is {state}" + (f": {remarks}" if remarks else "")
 
 
-def _success(name: str, plugin: Plugin) -> str:
-    took = plugin.get("registered_in")
-    within = "" if took is None else f" in {phrases.duration(took)}"
-    return f"{escaped(name)} is registered{within}: {phrases.text(plugin.get('socket'))}\n"
+def _success(name: str, plugin: Plugin, waited: float) -> str:
+    """Return one line; it says how long the registration took if that happened during the wait."""
+    took, since = plugin.get("registered_in"), phrases.age(plugin)
+    is_new = took is not None and isinstance(since, int | float) and since <= waited
+    registered = f"was registered in {phrases.duration(took)}" if is_new else "is registered"
+    return f"{escaped(name)} {registered}: {phrases.text(plugin.get('socket'))}\n"

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind watch\n  plugind watch --json | jq -c '[.time, .name, .state, .reason]'\n\n"
-        "exit codes: 0 the daemon stopped, 1 changes were lost, 2 usage, 69 no daemon answers, or no longer"
+        "exit codes: 0 the daemon stopped, 1 changes were lost, 2 usage, 69 no daemon answers, or no longer,"
+        " 75 it is busy"
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines: the keys of 'ls --json', and 'time'")
     add_daemon_arguments(parser)

@@ -121,11 +121,11 @@ async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_soc
         await trio.sleep(5.0)
         registrar.crash()
         await trio.sleep(COALESCE)
-        words = "somebody listens" if alive else "nobody listens either"
-        assert serving(node) == ("registered", False, f"{NOBODY}; on its endpoint /run/csi.sock {words}")
+        words = "but somebody listens" if alive else "nor"
+        assert serving(node) == ("registered", False, f"{NOBODY}, {words} on its endpoint /run/csi.sock")
         driver.stop()
         await trio.sleep(node.config.rescan + COALESCE)
-        assert serving(node)[2] == f"{NOBODY}; on its endpoint /run/csi.sock nobody listens either"
+        assert serving(node)[2] == f"{NOBODY}, nor on its endpoint /run/csi.sock"
 
 
 async def test_a_plugin_that_does_not_serve_is_deregistered_where_that_is_configured(

@@ -173,7 +173,7 @@ async def test_wait_can_start_before_the_daemon_and_before_the_plugin(tmp_path: 
                     while not done:  # noqa: ASYNC110 - a process ends
                         await trio.sleep(0.02)
     assert (done["wait"].code, done["wait"].err) == (0, "")
-    assert done["wait"].out.startswith(f"{GRPCLIB.name} is registered in ")
+    assert done["wait"].out.startswith(f"{GRPCLIB.name} was registered in ")
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["killed", "never-started"])

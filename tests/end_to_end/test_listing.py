@@ -135,6 +135,11 @@ async def test_states_to_fail_on_decide_the_exit_code(node: Daemon) -> None:
     failed = run("ls", "--fail-on", "stale,leaving", status=node.status)
     assert (failed.code, failed.err) == (1, "plugind: --fail-on: 1 plugin: 1 stale\n")
     assert failed.out.splitlines()[-1].startswith("5 plugins: "), "everything is listed all the same"
+    hidden = run("ls", "--state", "registered", "--fail-on", "stale", status=node.status)
+    assert (hidden.code, hidden.err) == (1, "plugind: --fail-on: 1 plugin: 1 stale\n"), (
+        "--state only picks what is shown"
+    )
+    assert hidden.out.splitlines()[-1] == "1 of 5 plugins: 1 registered"
     assert run("ls", "--fail-on", "leaving", status=node.status).code == 0
     assert run("ls", "--fail-on", "stale", "--type", "CSIPlugin", status=node.status).code == 0
 
@@ -143,7 +148,8 @@ async def test_a_plugin_that_is_refused_for_its_endpoint_is_described_by_its_nam
     """Fault 44."""
     done = run("describe", BAD, status=node.status)
     assert (done.code, done.err) == (0, "")
-    assert f"Name:       {BAD}\nType:       CSIPlugin\nEndpoint:   -\n" in done.out
+    assert f"Name:       {BAD}\nType:       CSIPlugin\n" in done.out
+    assert "\nEndpoint:   -\n" in done.out
     waited = run("wait", BAD, "--timeout", "2", status=node.status)
     assert waited.code == 1
     assert waited.err.startswith(f"plugind: {BAD} is not registered: {node.root}/bad.sock is ")

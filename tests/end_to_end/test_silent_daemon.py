@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +54,73 @@ async def test_a_daemon_that_is_stopped_hangs_no_command(command: str, quiet: Da
     assert (done.code, done.out) == (69, "")
     why = f"process {quiet.process.pid} is stopped and sent nothing within 0.3 s"
     assert f"no daemon answers at {quiet.status} ({why}); --answer-timeout gives it more time\n" in done.err
+
+
+async def test_wait_does_not_call_a_plugin_unregistered_that_it_could_not_ask_about(quiet: Daemon) -> None:
+    await quiet.ready()
+    with stopped(quiet.process):
+        done = run("wait", "a", "--timeout", "0.3", status=quiet.status)
+        served = run("wait", "a", "--serving", "--timeout", "0", "--answer-timeout", "0.3", status=quiet.status)
+    said = f"the daemon at {quiet.status} has not answered within 0.3 s"
+    assert done == Done(69, "", f"plugind: cannot tell whether a is registered: {said}\n")
+    assert served.code == 69
+    assert served.err.startswith("plugind: cannot tell whether a is serving: no daemon answers at ")
+
+
+async def test_wait_with_no_time_looks_once(quiet: Daemon) -> None:
+    await quiet.ready()
+    path = quiet.root / "once.sock"
+    done = run("wait", "once.example.com", "--timeout", "0", status=quiet.status)
+    assert done.code == 1
+    assert done.err.startswith("plugind: once.example.com is not registered: no plugin has that name")
+    fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "once.example.com"]
+    async with quiet.watch() as watch, plugin_process(fake):
+        await watch.state(path, "registered")
+        done = run("wait", "once.example.com", "--timeout", "0", status=quiet.status)
+        assert done == Done(0, f"once.example.com is registered: {path}\n", "")
+
+
+async def test_wait_says_that_a_daemon_is_busy_if_all_its_streams_are_taken(quiet: Daemon) -> None:
+    await quiet.ready()
+    limit = http_server.HttpLimits().streams
+    async with AsyncExitStack() as streams:
+        for _ in range(limit):
+            await streams.enter_async_context(quiet.watch())
+        waited = await in_thread("wait", "a", "--timeout", "1", status=quiet.status)
+        looked = await in_thread("wait", "a", "--timeout", "0", status=quiet.status)
+        watched = await in_thread("watch", status=quiet.status)
+    said = f"{limit} streams are open, which is the limit"
+    assert waited == Done(75, "", f"plugind: cannot tell whether a is registered: the daemon is busy: {said}\n")
+    assert looked.code == 1, "one look needs no stream"
+    assert watched == Done(75, "", f"plugind: {said}\n")
+
+
+async def test_wait_says_how_long_a_registration_took_only_if_it_has_just_happened(quiet: Daemon) -> None:
+    await quiet.ready()
+    path = quiet.root / "new.sock"
+    fake = [*PLUGIND, "fake", "--socket", str(path), "--type", "CSIPlugin", "--name", "new.example.com"]
+    async with trio.open_nursery() as nursery:
+        ended: list[Done] = []
+
+        async def wait() -> None:
+            ended.append(await in_thread("wait", "new.example.com", status=quiet.status))
+
+        nursery.start_soon(wait)
+        async with quiet.watch() as watch, plugin_process(fake):
+            await watch.state(path, "registered")
+            with trio.fail_after(DEADLINE):
+                while not ended:  # noqa: ASYNC110 - a process ends
+                    await trio.sleep(0.02)
+            again = await in_thread("wait", "new.example.com", status=quiet.status)
+    assert re.fullmatch(rf"new\.example\.com was registered in \S+: {path}\n", ended[0].out)
+    assert again == Done(0, f"new.example.com is registered: {path}\n", "")
+
+
+def test_a_status_path_that_is_no_socket_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "f.txt"
+    path.touch()
+    said = f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
+    assert run("ls", status=str(path)) == Done(69, "", f"plugind: {said}\n")
 
 
 async def test_a_watch_notices_that_the_daemon_is_stopped(quiet: Daemon) -> None:
@@ -112,7 +180,7 @@ async def test_wait_does_not_take_a_list_that_has_begun_for_the_whole(tmp_path: 
     async with stub(path, answer):
         done = await in_thread("wait", "nobody", "--timeout", "3", status=path)
     said = "the daemon has not sent its whole list yet, which may hold that name"
-    assert done == Done(1, "", f"plugind: nobody is not registered: {said}\n")
+    assert done == Done(75, "", f"plugind: cannot tell whether nobody is registered: {said}\n")
 
 
 async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> None:
@@ -141,7 +209,7 @@ async def test_the_answers_of_an_older_daemon_are_understood(tmp_path: Path) -> 
             for words in (["ls"], ["describe", "a"], ["watch"], ["wait", "a"], ["retry", "a"])
         }
     assert {command: ended.code for command, ended in done.items()} == dict.fromkeys(done, 0)
-    assert done["ls"].out.splitlines()[1].split()[:5] == ["registered", "a", "CSIPlugin", "-", "3.5s"]
+    assert done["ls"].out.splitlines()[1].split()[:5] == ["registered", "a", "CSIPlugin", "3.5s", "-"]
     assert "State:      registered for 3.5s, since " in done["describe"].out
     assert done["retry"].out == "/r/a.sock: asked to try now\n"
     assert "registered" in done["watch"].out

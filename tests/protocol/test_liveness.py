@@ -198,11 +198,11 @@ def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer)
 @pytest.mark.parametrize(
     ("endpoint", "serves", "words"),
     [
-        (Answer.ACCEPTED, True, "somebody listens"),
-        (Answer.UNKNOWN, True, "somebody listens"),
-        (Answer.EXHAUSTED, True, "somebody listens"),
-        (Answer.REFUSED, False, "nobody listens either"),
-        (Answer.MISSING, False, "nobody listens either"),
+        (Answer.ACCEPTED, True, "but somebody listens"),
+        (Answer.UNKNOWN, True, "but somebody listens"),
+        (Answer.EXHAUSTED, True, "but somebody listens"),
+        (Answer.REFUSED, False, "nor"),
+        (Answer.MISSING, False, "nor"),
     ],
 )
 def test_a_plugin_whose_endpoint_is_another_socket_is_judged_by_both(
@@ -212,7 +212,7 @@ def test_a_plugin_whose_endpoint_is_another_socket_is_judged_by_both(
     looks = Looks(answers={"/run/csi.sock": endpoint})
     looks.schedule.watch(registered("a", "unix:///run/csi.sock"), 0.0, process_is_watched=False)
     looks.until(0.0)
-    reason = f"nobody listens on its socket; on its endpoint /run/csi.sock {words}"
+    reason = f"nobody listens on its socket, {words} on its endpoint /run/csi.sock"
     assert looks.said == [ServingChanged("a", 1, False, 0.0, reason, endpoint_serves=serves)]
 
 

@@ -50,7 +50,9 @@ def test_the_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureF
     assert end.value.code == 0
     out = capsys.readouterr().out
     assert [command for command in COMMANDS if f"    {command} " in out] == COMMANDS
-    assert "exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 78 bad configuration" in out
+    assert (
+        "exit codes: 0 ok, 1 failed, 2 usage, 69 no daemon answers, 75 the daemon is busy,\n78 bad configuration" in out
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,19 +62,19 @@ def test_a_description_is_complete() -> None:
     plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, next_try=15.0, history=history)
     assert described({**described_to_json(plugin, 10.0, UNIX), "serving": False, "not_serving": "it ended"}) == (
         "Socket:     /r/a.sock\n"
-        "Root:       /r\n"
         "Name:       csi.example.com\n"
         "Type:       CSIPlugin\n"
-        "Endpoint:   /r/a.sock\n"
-        "Versions:   1.0.0\n"
         "State:      registered for 10.0s, since 09:29:50+01:00\n"
         "Cause:      -\n"
-        "Reason:     -\n"
         "Attempt:    1\n"
         "Next try:   in 5.0s, at 09:30:05+01:00\n"
         "Registered: in 12ms\n"
         "Role:       standby\n"
         "Serving:    no: it ended\n"
+        "Root:       /r\n"
+        "Endpoint:   /r/a.sock\n"
+        "Versions:   1.0.0\n"
+        "Reason:     -\n"
         "Generation: 1\n"
         "Process:    pid 4, uid 0\n"
         "Warning:    old\n"
@@ -94,10 +94,18 @@ def test_the_description_of_an_older_daemon_has_ages_and_times_too() -> None:
 
 
 def test_a_description_has_the_cause_and_the_whole_reason() -> None:
-    """The row of ``ls`` has the cause alone; the plugin was told the reason."""
+    """The row of ``ls`` and the history have the cause alone; the plugin was told the reason, which is shown once."""
     reason = "RegisterPlugin error -- plugin validation failed with err: no"
-    said = described(described_to_json(attrs.evolve(WAITS, reason=reason, cause="no"), 10.0, UNIX))
-    assert f"Cause:      no\nReason:     {reason}\n" in said
+    history = (
+        HistoryEntry(8.0, StateName.WAITING, reason, 1, "no"),
+        HistoryEntry(9.0, StateName.WAITING, reason, 2),
+    )
+    waits = attrs.evolve(WAITS, reason=reason, cause="no", history=history)
+    said = described(described_to_json(waits, 10.0, UNIX))
+    assert said.index("\nState: ") < said.index("\nCause:      no\n") < said.index("\nAttempt: ")
+    assert f"Reason:     {reason}\n" in said
+    assert said.count(reason) == 1
+    assert said.endswith("waiting (attempt 2): no\n")
 
 
 @pytest.mark.usefixtures("in_berlin")

@@ -43,18 +43,23 @@ def fitted(width: int, *plugins: Plugin) -> list[str]:
 
 def test_a_pipe_gets_plain_columns_without_cuts() -> None:
     header, *lines = table.plain(shown(WAITS, GOOD, LONG)).splitlines()
-    assert re.split(" {2,}", header) == list(table.COLUMNS)
+    assert re.split(" {2,}", header) == list(table.PIPED)
     cells = [re.split(" {2,}", line) for line in lines]
     assert [row[:6] for row in cells] == [
-        ["registered", "csi.example.com", "CSIPlugin", "-", "10.0s", "-"],
-        ["waiting", LONG.name, "DevicePlugin", f"failed to get plugin info using RPC GetInfo: {CAUSE}", "1.0s", "2.0s"],
-        ["waiting", "-", "-", "no answer\\x1b[31m[bold]", "1.0s", "2.0s"],
+        ["registered", "csi.example.com", "CSIPlugin", "10.0s", "-", "1"],
+        ["waiting", LONG.name, "DevicePlugin", "1.0s", "2.0s", "3"],
+        ["waiting", "-", "-", "1.0s", "2.0s", "3"],
     ]
-    assert [row[-1] for row in cells] == ["/r/a.sock", LONG.socket, "/r/b.sock"]
+    assert [row[-2:] for row in cells] == [
+        ["/r/a.sock", "-"],
+        [LONG.socket, f"failed to get plugin info using RPC GetInfo: {CAUSE}"],
+        ["/r/b.sock", "no answer\\x1b[31m[bold]"],
+    ]
+    assert len({line.index("/") for line in (lines[0], lines[2])}) == 1, "a long cause moves no column"
 
 
 def test_without_plugins_the_table_has_only_its_header() -> None:
-    assert table.plain([]) == "STATE  NAME  TYPE  CAUSE  AGE  NEXT TRY  ATTEMPT  SINCE  SOCKET\n"
+    assert table.plain([]) == "STATE  NAME  TYPE  AGE  NEXT TRY  ATTEMPT  SINCE  SOCKET  CAUSE\n"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
@@ -131,9 +136,9 @@ def test_a_registered_plugin_that_does_not_serve_is_shown_with_the_reason() -> N
     assert line.text.startswith("registered  csi.example.com  CSIPlugin  not serving: nobody listens on its socket  ")
     assert line.colour == "yellow"
     assert "not serving: nobody listens on its socket" in table.plain([idle])
-    assert table.summary([good, idle]) == "2 plugins: 2 registered, 1 not serving"
+    assert table.summary([good, idle]) == "2 plugins: 2 registered (1 not serving)"
     assert "Serving:    no: nobody listens on its socket\n" in described(idle)
-    assert "Serving:    yes\n" in described(good)
+    assert "Serving:    yes: somebody listens on its registration socket\n" in described(good)
 
 
 def test_the_summary_counts_states_the_most_frequent_first() -> None:
