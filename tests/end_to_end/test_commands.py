@@ -190,7 +190,7 @@ def test_without_a_daemon_a_command_prints_one_line_and_exits_69(
     reason = f"no daemon answers at {status} ({why}); {hint}\n"
     for command in ("ls", "ls --json", "describe a", "watch", "retry a", "wait a --timeout 0.1"):
         code = commands.main([*command.split(), "--status", status])
-        prefix = "plugind: a is not registered: " if command.startswith("wait") else "plugind: "
+        prefix = "plugind: cannot tell whether a is registered: " if command.startswith("wait") else "plugind: "
         assert (command, code, *capsys.readouterr()) == (command, 69, "", prefix + reason)
 
 

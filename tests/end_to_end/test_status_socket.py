@@ -161,7 +161,7 @@ async def test_wait_prints_at_its_timeout_why_each_plugin_is_not_registered(
             "plugind: good is not registered: it is there as CSIPlugin, not as DRAPlugin\n"
         )
     assert await command("wait", "good", "--timeout", "0.1", "--status", path) == 69
-    assert capsys.readouterr().err.startswith("plugind: good is not registered: no daemon answers at ")
+    assert capsys.readouterr().err.startswith("plugind: cannot tell whether good is registered: no daemon answers at ")
 
 
 async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
@@ -172,7 +172,7 @@ async def test_wait_reports_a_timeout_that_ends_before_the_daemon_answers(
         silent.bind(path)
         silent.listen()
         assert await command("wait", "a", "--timeout", "0.1", "--status", path) == 69
-    said = f"plugind: a is not registered: the daemon at {path} has not answered within 0.1 s\n"
+    said = f"plugind: cannot tell whether a is registered: the daemon at {path} has not answered within 0.1 s\n"
     assert capsys.readouterr().err == said
 
 
