@@ -3,7 +3,7 @@
 :class:`PluginError` is raised for faults of plugins, handlers and file systems. It becomes a state with a reason, and
 affects no other plugin. :class:`IllegalStepError` is raised for a bug in plugind: it ends the actor, which its
 supervisor restarts. :class:`ConfigError` is raised for faults of the operator: the commands print it in one line and
-exit with code 78.
+exit with code 78, or 1 for a :class:`SocketBusyError`, which may be none tomorrow.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,6 +31,10 @@ class ValidationError(PluginError):
 
 class ConfigError(Exception):
     """The configuration is not possible; the text says what to do (exit code 78)."""
+
+
+class SocketBusyError(ConfigError):
+    """Another process listens on the status socket. That is no fault of the configuration: the exit code is 1."""
 
 
 class IllegalStepError(Exception):

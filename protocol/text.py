@@ -56,3 +56,8 @@ def quoted(text: str) -> str:
 def listed(texts: Iterable[str]) -> str:
     """Return ``texts`` in brackets, each quoted, as Go's ``%q`` writes a list."""
     return f"[{' '.join(map(quoted, texts))}]"
+
+
+def in_seconds(duration: float) -> str:
+    """Return a duration for people: ``3 s`` for 2.99999, which is what is left of a timeout."""
+    return f"{round(duration, 2) or duration:g} s"

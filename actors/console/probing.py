@@ -28,6 +28,7 @@ from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plug
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
 from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ...protocol.status import Outcome
+from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..handlers.actor import Handler, policy_of, validate
 from ..handlers.csi import CSIHandler
@@ -247,18 +248,15 @@ def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) ->
 
 
 def _meant(plugin_type: str, types: Iterable[str]) -> str | None:
-    """Return the one of ``types`` whose spelling is most similar to ``plugin_type``, if there is one."""
-    for form, cutoff in ((str.lower, 0.6), (_stem, 0.7)):
-        forms = {form(name): name for name in types}
-        close = difflib.get_close_matches(form(plugin_type), forms, n=1, cutoff=cutoff)
-        if close:
-            return forms[close[0]]
-    return None
+    """Return the one of ``types`` that ``plugin_type`` is most likely meant to be; None if it is similar to none."""
+    stems = {_stem(name): name for name in types}
+    close = difflib.get_close_matches(_stem(plugin_type), stems, n=1, cutoff=0.7)
+    return stems[close[0]] if close else None
 
 
 def _stem(plugin_type: str) -> str:
-    """Return the distinctive part of a type: "csi" for "CSI-Driver" and for "CSIPlugin"."""
-    return re.sub("plugin|driver|[^a-z]", "", plugin_type.lower())
+    """Return the distinctive part of a type: "csi" for "CSI-Driver", for "CSIPlugin" and for "CSIPlugn"."""
+    return re.sub("pl?u?gi?ns?|drivers?|[^a-z]", "", plugin_type.lower())
 
 
 async def _check_endpoint(
@@ -341,14 +339,20 @@ def _not_served(found: Findings, error: GRPCError, clock: Clock) -> None:
 async def _notify(found: Findings, channel: Channel, deadline: float) -> None:
     clock = Clock(deadline)
     stub = channel.stub(RegistrationStub)
+    timeout = min(clock.left, _DAEMON.notify)
     try:
-        timeout = min(clock.left, _DAEMON.notify)
         await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=timeout)
     except GRPCError as error:
         if error.status is Status.UNIMPLEMENTED:
             _not_served(found, error, clock)
         else:
-            detail = f"{error.status.name}: {error.message or 'no message'}"
-            found.wrong(_NOTIFY, detail, Fate.DEREGISTERED, clock.took)
+            found.wrong(_NOTIFY, _notify_failed(error, clock, timeout), Fate.DEREGISTERED, clock.took)
         return
     found.note(_NOTIFY, Verdict.OK, "taken", clock.took)
+
+
+def _notify_failed(error: GRPCError, clock: Clock, timeout: float) -> str:
+    if error.status is Status.DEADLINE_EXCEEDED and clock.took >= timeout:
+        shorter = f"; a daemon waits no longer than {_DAEMON.notify:g} s" if timeout < _DAEMON.notify else ""
+        return f"no answer in {in_seconds(timeout)}{shorter}"
+    return f"{error.status.name}: {error.message or 'no message'}"

@@ -18,7 +18,7 @@ from typing import Protocol
 import trio
 
 from ...protocol.config import DEFAULT_ROOT, Config, Root
-from ...protocol.errors import ConfigError
+from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
@@ -39,7 +39,13 @@ _EPILOG = """examples:
   PLUGIND_ROOT=/tmp/a:/tmp/b plugind run --rescan 30
 
 SIGTERM and SIGINT stop it gracefully: what is in flight finishes or is rolled back. A second one stops it at once.
-SIGHUP scans all roots at once; there is no configuration file to read again. SIGUSR1 logs the state of every plugin."""
+SIGHUP scans all roots at once; there is no configuration file to read again. SIGUSR1 logs the state of every plugin.
+
+exit codes:
+  0  a signal stopped it
+  1  another process uses a root or the status socket, or its actors crashed too often
+  2  wrong usage
+  78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +118,13 @@ def run(args: argparse.Namespace) -> int:
         foreseen = [leaf for leaf in leaves(error) if isinstance(leaf, ConfigError | RootBusyError | GaveUpError)]
         if not foreseen:
             raise
-        code = EXIT_CONFIG if isinstance(foreseen[0], ConfigError) else EXIT_FAILED
-        raise CommandError(str(foreseen[0]), code) from error
+        raise CommandError(str(foreseen[0]), _exit_code(foreseen[0])) from error
     return EXIT_OK
+
+
+def _exit_code(error: BaseException) -> int:
+    """Return 78 for what only another configuration cures, and 1 for what may be over at the next start."""
+    return EXIT_CONFIG if isinstance(error, ConfigError) and not isinstance(error, SocketBusyError) else EXIT_FAILED
 
 
 def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Config:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ...protocol.errors import ConfigError
+from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
@@ -20,7 +20,8 @@ def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
     The stale socket of a dead daemon is replaced.
 
     Raises:
-      ConfigError: if another process listens there, or what is there is no socket, or the directory cannot be written.
+      ConfigError: if what is there is no socket, or the directory cannot be written.
+      SocketBusyError: if another process listens there.
     """
     if path.endswith("/") or "\0" in path or not path:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
@@ -48,7 +49,7 @@ def _occupied(path: str, error: OSError) -> ConfigError | None:
         case errno.EEXIST:
             return ConfigError(f"{escaped(path)} exists and is no socket; remove it or give another path with --status")
         case errno.EADDRINUSE:
-            return ConfigError(
+            return SocketBusyError(
                 f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
             )
         case _:

@@ -92,7 +92,7 @@ async def test_a_full_backlog_is_tried_until_the_deadline(tmp_path: Path) -> Non
     path = str(tmp_path / "a.sock")
     with listener(path, backlog=0), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
         first.connect(path)
-        error = await failure(path, timeout=0.05)
+        error = await failure(path, timeout=0.0499999)
     assert (error.kind, str(error)) == (DialFailure.TIMED_OUT, f"the backlog of {path!r} was full for 0.05 s")
 
 

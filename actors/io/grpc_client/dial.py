@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from ....protocol.identity import Identity
+from ....protocol.text import in_seconds
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
 from ..exact_connect import connect_to
@@ -100,8 +101,8 @@ async def retry(
     while True:
         if error.errno == errno.EAGAIN:
             left = began + timeout - trio.current_time()
-            cause = f"its backlog was full for {timeout:g} s"
-            over = DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} was full for {timeout:g} s", cause)
+            full = f"was full for {in_seconds(timeout)}"
+            over = DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} {full}", f"its backlog {full}")
         elif error.errno == errno.ECONNREFUSED:
             left = began + min(refused_grace, timeout) - trio.current_time()
             over = DialError(DialFailure.REFUSED, path, f"nobody listens on {path!r}", "nobody listens")

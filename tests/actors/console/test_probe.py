@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ import pytest
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
+from trio.testing import MockClock
 
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.console.findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
@@ -99,6 +101,26 @@ async def test_with_notify_a_plugin_that_cannot_be_notified_is_found(tmp_path: P
     assert (result.fate, result.well) == (Fate.DEREGISTERED, False)
 
 
+async def test_with_notify_a_plugin_that_hangs_is_shown_in_the_words_of_a_daemon(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Fault 32. The clock runs fast while the plugin hangs."""
+    path = tmp_path / "a.sock"
+    mock_clock.rate = 1.0
+
+    def hurry(step: ProbeStep) -> None:
+        mock_clock.rate = 10.0 if step.step == "endpoint" else mock_clock.rate
+
+    async with fake(path, attrs.evolve(GOOD, hang="notify")):
+        result = await probe(str(path), built_in_handlers(), ProbeOptions(notify=True), hurry)
+        mock_clock.rate = 1.0
+        hasty = await probed(path, notify=True, timeout=0.5)
+    last = result.steps[-1]
+    assert (last.step, last.verdict, last.detail) == (NOTIFY, WRONG, "no answer in 5 s")
+    assert result.fate is Fate.DEREGISTERED
+    assert re.fullmatch(r"no answer in 0\.\d\d? s; a daemon waits no longer than 5 s", hasty.steps[-1].detail)
+
+
 @pytest.mark.parametrize(
     ("plugin", "expected", "words", "fate"),
     [
@@ -133,6 +155,10 @@ async def test_with_notify_a_plugin_that_cannot_be_notified_is_found(tmp_path: P
         ),
         (attrs.evolve(GOOD, type="Odd"), ("type", WRONG), "CSIPlugin, DRAPlugin, DevicePlugin", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, type="csi-driver"), ("type", WRONG), "did you mean CSIPlugin?", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="OddPlugin"), ("type", WRONG), "there are CSIPlugin, DRAPlugin", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="Plugin"), ("type", WRONG), "there are CSIPlugin, DRAPlugin", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="CSIPlugn"), ("type", WRONG), "did you mean CSIPlugin?", Fate.NO_HANDLER),
+        (attrs.evolve(GOOD, type="devcie-plugin"), ("type", WRONG), "did you mean DevicePlugin?", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, type="deviceplugin"), ("type", WRONG), "did you mean DevicePlugin?", Fate.NO_HANDLER),
         (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path", Fate.FAILED),

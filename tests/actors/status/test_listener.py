@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from plugind.actors.status.listener import listen
-from plugind.protocol.errors import ConfigError
+from plugind.protocol.errors import ConfigError, SocketBusyError
 from plugind.protocol.logs import Field, Level
 
 
@@ -45,7 +45,7 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) 
         dead.bind(str(path))
     first = listen(str(path))
     with pytest.raises(
-        ConfigError, match=r"another process answers at .*status\.sock; stop it, or give this one another"
+        SocketBusyError, match=r"another process answers at .*status\.sock; stop it, or give this one another"
     ):
         listen(str(path))
     assert path.is_socket()
