@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 import secrets
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -135,6 +137,7 @@ class Supervisor:
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
+        _check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, log or SILENT)
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
@@ -518,6 +521,23 @@ async def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
 ) -> None:
     await registration.run(config, inbox, start.appeared, start.to_deregister)
+
+
+def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
+    """Refuse a status socket in a root: the node would dial it as a plugin, through which it would ask itself.
+
+    Raises:
+      ConfigError: if it lies in one of ``roots``.
+    """
+    if path is None:
+        return
+    directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    for root in roots:
+        if Path(directory).is_relative_to(os.path.realpath(root.path)):
+            raise ConfigError(
+                f"the status socket {path} lies in the root {root.path}, where it would be dialed as a plugin:"
+                " give it another path with --status"
+            )
 
 
 def _real_ports(config: Config) -> Ports:

@@ -39,6 +39,11 @@ async def main(root: str) -> None:
     async with Supervisor(Config(roots=(Root(root),))) as node:
         # Plugins of this type that were found before are parked; they are tried at once when their handler is added.
         await node.add_handler("ColourPlugin", ColourHandler())
+        await node.wait_scanned()
+        for found in (await node.snapshot()).roots:
+            if found.reason:
+                # The node tries such a root again for as long as it runs.
+                print(f"{found.root}: {found.watching}, {found.reason}", file=sys.stderr, flush=True)
         with trio.fail_after(60):
             plugin = await node.wait_for("red.example.com", type="ColourPlugin")
         print(f"{plugin.name} was registered within {plugin.registered_in:.3f} s", flush=True)

@@ -142,8 +142,14 @@ class Metrics:
         return counts
 
 
+#: The other names of two words are a kind and a path, or a kind and a plugin type.
+_NAMES_OF_TWO_WORDS = frozenset({"dial slots"})
+
+
 def kind_of(actor: str) -> str:
-    """Return the kind of an actor, which is the first word of its name and the label of what is counted of it."""
+    """Return the kind of an actor, the label of what is counted of it: its name without a path or a plugin type."""
+    if actor in _NAMES_OF_TWO_WORDS:
+        return actor
     return actor.partition(":")[0].partition(" ")[0].partition("/")[0] or OTHER
 
 

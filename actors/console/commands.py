@@ -14,11 +14,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ...protocol.version import __version__
-from .ending import EXIT_INTERRUPTED, EXIT_OK, flush, run_to_end
+from .ending import EXIT_OK, OutputError, code_of, flush, run_to_end, say
 from .start import hold_requests, open_standard_descriptors
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 #: The commands in the order of the help, each with its line there.
 COMMANDS = {
@@ -75,15 +78,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         # A help that cannot be written ends like any other output that cannot.
         sys.exit(flush(end.code if isinstance(end.code, int) else EXIT_OK))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except (OutputError, KeyboardInterrupt) as error:
+        return code_of(error)
     run: Callable[[argparse.Namespace], int] = args.run
     return run_to_end(run, args)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help is output like any other, where argparse ignores that it cannot be written (fault 95)."""
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+        else:
+            say(message)
+
+
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser of all commands, complete for the one that ``words`` ask for."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="plugind",
         description="Discover plugin sockets and register each with the consumer of its type.",
         epilog=_EPILOG,

@@ -76,21 +76,21 @@ def run_to_end(run: Callable[[argparse.Namespace], int], args: argparse.Namespac
     try:
         code = run(args)
     except _FORESEEN as error:
-        code = _code_of(error)
+        code = code_of(error)
     except BaseExceptionGroup as group:
         # A nursery has put a group around it.
         foreseen, others = group.split(_FORESEEN)
         if foreseen is None or others is not None:
             raise
-        code = _code_of(foreseen)
+        code = code_of(foreseen)
     return flush(code)
 
 
-def _code_of(error: BaseException) -> int:
-    """Return the exit code for an error that is foreseen, and say what is wrong."""
+def code_of(error: BaseException) -> int:
+    """Return the exit code for an error that is foreseen (:data:`_FORESEEN`), and say what is wrong."""
     match error:
         case BaseExceptionGroup():
-            return _code_of(error.exceptions[0])
+            return code_of(error.exceptions[0])
         case CommandError():
             complain(error.line)
             return error.code

@@ -135,8 +135,10 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     """
     named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
     insecure = args.insecure_root
-    roots = [Root(_absolute(path), insecure=insecure) for path in dict.fromkeys(named)]
-    roots += [Root(_absolute(path), deprecated=True, insecure=insecure) for path in dict.fromkeys(args.deprecated_root)]
+    roots = [Root(_root_path(path), insecure=insecure) for path in dict.fromkeys(named)]
+    roots += [
+        Root(_root_path(path), deprecated=True, insecure=insecure) for path in dict.fromkeys(args.deprecated_root)
+    ]
     return Config(
         roots=tuple(roots),
         rescan=args.rescan,
@@ -146,9 +148,13 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     )
 
 
-def _absolute(path: str) -> str:
+def _root_path(path: str) -> str:
     if not path:
         raise ConfigError("the path of a root is empty: name a directory with --root")
+    return _absolute(path)
+
+
+def _absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
@@ -254,4 +260,4 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     status = status_path(args)
     status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
     node = Supervisor(config, handlers=installed_handlers(), status_config=status_config, log=log)
-    await serve(node, log, config, status)
+    await serve(node, log, config, _absolute(status))

@@ -24,7 +24,8 @@ from .start import REQUESTS
 
 #: The signals that stop the daemon.
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
-#: The maximum number of plugins that SIGUSR1 logs, with those that are not registered first; the summary counts all.
+#: The maximum number of plugins that SIGUSR1 logs, with those first that are not registered or do not serve; the
+#: summary counts all.
 MOST_LINES: Final = 1000
 #: How many lines are logged before other tasks run: about a millisecond of work.
 _BATCH: Final = 64
@@ -94,9 +95,9 @@ async def _reload(node: Answering, log: Logger, stop: trio.Event) -> None:
 async def log_states(snapshot: Snapshot, log: Logger) -> None:
     """Log a line for each plugin, for each root, and one that sums them up."""
     if log.enabled(Level.INFO):
-        registered = [plugin for plugin in snapshot.plugins if plugin.state is StateName.REGISTERED]
-        others = [plugin for plugin in snapshot.plugins if plugin.state is not StateName.REGISTERED]
-        for number, plugin in enumerate((others + registered)[:MOST_LINES], 1):
+        well = [plugin for plugin in snapshot.plugins if _is_well(plugin)]
+        others = [plugin for plugin in snapshot.plugins if not _is_well(plugin)]
+        for number, plugin in enumerate((others + well)[:MOST_LINES], 1):
             _log_plugin(plugin, snapshot.time, log)
             if number % _BATCH == 0:
                 await trio.lowlevel.checkpoint()
@@ -105,6 +106,10 @@ async def log_states(snapshot: Snapshot, log: Logger) -> None:
                 Level.INFO, "root", root=root.root, watching=root.watching, sockets=root.sockets, reason=root.reason
             )
     _log_summary(snapshot, log)
+
+
+def _is_well(plugin: PluginStatus) -> bool:
+    return plugin.state is StateName.REGISTERED and plugin.serving is not False
 
 
 def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:
@@ -116,7 +121,8 @@ def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:
         type=plugin.type,
         name=plugin.name,
         seconds=round(now - plugin.since, 3),
-        cause=plugin.cause or plugin.reason,
+        serving=False if plugin.serving is False else None,
+        cause=plugin.not_serving or plugin.cause or plugin.reason,
         attempt=plugin.attempt or None,
         next_try_in=None if plugin.next_try is None else round(max(0.0, plugin.next_try - now), 3),
         generation=plugin.generation,
@@ -126,15 +132,23 @@ def _log_plugin(plugin: PluginStatus, now: float, log: Logger) -> None:
 def _log_summary(snapshot: Snapshot, log: Logger) -> None:
     # The answer to a request is logged at every log level.
     level = next((level for level in (Level.INFO, Level.WARNING) if log.enabled(level)), Level.ERROR)
-    states = Counter(plugin.state.value for plugin in snapshot.plugins)
     listed = min(len(snapshot.plugins), MOST_LINES) if level is Level.INFO else 0
     log.event(
         level,
         "states",
         plugins=len(snapshot.plugins),
         listed=listed,
-        by_state=", ".join(f"{states[state.value]} {state.value}" for state in StateName if state.value in states)
-        or None,
+        by_state=", ".join(_counts(snapshot)) or None,
         roots=len(snapshot.roots),
         handlers=", ".join(snapshot.handlers),
     )
+
+
+def _counts(snapshot: Snapshot) -> Iterator[str]:
+    states = Counter(plugin.state for plugin in snapshot.plugins)
+    not_serving = sum(plugin.serving is False for plugin in snapshot.plugins)
+    for state in StateName:
+        if states[state]:
+            yield f"{states[state]} {state.value}"
+        if state is StateName.REGISTERED and not_serving:
+            yield f"{not_serving} of them not serving"

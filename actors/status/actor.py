@@ -40,7 +40,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.status import Outcome, StateName, Watching
-from ...protocol.view import ENDED, Row
+from ...protocol.view import DEPRECATED, ENDED, Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable
@@ -269,6 +269,7 @@ class _Status:
             registered_in=last.registered_in,
             generation=last.generation,
             outcome=None if last.deregistered is not None else _outcome(last),
+            warning=DEPRECATED if last.deprecated and last.state is StateName.REGISTERED else None,
         )
 
     def _is_news(self, before: Row | None, after: Row) -> bool:
@@ -378,11 +379,17 @@ _MESSAGES = {state: f"plugin {state}" for state in StateName}
 
 
 def _level(change: StateChanged) -> Level:
-    """Return INFO for success, WARNING for failure, and DEBUG for intermediate states."""
-    if change.state is _GONE and change.deregistered is None and _outcome(change) is not None:
+    """Return INFO for success, WARNING for failure or a deprecated root, and DEBUG for intermediate states."""
+    if change.state is _GONE and change.deregistered is None and _failed(change):
         # Its last operation was to deregister it, and that failed (fault 84).
         return Level.WARNING
+    if change.state is StateName.REGISTERED and change.deprecated:
+        return Level.WARNING
     return _LEVELS.get(change.state, Level.DEBUG)
+
+
+def _failed(change: StateChanged) -> bool:
+    return change.finished is not None and change.finished.outcome not in (Outcome.OK, Outcome.SUPERSEDED)
 
 
 def _outcome(change: StateChanged) -> str | None:

@@ -44,7 +44,7 @@ JSON_LINES = "application/jsonl"
 _PLACES = {"/watch": Place.STREAM, "/healthz": Place.HEALTH, "/readyz": Place.HEALTH, "/metrics": Place.HEALTH}
 #: The header of a watch that sends an empty line whenever so many seconds pass without a change.
 HEARTBEAT = "Heartbeat"
-LEAST_HEARTBEAT = 0.05
+LEAST_HEARTBEAT = 0.02
 MOST_HEARTBEAT = 3600.0
 
 
@@ -164,7 +164,14 @@ class Api:
         The header ``Heartbeat`` says so to the client, which then knows when it has the whole list, and when a daemon
         has stopped.
         """
-        pause = _heartbeat(request)
+        unknown = request.query.keys() - {"heartbeat"}
+        if unknown:
+            return problem(400, f"there is no parameter {encodable(min(unknown))}; /watch takes heartbeat")
+        asked = request.query.get("heartbeat")
+        pause = None if asked is None else _heartbeat(asked)
+        if asked is not None and pause is None:
+            allowed = f"it must be seconds from {LEAST_HEARTBEAT:g} to {MOST_HEARTBEAT:g}"
+            return problem(400, f"heartbeat is {encodable(asked)!r}: {allowed}")
         headers = () if pause is None else ((HEARTBEAT, f"{pause:g}"),)
         return Response(200, JSON_LINES, write=partial(self._write_watch, pause), endless=True, headers=headers)
 
@@ -306,8 +313,17 @@ class Api:
         useful = {row.name for row in view.rows.values() if row.useful}
         for name in self.config.expected:
             if name not in useful:
-                reasons = [row.unserved.reason for row in view.rows.values() if row.name == name and row.unserved]
-                yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason or '')})" for reason in reasons)
+                why = [_awaited_for(row) for row in view.rows.values() if row.name == name]
+                why = why or ["no socket has given this name"]
+                yield f"the plugin {encodable(name)}" + "".join(f" ({encodable(reason)})" for reason in why)
+
+
+def _awaited_for(row: Row) -> str:
+    """Return why an expected plugin is of no use yet: nobody serves it, or it is not registered, for a cause."""
+    if row.unserved is not None:
+        return row.unserved.reason or "it does not serve"
+    cause = row.last.cause or row.last.reason
+    return f"{row.last.state.value}: {cause}" if cause else row.last.state.value
 
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:
@@ -329,10 +345,10 @@ async def _next_messages(
     return [None] if scope.cancelled_caught else messages
 
 
-def _heartbeat(request: Request) -> float | None:
-    """Return the seconds between heartbeats that a watch asks for; None if it asks for none, or out of bounds."""
+def _heartbeat(asked: str) -> float | None:
+    """Return the seconds between heartbeats that a watch asks for; None if they are out of bounds."""
     try:
-        pause = float(request.query.get("heartbeat", ""))
+        pause = float(asked)
     except ValueError:
         return None
     return pause if LEAST_HEARTBEAT <= pause <= MOST_HEARTBEAT else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import attrs
@@ -15,6 +16,7 @@ from plugind.actors import conversation, reconciler, registration
 from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.processes import MemoryProcesses
+from plugind.actors.status.actor import StatusConfig
 from plugind.actors.supervision import GaveUpError
 from plugind.protocol.backoff import RestartIntensity
 from plugind.protocol.config import Config, Root
@@ -463,6 +465,23 @@ async def test_a_supervisor_runs_once(autojump_clock: MockClock) -> None:
 def test_invalid_roots_are_refused(roots: tuple[Root, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Supervisor(Config(roots=roots))
+
+
+@pytest.mark.parametrize("socket", ["root/status.sock", "root/deeper/status.sock", "link/status.sock"])
+def test_a_status_socket_in_a_root_is_refused(socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was dialed as a plugin, as an endpoint in a root would be (fault 45)."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "link").symlink_to("root")
+    monkeypatch.chdir(tmp_path)
+    config = Config(roots=(Root(tmp_path / "other"), Root(tmp_path / "root")))
+    for path in (socket, str(tmp_path / socket)):
+        with pytest.raises(ConfigError) as error:
+            Supervisor(config, status_config=StatusConfig(path))
+        assert str(error.value) == (
+            f"the status socket {path} lies in the root {tmp_path}/root, where it would be dialed as a plugin:"
+            " give it another path with --status"
+        )
+    Supervisor(config, status_config=StatusConfig(str(tmp_path / "root.sock")))
 
 
 async def test_a_rescan_finds_a_plugin_that_no_event_reported(autojump_clock: MockClock) -> None:

@@ -152,6 +152,10 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     }
     status = ["--status", str(tmp_path / "status.sock")]
     assert refused("--root", str(file), *status) == (78, f"plugind: the root {file} {no_directory}")
+    inside = str(tmp_path / "r" / "status.sock")
+    advice = f"lies in the root {tmp_path}/r, where it would be dialed as a plugin: give it another path with --status"
+    assert commands.main(["run", "--root", str(tmp_path / "r"), "--status", inside]) == 78
+    assert capsys.readouterr().err == f"plugind: the status socket {inside} {advice}\n"
     for roots, line in said.items():
         # All but one run in this process, which gives the same exit code without the time of a start.
         code = commands.main(["run", *status, *(text for root in roots for text in ("--root", root))])

@@ -239,6 +239,22 @@ async def test_the_embedding_example_registers_a_plugin_and_deregisters_it(tmp_p
             assert await program.process.wait() == 0
 
 
+async def test_the_embedding_example_says_what_is_wrong_with_its_root(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Behaviour 2: it waited without a word."""
+    root = tmp_path / "missing" / "root"
+    said = ""
+    async with started(EXAMPLES / "embed.py", root) as program:
+        with trio.fail_after(DEADLINE):
+            while not said.endswith("\n"):
+                await trio.sleep(0.01)
+                said += capfd.readouterr().err
+        assert await program.end(signal.SIGINT) == 130
+    missing = f"its parent directory {root.parent} is missing, and plugind does not make it"
+    assert said == f"{root}: unavailable, cannot use {root}: {missing}\n"
+
+
 async def test_ctrl_c_ends_the_embedding_example_without_a_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -405,6 +405,19 @@ async def test_the_line_of_the_start_names_the_version_the_status_socket_and_the
     assert (line["version"], line["status"], line["roots"]) == (__version__, node.status, str(node.root))
 
 
+async def test_the_line_of_the_start_has_the_absolute_path_of_the_status_socket(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    options = ["--root", str(root), "--status", "s.sock", "--log-format", "json"]
+    command = ["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *PLUGIND, "run", *options]
+    with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
+        node = Daemon(root, str(tmp_path / "s.sock"), process, tmp_path / "log")
+        await node.ready()
+        (line,) = await logged(node, "started")
+        assert line["status"] == node.status
+        process.terminate()
+        assert await node.ended() == 0
+
+
 async def test_with_the_level_warning_every_plugin_that_is_hung_refused_or_parked_is_shown_once(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()

@@ -251,9 +251,10 @@ async def test_a_full_disk_is_one_line_in_every_command(unbuffered: str, quiet: 
     assert ended == dict.fromkeys((" ".join(words) for words in (*clients, *others)), (1, said))
 
 
-def test_a_help_that_cannot_be_written_is_one_line() -> None:
-    """Fault 95: the interpreter would print a traceback as it exits."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_help_that_cannot_be_written_is_one_line(unbuffered: str) -> None:
+    """Fault 95: the interpreter would print a traceback as it exits, and argparse ignores the error."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
         for words in (["--help"], ["ls", "--help"], ["--version"]):
             ended = subprocess.run(

@@ -79,9 +79,10 @@ def test_a_restarted_watcher_counts_from_zero_and_the_totals_of_the_daemon_conti
 def test_restarts_are_counted_by_the_kind_of_actor() -> None:
     """Faults 85 and 92: there is no series for each path."""
     metrics = Metrics()
-    for name in ("registration /r/a.sock", "registration /r/b.sock", "watcher:/r", "reconciler"):
+    for name in ("registration /r/a.sock", "registration /r/b.sock", "watcher:/r", "reconciler", "dial slots"):
         metrics.count_restart(name)
-    assert metrics.restarts == {"registration": 2, "watcher": 1, "reconciler": 1}
+    counts = {"registration": 2, "watcher": 1, "reconciler": 1, "dial slots": 1}
+    assert metrics.restarts == counts, "the words of /healthz"
 
 
 def test_each_socket_counts_once_in_each_world() -> None:

@@ -10,9 +10,10 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from plugind.actors.console.client import HEARTBEATS
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status import actor as status
-from plugind.actors.status.api import PIECE, Api, Memory, StatusConfig
+from plugind.actors.status.api import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE, Api, Memory, StatusConfig
 from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.messages import (
@@ -372,6 +373,31 @@ async def test_problems_of_a_root_and_crashes_are_warnings(autojump_clock: MockC
     ]
 
 
+async def test_a_plugin_in_a_deprecated_root_is_registered_with_a_warning(autojump_clock: MockClock) -> None:
+    """Behaviour 16: the help promised it, and the line was like any other."""
+    old = attrs.evolve(changed("old", StateName.REGISTERED), deprecated=True)
+    async with bench(level=Level.INFO) as node:
+        await node.take(changed("a", StateName.REGISTERED), old, attrs.evolve(old, time=1.0))
+    assert [(level, fields["socket"], fields["warning"]) for level, _, fields in node.log.events] == [
+        (Level.INFO, "/r/a.sock", None),
+        (Level.WARNING, "/r/old.sock", "the socket lies in a deprecated directory"),
+    ]
+
+
+async def test_a_socket_that_is_removed_during_a_dial_is_no_warning(autojump_clock: MockClock) -> None:
+    """Only a deregistration that failed is one (fault 84)."""
+    gone = changed("a", StateName.GONE)
+    superseded = Finished(Operation.DIAL, Outcome.SUPERSEDED, 0.1)
+    failed = Finished(Operation.DEREGISTER, Outcome.FAILED, 0.1)
+    async with bench(level=Level.INFO) as node:
+        for finished in (superseded, failed):
+            await node.take(changed("a", StateName.DIALING), attrs.evolve(gone, finished=finished))
+    assert [(level, message, fields["outcome"]) for level, message, fields in node.log.events] == [
+        (Level.INFO, "plugin gone", "dial superseded"),
+        (Level.WARNING, "plugin gone", "deregister failed"),
+    ]
+
+
 # --- routes -----------------------------------------------------------------------------------------------------------
 
 
@@ -496,12 +522,32 @@ async def test_a_watch_with_heartbeats_shows_when_the_list_is_complete_and_that_
     assert came == [(0.0, "registered"), (0.0, ""), (2.0, ""), (3.0, "gone"), (5.0, "")]
 
 
-@pytest.mark.parametrize("pause", ["", "soon", "nan", "inf", "-1", "0", "1e9"])
-async def test_a_watch_has_no_heartbeats_unless_it_asks_for_some(pause: str, autojump_clock: MockClock) -> None:
+async def test_a_watch_has_no_heartbeats_unless_it_asks_for_some(autojump_clock: MockClock) -> None:
     """An older client would not understand an empty line."""
     async with bench() as node:
-        for query in ({}, {"heartbeat": pause}):
-            assert (await node.api(Request("GET", "/watch", query, b""))).headers == ()
+        assert (await node.get("/watch")).headers == ()
+
+
+@pytest.mark.parametrize("pause", ["", "soon", "nan", "inf", "-1", "0", "1e9"])
+async def test_a_heartbeat_out_of_range_is_refused_with_what_is_allowed(pause: str, autojump_clock: MockClock) -> None:
+    """It was ignored, so a client waited for heartbeats that never came."""
+    async with bench() as node:
+        refused = await node.get("/watch", heartbeat=pause)
+    assert refused.status == 400
+    assert json.loads(refused.body) == {"error": f"heartbeat is {pause!r}: it must be seconds from 0.02 to 3600"}
+
+
+async def test_an_unknown_parameter_of_a_watch_is_refused(autojump_clock: MockClock) -> None:
+    async with bench() as node:
+        refused = await node.get("/watch", heartbeat="2", heart="2")
+    assert refused.status == 400
+    assert json.loads(refused.body) == {"error": "there is no parameter heart; /watch takes heartbeat"}
+
+
+async def test_the_heartbeats_that_the_commands_ask_for_are_allowed() -> None:
+    """``--answer-timeout`` may be a tenth of a second."""
+    assert LEAST_HEARTBEAT <= 0.1 / HEARTBEATS
+    assert MOST_HEARTBEAT >= 3600.0 / HEARTBEATS
 
 
 async def test_a_watch_that_reads_too_slowly_ends_with_an_error(autojump_clock: MockClock) -> None:
@@ -611,14 +657,20 @@ async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump
         return response.status, body["awaiting"]
 
     async with bench(config) as node:
-        assert await ready(node) == (503, ["the first scan of /r", "the first scan of /s", "the plugin a"])
+        unknown = "the plugin a (no socket has given this name)"
+        assert await ready(node) == (503, ["the first scan of /r", "the first scan of /s", unknown])
         await node.take(
             RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
             RootReported("/s", Watching.UNAVAILABLE, 0.0, reason="Permission denied"),
         )
-        assert await ready(node) == (503, ["the root /s (Permission denied)", "the plugin a"])
+        assert await ready(node) == (503, ["the root /s (Permission denied)", unknown])
+        await node.take(RootReported("/s", Watching.POLLING, 0.0, ready=True))
+        tried = attrs.evolve(changed("a", StateName.WAITING), info=info("a"), reason="all of it", cause="no answer")
         await node.take(
-            RootReported("/s", Watching.POLLING, 0.0, ready=True),
+            tried, attrs.evolve(tried, socket="/r/b.sock", state=StateName.DIALING, cause=None, reason=None)
+        )
+        assert await ready(node) == (503, ["the plugin a (waiting: no answer) (dialing)"])
+        await node.take(
             attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")),
         )
         assert await ready(node) == (200, [])
