@@ -116,3 +116,5 @@ class PluginStatus:
     serving: bool | None = None
     #: Why not, in words.
     not_serving: str | None = None
+    #: When it was found that nobody listens.
+    not_serving_since: float | None = None

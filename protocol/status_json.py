@@ -25,6 +25,10 @@ def _seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
+def _time_of(moment: float | None, now: float, unix: float) -> str | None:
+    return None if moment is None else timestamp(unix - max(0.0, now - moment))
+
+
 def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
     """Return the JSON form of a status at the moment that Trio's clock calls ``now`` and the wall clock ``unix``.
 
@@ -52,6 +56,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "active": plugin.active,
         "serving": plugin.serving,
         "not_serving": _text(plugin.not_serving),
+        "not_serving_since": _time_of(plugin.not_serving_since, now, unix),
         "warnings": list(plugin.warnings),
         "uid": plugin.uid,
         "pid": plugin.pid,

@@ -106,6 +106,7 @@ class Row(NamedTuple):
             last.cause,
             serving=self.unserved is None if registered else None,
             not_serving=None if self.unserved is None else self.unserved.reason,
+            not_serving_since=None if self.unserved is None else self.unserved.time,
         )
 
     @property
@@ -200,6 +201,9 @@ class View:
         if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
             return None
         unserved = None if change.serving else change
+        if unserved is not None and before.unserved is not None:
+            # Another reason is no other beginning.
+            unserved = attrs.evolve(unserved, time=before.unserved.time)
         if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
             return None
         after = self.rows[change.socket] = before._replace(unserved=unserved)
@@ -208,15 +212,23 @@ class View:
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.
 
-        A path may be given as it is shown, with escapes (fault 21). Sockets that are gone are returned only if no other
-        matches, the latest first.
+        A path may be given as it is shown, with escapes (fault 21), or as a file name alone if one socket has it.
+        Sockets that are gone are returned only if no other matches, the latest first.
         """
         exact = self.rows.get(target)
         if exact is not None:
             return [exact]
-        return [row for row in self.rows.values() if _is(row, target)] or [
-            row for row in reversed(self._gone) if row.last.socket == target or _is(row, target)
-        ]
+        found = [row for row in self.rows.values() if _is(row, target)]
+        if found:
+            return found
+        alike = self.with_file_name(target)
+        if len(alike) == 1:
+            return alike
+        return [row for row in reversed(self._gone) if row.last.socket == target or _is(row, target)]
+
+    def with_file_name(self, name: str) -> list[Row]:
+        """Return the rows of the sockets whose files have that name: lists show it for sockets without a name."""
+        return [row for row in self.rows.values() if _is_shown(row.last.socket.rpartition("/")[2], name)]
 
 
 def _is(row: Row, target: str) -> bool:

@@ -36,10 +36,16 @@ def plugin_name(text: str) -> str:
     return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
+def path_of(target: str) -> str:
+    """Return the absolute path that ``target`` means below the working directory, as the daemon would name it."""
+    return os.path.normpath(os.path.join(plugin_name(os.getcwd()), target))
+
+
 def plugin_target(text: str) -> str:
     """Return the plugin's name, or the absolute path of its socket.
 
-    A path may be relative. A name may contain slashes (``vendor.com/device``), so only what begins like a path is one.
+    A name may contain slashes (``vendor.com/device``), so only what begins like a path is made absolute here. The
+    daemon is asked for other relative paths once it knows no such name.
     """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a plugin's name, or the path of its socket")

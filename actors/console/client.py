@@ -11,15 +11,16 @@ import json
 import math
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import attrs
 
+from ...protocol.status import Watching
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from .arguments import seconds
+from .arguments import path_of, seconds
 from .ending import EXIT_BUSY, EXIT_CONFIG, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 
 #: The description of one socket by the status socket.
@@ -145,6 +146,43 @@ async def fetch(daemon: Daemon, method: str, target: str, body: bytes = b"") -> 
         return await reply.body()
 
 
+async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> bytes:
+    """Ask about a plugin; what has slashes and is no name is a path, relative to the working directory.
+
+    Raises:
+      CommandError: if the daemon knows neither, does not answer in time, or refuses.
+    """
+    try:
+        return await asked(target)
+    except UnknownPluginError:
+        if "/" in target and not os.path.isabs(target):
+            with suppress(UnknownPluginError):
+                return await asked(path_of(target))
+        raise
+
+
+async def unavailable_roots(daemon: Daemon) -> list[str]:
+    """Return a line for each root that the daemon cannot use.
+
+    Raises:
+      CommandError: if the daemon does not answer in time.
+    """
+    try:
+        # The answer has the status 503 if anything is wrong, and says what.
+        async with ask(daemon.path, "GET", "/healthz", timeout=daemon.timeout) as reply:
+            health = json.loads(await reply.body())
+    except UnreachableError as error:
+        raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    roots = health.get("roots") if isinstance(health, dict) else None
+    return [
+        f"root {escaped(str(root.get('root')))} is unavailable: {escaped(str(root.get('reason')))}"
+        for root in (roots if isinstance(roots, list) else [])
+        if isinstance(root, dict) and root.get("watching") == Watching.UNAVAILABLE
+    ]
+
+
 def watch_target(daemon: Daemon) -> str:
     """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
     return f"/watch?heartbeat={daemon.timeout / HEARTBEATS:g}"
@@ -158,8 +196,14 @@ def has_heartbeats(reply: Reply) -> bool:
     return beats
 
 
+class UnknownPluginError(CommandError):
+    """The daemon knows no plugin of that name, and no socket at that path."""
+
+
 def refusal(answer: bytes, status: int) -> CommandError:
     """Return the error of an answer whose status is not 200; with 503, the daemon may answer later."""
+    if status == 404:
+        return UnknownPluginError(error_in(answer, status))
     return CommandError(error_in(answer, status), EXIT_BUSY if status == 503 else EXIT_FAILED)
 
 

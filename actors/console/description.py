@@ -9,7 +9,7 @@ import time
 
 from ...protocol.status_json import Json
 from .client import Plugin
-from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day
+from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
 
 
 def described(plugin: Plugin) -> str:
@@ -30,7 +30,7 @@ def described(plugin: Plugin) -> str:
         ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
         ("Reason", text(plugin.get("reason"))),
         ("Generation", text(plugin.get("generation"))),
-        ("Process", f"pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"),
+        ("Process", _process(plugin)),
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
     ]
     lines = [f"{label + ':':<12}{value}" for label, value in facts]
@@ -43,8 +43,8 @@ def described(plugin: Plugin) -> str:
 
 def change(plugin: Plugin) -> str:
     """Return one line for a change, with the time of day at which it happened."""
-    when = plugin.get("time")
-    clock = time_of_day(when, time.time()) if isinstance(when, int | float) else "--:--:--"
+    when = unix_time(plugin.get("time"))
+    clock = "--:--:--" if when is None else time_of_day(when, time.time())
     parts = [clock, f"{text(plugin.get('state')):<11}", text(plugin.get("name")), text(plugin.get("type"))]
     said = remarks(plugin)
     return "  ".join([*parts, text(plugin.get("socket")), *([said] if said else [])]) + "\n"
@@ -59,10 +59,17 @@ def _active(plugin: Plugin) -> bool | None:
 
 
 def _serving(plugin: Plugin) -> str:
-    why = plugin.get("not_serving")
-    return {None: "-", True: "yes: somebody listens on its registration socket"}.get(
-        serves(plugin), "no" + (f": {text(why)}" if why else "")
-    )
+    if serves(plugin) is not False:
+        return "-" if serves(plugin) is None else "yes: somebody listens on its registration socket"
+    why, since = plugin.get("not_serving"), unix_time(plugin.get("not_serving_since"))
+    begun = "" if since is None else f", since {time_of_day(since, time.time())}"
+    return f"no{begun}" + (f": {text(why)}" if why else "")
+
+
+def _process(plugin: Plugin) -> str:
+    """Return the process that was dialed; it is not said to run where nobody listens any more."""
+    was = "was " if serves(plugin) is False else ""
+    return f"{was}pid {text(plugin.get('pid'))}, uid {text(plugin.get('uid'))}"
 
 
 def _next_try(seconds: Json) -> str:

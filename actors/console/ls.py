@@ -14,7 +14,7 @@ import trio
 from ...protocol.plugins import BUILT_IN_TYPES
 from ...protocol.text import escaped
 from . import table
-from .client import Plugin, add_daemon_arguments, daemon, fetch, plugins_in
+from .client import Daemon, Plugin, add_daemon_arguments, daemon, fetch, plugins_in, unavailable_roots
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
 from .phrases import STATE_WORDS, state_words, text
 
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the plugins; return the exit code."""
-    plugins = plugins_in(trio.run(fetch, daemon(args), "GET", "/plugins"))
+    plugins, roots = trio.run(_ask, daemon(args), args.output in (None, "wide"))
     _check_types(args.type, plugins)
     typed = [plugin for plugin in plugins if not args.type or plugin.get("type") in args.type]
     picked = [plugin for plugin in typed if not args.state or state_words(plugin) & {*args.state}]
@@ -76,11 +76,17 @@ def run(args: argparse.Namespace) -> int:
         case "name":
             say("".join(f"{name}\n" for name in _names(picked)))
         case _:
-            table.show(picked, total=len(plugins), wide=args.output == "wide")
+            table.show(picked, total=len(plugins), notes=roots, wide=args.output == "wide")
     failing = [plugin for plugin in typed if state_words(plugin) & {*args.fail_on}]
     if failing:
         complain(f"--fail-on: {table.summary(failing)}")
     return EXIT_FAILED if failing else EXIT_OK
+
+
+async def _ask(daemon: Daemon, and_roots: bool) -> tuple[list[Plugin], list[str]]:
+    """Return the plugins, and a line for each root that cannot be used."""
+    plugins = plugins_in(await fetch(daemon, "GET", "/plugins"))
+    return plugins, await unavailable_roots(daemon) if and_roots else []
 
 
 def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import datetime
 
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
@@ -55,6 +56,16 @@ def ago(seconds: Json) -> str:
         return "-"
     now = time.time()
     return time_of_day(now - seconds, now)
+
+
+def unix_time(value: Json) -> float | None:
+    """Return a time of the JSON, which is RFC 3339; in a watch, older daemons say seconds since 1970."""
+    if isinstance(value, int | float):
+        return value
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except ValueError:
+        return None
 
 
 def age(plugin: Plugin) -> Json:

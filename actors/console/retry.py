@@ -11,7 +11,7 @@ import json
 import trio
 
 from .arguments import plugin_target
-from .client import Plugin, add_daemon_arguments, daemon, fetch, retries_in
+from .client import Plugin, add_daemon_arguments, daemon, fetch, fetch_about, retries_in
 from .ending import EXIT_FAILED, EXIT_OK, say
 from .phrases import text
 
@@ -27,15 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 a socket is tried, 1 none is, 2 usage, 69 no daemon answers, 75 it is busy"
     )
     parser.add_argument(
-        "target", metavar="NAME|SOCKET", type=plugin_target, help="a plugin's name, or the path of its socket"
+        "target",
+        metavar="NAME|SOCKET",
+        type=plugin_target,
+        help="a plugin's name, or the path of its socket; its file name will do if no other has it",
     )
     add_daemon_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask for an attempt now; return the exit code."""
-    body = json.dumps({"target": args.target}).encode()
-    answers = retries_in(trio.run(fetch, daemon(args), "POST", "/retry", body))
+
+    async def asked(target: str) -> bytes:
+        return await fetch(daemon(args), "POST", "/retry", json.dumps({"target": target}).encode())
+
+    answers = retries_in(trio.run(fetch_about, args.target, asked))
     say("".join(map(_line, answers)))
     return EXIT_OK if any(answer.get("tried") is True for answer in answers) else EXIT_FAILED
 

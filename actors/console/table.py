@@ -222,14 +222,14 @@ def rich_lines(lines: Iterable[Line]) -> Text:
     )
 
 
-def show(plugins: Sequence[Plugin], *, total: int | None = None, wide: bool = False) -> None:
-    """Print the table and the summary to standard output."""
-    end = summary(plugins, total)
+def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence[str] = (), wide: bool = False) -> None:
+    """Print the table, the summary and ``notes``, which are lines, to standard output."""
+    end = [summary(plugins, total), *notes]
     if wide or not sys.stdout.isatty():
-        say(f"{plain(plugins)}{end}\n")
+        say(plain(plugins) + "".join(f"{line}\n" for line in end))
         return
     from rich.console import Console
 
     width = shutil.get_terminal_size().columns
-    lines = [*fitted(plugins, width), *map(Line, textwrap.wrap(end, width))]
+    lines = [*fitted(plugins, width), *(Line(piece) for line in end for piece in textwrap.wrap(line, width))]
     Console(highlight=False).print(rich_lines(lines), soft_wrap=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import suppress
 
 import attrs
 import trio
@@ -25,6 +26,7 @@ from .client import (
     plugin_in,
     plugins_in,
     refusal,
+    unavailable_roots,
     unreachable,
     watch_target,
 )
@@ -32,6 +34,8 @@ from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandEr
 
 #: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT = 0.2
+#: Seconds for what only explains why a plugin is not there.
+EXPLAIN = 1.0
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0
 #: The maximum number of nameless sockets that are listed if no socket has the requested name.
@@ -83,13 +87,21 @@ def run(args: argparse.Namespace) -> int:
 async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
     if timeout == 0:
         await _look(daemon, waiting)
-        return
-    with trio.move_on_after(timeout):
-        while not waiting.done:
-            await _follow(daemon, waiting)
-            if not waiting.done:
-                # There is no event for the start of a daemon.
-                await trio.sleep(RECONNECT)
+    else:
+        with trio.move_on_after(timeout):
+            await _follow_until_done(daemon, waiting)
+    if not waiting.done and waiting.failure is None:
+        # This only explains: what the daemon has said until the timeout stands.
+        with trio.move_on_after(EXPLAIN), suppress(CommandError):
+            waiting.roots = await unavailable_roots(daemon)
+
+
+async def _follow_until_done(daemon: Daemon, waiting: _Waiting) -> None:
+    while not waiting.done:
+        await _follow(daemon, waiting)
+        if not waiting.done:
+            # There is no event for the start of a daemon.
+            await trio.sleep(RECONNECT)
 
 
 async def _look(daemon: Daemon, waiting: _Waiting) -> None:
@@ -146,6 +158,8 @@ class _Waiting:
     serving: bool = False
     #: The daemon has named all that it knows. An older daemon does not say when it has; it takes milliseconds.
     has_list: bool = False
+    #: Lines about roots that cannot be used.
+    roots: list[str] = attrs.field(factory=list)
     #: Every socket that the daemon has named, by path.
     plugins: dict[str, Plugin] = attrs.field(factory=dict)
 
@@ -211,7 +225,7 @@ class _Waiting:
         if others:
             types = ", ".join(sorted({phrases.text(plugin.get("type")) for plugin in others}))
             return f"it is there as {types}, not as {escaped(self.type or '')}"
-        return f"no plugin has that name{self._nameless()}"
+        return "; ".join([f"no plugin has that name{self._nameless()}", *self.roots])
 
     def _nameless(self) -> str:
         """Return text about some sockets that may still turn out to have the name."""

@@ -17,11 +17,13 @@ import attrs
 import trio
 
 from ...protocol.health import ActorHealth, Condition
+from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
     Lagged,
     PluginChanged,
     ReconcilerMessage,
+    RetryAnswer,
     RetryAnswered,
     RetryAsked,
     RootReported,
@@ -154,9 +156,22 @@ class Api:
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
         if not rows:
-            return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
+            return self._unknown(target)
         now, unix = trio.current_time(), self.config.wall()
         return json_response(200, [described_to_json(row.status_with_history, now, unix) for row in rows])
+
+    def _unknown(self, target: str) -> Response:
+        """Say that nothing is known of ``target``, and what may be the reason."""
+        parts = [f"no plugin has the name, and no socket the path, {encodable(target)}"]
+        alike = len(self.memory.view.with_file_name(target))
+        if alike > 1:
+            parts.append(f"{alike} sockets have that file name, so give the path of one")
+        parts += [
+            f"root {encodable(report.root)} is unavailable: {encodable(report.reason or '')}"
+            for report in self.memory.view.roots.values()
+            if report.watching == Watching.UNAVAILABLE
+        ]
+        return problem(404, "; ".join(parts))
 
     def _watch(self, request: Request) -> Response:
         """Stream changes; with ``?heartbeat=S``, an empty line follows the first list and each pause of S seconds.
@@ -206,7 +221,8 @@ class Api:
         """Return JSON lines for the statuses at ``then``, with the time of the wall clock."""
         unix = round(self.config.wall() - trio.current_time() + then, 6)
         return b"".join(
-            json.dumps({"time": unix, **plugin_to_json(status, then, unix)}).encode() + b"\n" for status in statuses
+            json.dumps({"time": timestamp(unix), **plugin_to_json(status, then, unix)}).encode() + b"\n"
+            for status in statuses
         )
 
     async def _retry(self, request: Request) -> Response:
@@ -229,8 +245,8 @@ class Api:
         with trio.move_on_after(self.config.retry):
             answers = [answer for reply in replies for answer in (await reply.receive()).answers]
             if not answers:
-                return problem(404, f"no plugin has the name, and no socket the path, {encodable(target)}")
-            return json_response(200, retried_to_json(answers))
+                return self._unknown(target)
+            return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
     def _metrics(self, _: Request) -> Response:
@@ -363,6 +379,14 @@ async def _write_list(rows: list[Row], wall: Callable[[], float], send: Send) ->
         before = b",\n"
         await trio.lowlevel.checkpoint()
     await send(b"]\n" if rows else b"[]\n")
+
+
+def _with_liveness(answer: RetryAnswer, rows: list[Row]) -> RetryAnswer:
+    """Return the answer to a retry, with why a registered plugin does not serve (fault 39)."""
+    for row in rows:
+        if row.last.socket == answer.socket and row.unserved is not None and not answer.tried:
+            return attrs.evolve(answer, why=f"{answer.why}; not serving: {row.unserved.reason}")
+    return answer
 
 
 def _retry_target(body: bytes) -> str | None:

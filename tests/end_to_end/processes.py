@@ -27,7 +27,12 @@ PATIENT = {"dial": DEADLINE, "get_info": DEADLINE, "notify": DEADLINE}
 Plugin = Mapping[str, object]
 
 
-def run(*arguments: str, status: str | None = None, environment: Mapping[str, str] | None = None) -> Done:
+def run(
+    *arguments: str,
+    status: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Done:
     """Run a command of plugind until it ends."""
     options = [] if status is None else ["--status", status]
     done = subprocess.run(
@@ -38,6 +43,7 @@ def run(*arguments: str, status: str | None = None, environment: Mapping[str, st
         errors="surrogateescape",
         timeout=DEADLINE,
         env={**os.environ, **(environment or {})},
+        cwd=directory,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 

@@ -197,6 +197,37 @@ async def test_retry_prints_for_each_socket_what_follows(node: Daemon) -> None:
     )
 
 
+async def test_a_socket_is_found_by_a_relative_path_and_by_its_file_name(node: Daemon) -> None:
+    """A name may have slashes, so what is no plugin's name is tried as a path."""
+    relative = f"{node.root.name}/stale.sock"
+    for target in ("stale.sock", relative, f"../{node.root.parent.name}/{relative}"):
+        for command in ("describe", "retry"):
+            done = run(command, target, status=node.status, directory=node.root.parent)
+            assert (done.code, done.err) == (0, ""), (command, target)
+            assert str(node.root / "stale.sock") in done.out
+    for unknown in ("vendor.example.com/none", "none.sock"):
+        done = run("describe", unknown, status=node.status, directory=node.root.parent)
+        said = f"no plugin has the name, and no socket the path, {unknown}"
+        assert (done.code, done.err) == (1, f"plugind: {said}\n")
+
+
+async def test_a_root_that_cannot_be_used_is_named_where_plugins_are_listed_or_missed(tmp_path: Path) -> None:
+    missing = tmp_path / "none" / "root"
+    with daemon(tmp_path, "--root", str(missing)) as node:
+        with trio.fail_after(DEADLINE):
+            while (await node.get("/healthz"))[0] != 503:  # noqa: ASYNC110 - it is in another process
+                await trio.sleep(0.02)
+        listed = run("ls", status=node.status)
+        assert listed.code == 0
+        *_, counted, note = listed.out.splitlines()
+        assert counted == "0 plugins"
+        assert note.startswith(f"root {missing} is unavailable: ")
+        for command in (["describe", "a"], ["retry", "a"], ["wait", "a", "--timeout", "0"]):
+            done = run(*command, status=node.status)
+            assert done.code == 1
+            assert done.err.endswith(f"; {note}\n"), command
+
+
 async def test_a_plugin_that_is_gone_has_no_next_try(tmp_path: Path) -> None:
     with daemon(tmp_path) as node, socket.socket(socket.AF_UNIX) as stale:
         await node.ready()

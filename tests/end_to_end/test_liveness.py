@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 from functools import partial
@@ -49,7 +50,11 @@ async def test_a_plugin_killed_with_sigkill_is_shown_as_not_serving_until_it_is_
             assert "registered" in line
             assert line.endswith("  not serving: nobody listens on its socket")
             described = await command("describe", NAME, status=started.status)
-            assert "Serving:    no: nobody listens on its socket\n" in described.out
+            assert re.search("^Serving:    no, since .*: nobody listens on its socket$", described.out, re.MULTILINE)
+            assert f"Process:    was pid {killed['pid']}, uid" in described.out
+            retried = await command("retry", NAME, status=started.status)
+            why = "registered already, nothing to retry; not serving: nobody listens on its socket"
+            assert retried == Done(1, f"{path}: {why}\n", "")
             waited = await command("wait", NAME, "--serving", "--timeout", "0.5", status=started.status)
             assert waited.code == 1
             why = f"{path} is registered, but nobody listens on its socket"

@@ -9,7 +9,7 @@ from plugind.protocol.status_json import described_to_json, plugin_to_json
 def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
     status = PluginStatus(
         "/r/a.sock", "/r", 4, StateName.REGISTERED, 100.0, None, 1, None, "CSIPlugin", "csi", "/e", ("1.0.0", "1.1.0"),
-        0.0123456789, True, ("old",), 0, 42, serving=False, not_serving="nobody listens",
+        0.0123456789, True, ("old",), 0, 42, serving=False, not_serving="nobody listens", not_serving_since=101.5,
     )  # fmt: skip
     assert plugin_to_json(status, 102.5, 1_700_000_000.0) == {
         "socket": "/r/a.sock",
@@ -31,6 +31,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "active": True,
         "serving": False,
         "not_serving": "nobody listens",
+        "not_serving_since": "2023-11-14T22:13:19.000Z",
         "warnings": ["old"],
         "uid": 0,
         "pid": 42,
@@ -41,7 +42,17 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
     status = PluginStatus("/r/a.sock", "/r", 1, StateName.WAITING, 3.0, "no answer", 2, 4.0)
     shown = plugin_to_json(status, 5.0, 1_700_000_000.0)
     absent = {key for key, value in shown.items() if value is None}
-    unknown = {"type", "name", "endpoint", "versions", "registered_in", "active", "serving", "not_serving"}
+    unknown = {
+        "type",
+        "name",
+        "endpoint",
+        "versions",
+        "registered_in",
+        "active",
+        "serving",
+        "not_serving",
+        "not_serving_since",
+    }
     assert absent == {*unknown, "uid", "pid", "cause"}
     assert (shown["next_try_in"], shown["age"], shown["reason"]) == (0.0, 2.0, "no answer")
     earlier = plugin_to_json(status, 3.25, 1_700_000_000.0)

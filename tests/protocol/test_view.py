@@ -72,6 +72,16 @@ def test_a_late_change_of_an_older_generation_is_ignored() -> None:
     assert only(view).state is StateName.PARKED
 
 
+def test_a_file_name_is_enough_if_one_socket_has_it() -> None:
+    view = View()
+    view.apply(change(StateName.STALE))
+    assert [row.last.socket for row in view.find("a.sock")] == ["/r/a.sock"]
+    assert view.find("sock") == []
+    view.apply(change(StateName.STALE, socket="/q/a.sock"))
+    assert view.find("a.sock") == []
+    assert len(view.with_file_name("a.sock")) == 2
+
+
 def test_a_socket_that_is_gone_leaves_the_list_and_can_still_be_described() -> None:
     """Test_DSW_RemovePlugin_Positive, Test_ASW_RemovePlugin_Positive: gone."""
     view = View()

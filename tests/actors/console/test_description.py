@@ -60,7 +60,14 @@ def test_times_of_day_are_local_with_their_offset_and_their_date_if_it_is_anothe
 def test_a_description_is_complete() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(9.0, StateName.WAITING, "no\nanswer", 1))
     plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, next_try=15.0, history=history)
-    assert described({**described_to_json(plugin, 10.0, UNIX), "serving": False, "not_serving": "it ended"}) == (
+    assert described(
+        {
+            **described_to_json(plugin, 10.0, UNIX),
+            "serving": False,
+            "not_serving": "it ended",
+            "not_serving_since": "2023-11-15T08:29:57.000Z",
+        }
+    ) == (
         "Socket:     /r/a.sock\n"
         "Name:       csi.example.com\n"
         "Type:       CSIPlugin\n"
@@ -70,13 +77,13 @@ def test_a_description_is_complete() -> None:
         "Next try:   in 5.0s, at 09:30:05+01:00\n"
         "Registered: in 12ms\n"
         "Role:       standby\n"
-        "Serving:    no: it ended\n"
+        "Serving:    no, since 09:29:57+01:00: it ended\n"
         "Root:       /r\n"
         "Endpoint:   /r/a.sock\n"
         "Versions:   1.0.0\n"
         "Reason:     -\n"
         "Generation: 1\n"
-        "Process:    pid 4, uid 0\n"
+        "Process:    was pid 4, uid 0\n"
         "Warning:    old\n"
         "History:\n"
         "  09:29:51+01:00      9.0s ago  dialing (attempt 1)\n"
@@ -114,6 +121,7 @@ def test_a_change_is_one_line() -> None:
     assert change({"time": UNIX, **plugin}) == (
         "09:30:00+01:00  waiting      a\\nb  -  /r/b.sock  no answer\\x1b[31m[bold]\n"
     )
+    assert change({"time": "2023-11-15T08:30:00.000Z", **plugin}) == change({"time": UNIX, **plugin})
     assert change({"time": None, **plugin}).startswith("--:--:--  waiting")
 
 

@@ -59,6 +59,20 @@ async def test_a_plugin_that_is_registered_again_serves(autojump_clock: MockCloc
         assert (await node.snapshot()).plugins[0].serving is True
 
 
+async def test_the_time_since_when_a_plugin_does_not_serve_stays_when_its_reason_changes(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 39."""
+    async with bench() as node:
+        await node.take(REGISTERED)
+        assert (await node.snapshot()).plugins[0].not_serving_since is None
+        await node.take(DEAD, attrs.evolve(DEAD, reason="another", time=8.0))
+        (plugin,) = (await node.snapshot()).plugins
+        assert (plugin.not_serving, plugin.not_serving_since) == ("another", 5.0)
+        await node.take(BACK)
+        assert (await node.snapshot()).plugins[0].not_serving_since is None
+
+
 async def test_what_comes_too_late_is_ignored(autojump_clock: MockClock) -> None:
     """The plugin is not registered any more, in another generation, or gone."""
     async with bench() as node:

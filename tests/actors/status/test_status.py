@@ -493,9 +493,9 @@ async def test_watching_streams_the_present_view_and_then_every_change_with_its_
             node.api.end_watches()
         assert node.memory.subscribers == []
     assert [(line["time"], line["name"], line["state"], line["age"]) for line in lines] == [
-        (1000.0, "a", "registered", 0.0),
-        (1004.0, "a", "leaving", 0.0),
-        (1005.0, "a", "gone", 0.0),
+        ("1970-01-01T00:16:40.000Z", "a", "registered", 0.0),
+        ("1970-01-01T00:16:44.000Z", "a", "leaving", 0.0),
+        ("1970-01-01T00:16:45.000Z", "a", "gone", 0.0),
     ]
 
 
