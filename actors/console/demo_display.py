@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import shlex
+import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
@@ -32,6 +34,9 @@ REFRESH = 0.5
 SHOWN_GONE = 4.0
 #: Plugins that are shown at a time at most: while one is replaced there is one more, and the layout must not jump.
 MOST_ROWS = 9
+#: Columns of the names in the legend.
+_LEGEND = 15
+_INDENT = "  "
 
 
 @attrs.frozen
@@ -151,15 +156,20 @@ def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> Rendera
     from rich.console import Group
     from rich.text import Text
 
-    top: list[RenderableType] = [
-        Text(guide.heading, style="bold", no_wrap=True),
-        table.rich_lines(table.fitted(rows, width, one_line=True)),
+    heading = [Text(line, style="bold") for line in textwrap.wrap(guide.heading, width)]
+    top: list[RenderableType] = [*heading, table.rich_lines(table.fitted(rows, width, one_line=True))]
+    legend = [
+        Text.assemble((line[:_LEGEND], "bold"), line[_LEGEND:])
+        for name, text in guide.legend
+        for line in _legend_lines(name, text, width)
     ]
-    legend = [Text.assemble((f"{name:<15}", "bold"), text) for name, text in guide.legend]
-    commands = [Text(f"  {command}", style="cyan", no_wrap=True, overflow="fold") for command in guide.commands]
-    below = [Text("From a second terminal:", style="bold"), *commands]
+    pasted = [line for command in guide.commands for line in _pasted_lines(command, width)]
+    below = [
+        Text("From a second terminal:", style="bold"),
+        *(Text(line, style="cyan", no_wrap=True) for line in pasted),
+    ]
     # The last line of the terminal stays free for the cursor.
-    room = height - 1 - (max(len(rows), MOST_ROWS) + 2)
+    room = height - 1 - (max(len(rows), MOST_ROWS) + 1 + len(heading))
     shown: list[RenderableType] = [*top]
     blank_lines = room - len(legend) - len(below)
     if blank_lines >= 0:
@@ -167,3 +177,51 @@ def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> Rendera
     if room >= len(below):
         shown += [*[Text()] * (blank_lines > 1 or (blank_lines < 0 and room > len(below))), *below]
     return Group(*shown)
+
+
+def _legend_lines(name: str, text: str, width: int) -> list[str]:
+    first, *others = textwrap.wrap(text, max(1, width - _LEGEND))
+    return [f"{name:<{_LEGEND}}{first}", *(" " * _LEGEND + line for line in others)]
+
+
+def _pasted_lines(command: str, width: int) -> list[str]:
+    """Return the command in lines that a shell reads as one: a backslash ends each but the last."""
+    if len(_INDENT + command) <= width:
+        return [_INDENT + command]
+    lines = [_INDENT]
+    for word in _words(command):
+        if lines[-1] != _INDENT and len(lines[-1] + word) + 2 > width:
+            lines[-1] += "\\"
+            lines.append(_INDENT)
+        lines[-1] += word + " "
+    lines[-1] = lines[-1].rstrip()
+    return [piece for line in lines for piece in _pieces(line, width)]
+
+
+def _words(command: str) -> list[str]:
+    """Return the words of a command as they are written: no space within quotes ends one."""
+    words: list[str] = []
+    for part in command.split(" "):
+        if words and not _is_whole(words[-1]):
+            words[-1] += f" {part}"
+        else:
+            words.append(part)
+    return words
+
+
+def _is_whole(word: str) -> bool:
+    try:
+        shlex.split(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _pieces(line: str, width: int) -> list[str]:
+    """Return the line, cut where it is too long; within quotes, a shell would take the backslash for a part of it."""
+    if len(line) <= width:
+        return [line]
+    end = "" if {"'", '"'} & set(line) else "\\"
+    size = max(1, width - len(end))
+    pieces = [line[start : start + size] for start in range(0, len(line), size)]
+    return [*(piece + end for piece in pieces[:-1]), pieces[-1]]

@@ -102,6 +102,37 @@ def test_heading_legend_and_commands_fit_a_usual_terminal(
     assert all(len(command) <= 80 for command in pasted[-3:])
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_on_a_narrow_terminal_lines_are_folded_and_commands_can_still_be_pasted(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "plugind"
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    lines = shown(width, 60)
+    assert max(map(len, lines)) <= width
+    assert "Ctrl-C ends it." in " ".join(lines[:2])
+    assert all(any(line.startswith(name) for line in lines) for name, _ in LEGEND)
+    assert "parked, until a program adds one" in " ".join(" ".join(lines).split())
+    below = "\n".join(lines[lines.index("From a second terminal:") + 1 :])
+    assert "\\\n" in below
+    pasted = [shlex.split(command) for command in below.replace("\\\n", "").splitlines()]
+    assert pasted == [shlex.split(command) for command in guide(STATUS).commands]
+
+
+def test_a_quoted_word_is_folded_without_a_backslash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell would take it for a part of the word."""
+    monkeypatch.setattr(sys, "argv", ["-"])
+    monkeypatch.setattr(sys, "executable", "/opt/some/python/of/a/long/name/bin/python3")
+    lines = shown(40, 60)
+    first = lines.index("From a second terminal:") + 1
+    assert lines[first : first + 3] == [
+        "  alias \\",
+        "  plugind='/opt/some/python/of/a/long/na",
+        "me/bin/python3 -m plugind'",
+    ]
+
+
 def test_a_terminal_with_few_lines_shows_the_table_and_not_the_legend() -> None:
     assert any("From a second terminal" in line for line in shown(80, 18))
     assert not any("good plugins" in line for line in shown(80, 18))
