@@ -101,9 +101,15 @@ async def log_states(snapshot: Snapshot, log: Logger) -> None:
             _log_plugin(plugin, snapshot.time, log)
             if number % _BATCH == 0:
                 await trio.lowlevel.checkpoint()
+        sockets = Counter(plugin.root for plugin in snapshot.plugins)
         for root in snapshot.roots:
             log.event(
-                Level.INFO, "root", root=root.root, watching=root.watching, sockets=root.sockets, reason=root.reason
+                Level.INFO,
+                "root",
+                root=root.root,
+                watching=root.watching,
+                sockets=sockets[root.root],
+                reason=root.reason,
             )
     _log_summary(snapshot, log)
 

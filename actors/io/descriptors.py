@@ -52,6 +52,10 @@ class DescriptorReserve:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all of them."""
         while self.close_one():
             pass
 

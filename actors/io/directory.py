@@ -24,10 +24,13 @@ from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
 from . import roots
+from .descriptors import DescriptorReserve
 from .file_identity import AT_FDCWD, identity_at
 
 #: How many names are read before other tasks run (fault 27).
 CHUNK = 256
+#: How many descriptors a scan has open at once: that of the directory, and the copy that ``scandir`` makes of it.
+_FOR_A_SCAN = 2
 #: How many bytes of events one system call reads, and how many calls one :meth:`Events.read` makes.
 _READ_BYTES = 65_536
 _READS = 16
@@ -218,6 +221,8 @@ class RealDirectory:
 
     def __init__(self, *, insecure: bool = False) -> None:
         self._lock = roots.RootLock(insecure=insecure)
+        # Closed for each scan, and opened again before anything else can run (fault 46).
+        self._reserve = DescriptorReserve(_FOR_A_SCAN)
 
     def make(self, path: str) -> None:
         """See :class:`Directory`."""
@@ -225,11 +230,16 @@ class RealDirectory:
 
     def hold(self, path: str) -> None:
         """See :class:`Directory`."""
-        self._lock.take(path)
+        self._reserve.close()
+        try:
+            self._lock.take(path)
+        finally:
+            self._reserve.refill()
 
     def release(self) -> None:
         """See :class:`Directory`."""
         self._lock.release()
+        self._reserve.close()
 
     def look(self, path: str) -> Found | None:
         """See :class:`Directory`."""
@@ -258,6 +268,17 @@ class RealDirectory:
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
     ) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
+        has_reserve = self._reserve.close_one()
+        self._reserve.close()
+        try:
+            yield from self._scan(path, known_sockets, deep=deep)
+        finally:
+            if has_reserve:
+                self._reserve.refill()
+
+    def _scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+    ) -> Generator[Chunk, None, None]:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with os.scandir(descriptor) as entries:

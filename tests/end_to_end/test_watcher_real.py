@@ -230,6 +230,23 @@ async def test_a_root_that_cannot_be_opened_for_want_of_descriptors_names_their_
     assert describe_inotify(full) == "no inotify watches are left (fs.inotify.max_user_watches)"
 
 
+def test_a_root_is_scanned_though_the_process_has_no_descriptors_left(tmp_path: Path, bind: Bind) -> None:
+    """Fault 46: the scans failed, so that a root with many slow plugins was unavailable."""
+    path = Path(bind(tmp_path / "a.sock"))
+    before = set(os.listdir("/proc/self/fd"))
+    directory = RealDirectory()
+    directory.hold(str(tmp_path))
+    with no_descriptor_left():
+        for _ in range(3):
+            directory.hold(str(tmp_path))
+            found = [name for chunk in directory.scan(str(tmp_path), {}, deep=True) for name, _ in chunk.found]
+            assert found == [path.name]
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open("/", os.O_PATH)
+    directory.release()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 async def test_no_descriptor_outlives_the_watcher(tmp_path: Path) -> None:
     """Known problem of the reference: its watcher outlives its tests and leaks descriptors."""
     before = set(os.listdir("/proc/self/fd"))

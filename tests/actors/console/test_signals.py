@@ -5,13 +5,24 @@ from __future__ import annotations
 import attrs
 
 from plugind.actors.console.signals import log_states
-from plugind.protocol.messages import Snapshot
-from plugind.protocol.status import PluginStatus, StateName
+from plugind.protocol.messages import RootReported, Snapshot
+from plugind.protocol.status import PluginStatus, StateName, Watching
 from plugind.tests.actors.status.test_status import RecordingLogger
 
 SERVING = PluginStatus("/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, serving=True)
 DEAD = attrs.evolve(SERVING, socket="/r/b.sock", serving=False, not_serving="nobody listens")
 WAITING = PluginStatus("/r/c.sock", "/r", 1, StateName.WAITING, 0.0, cause="no answer")
+
+
+async def test_the_line_of_a_root_counts_the_sockets_that_are_known_now() -> None:
+    """The watcher counts them when it scans, and most appear between two scans."""
+    log = RecordingLogger()
+    roots = (RootReported("/r", Watching.EVENTS, 0.0, sockets=0), RootReported("/s", Watching.EVENTS, 0.0, sockets=7))
+    await log_states(Snapshot(1.0, (SERVING, DEAD), roots, ()), log)
+    assert [(fields["root"], fields["sockets"]) for _, message, fields in log.events if message == "root"] == [
+        ("/r", 2),
+        ("/s", 0),
+    ]
 
 
 async def test_registered_plugins_that_do_not_serve_are_shown_and_counted() -> None:
