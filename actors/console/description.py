@@ -6,10 +6,21 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
+from ...protocol.status import StateName
 from ...protocol.status_json import Json
 from .client import Plugin
 from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
+
+#: The states of an attempt.
+_UNDER_WAY = (
+    StateName.DIALING,
+    StateName.ASKING_INFO,
+    StateName.VALIDATING,
+    StateName.REGISTERING,
+    StateName.NOTIFYING,
+)
 
 
 def described(plugin: Plugin) -> str:
@@ -37,7 +48,7 @@ def described(plugin: Plugin) -> str:
     history = plugin.get("history")
     if isinstance(history, list) and history:
         lines.append("History:")
-        lines += [_entry(entry) for entry in history if isinstance(entry, dict)]
+        lines += _entries([entry for entry in history if isinstance(entry, dict)])
     return "\n".join(lines) + "\n"
 
 
@@ -76,9 +87,21 @@ def _next_try(seconds: Json) -> str:
     return f"in {duration(seconds)}, at {ago(-seconds)}" if isinstance(seconds, int | float) else "-"
 
 
-def _entry(entry: Plugin) -> str:
+def _entries(history: Sequence[Plugin]) -> Iterator[str]:
+    """Yield the lines of a history, with causes: the whole reason of the present state is shown once, above.
+
+    While an attempt is under way, the cause that is left from the one before is not repeated.
+    """
+    before = ""
+    for entry in history:
+        why = cause(entry)
+        shown = "" if why == before and entry.get("state") in _UNDER_WAY else why
+        yield _entry(entry, shown)
+        before = why
+
+
+def _entry(entry: Plugin, why: str) -> str:
     attempt = f" (attempt {entry['attempt']})" if entry.get("attempt") else ""
-    # The reason of the present state is shown once, above.
-    why = f": {cause(entry)}" if cause(entry) else ""
     passed = entry.get("ago")
-    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{attempt}{why}"
+    after = f"{attempt}: {why}" if why else attempt
+    return f"  {ago(passed)}  {duration(passed) + ' ago':>12}  {text(entry.get('state'))}{after}"

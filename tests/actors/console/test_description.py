@@ -115,6 +115,30 @@ def test_a_description_has_the_cause_and_the_whole_reason() -> None:
     assert said.endswith("waiting (attempt 2): no\n")
 
 
+def test_a_history_says_a_cause_when_it_comes_and_where_an_attempt_ends() -> None:
+    """The states of the next attempt still have it."""
+    history = tuple(
+        HistoryEntry(1.0, state, why and f"RegisterPlugin error -- {why}", attempt, why)
+        for state, attempt, why in (
+            (StateName.DIALING, 1, None),
+            (StateName.NOTIFYING, 1, "no"),
+            (StateName.WAITING, 1, "no"),
+            (StateName.DIALING, 2, "no"),
+            (StateName.WAITING, 2, "no"),
+            (StateName.DIALING, 3, "other"),
+        )
+    )
+    said = described(described_to_json(attrs.evolve(WAITS, history=history), 10.0, UNIX))
+    assert [line.partition(" ago  ")[2] for line in said.partition("History:\n")[2].splitlines()] == [
+        "dialing (attempt 1)",
+        "notifying (attempt 1): no",
+        "waiting (attempt 1): no",
+        "dialing (attempt 2)",
+        "waiting (attempt 2): no",
+        "dialing (attempt 3): other",
+    ]
+
+
 @pytest.mark.usefixtures("in_berlin")
 def test_a_change_is_one_line() -> None:
     plugin = plugin_to_json(attrs.evolve(WAITS, name="a\nb"), 10.0, UNIX)
