@@ -61,8 +61,13 @@ class ServingOracle:
         status = self._node.statuses.get(path)
         # The daemon has not watched it before it has read the messages about it.
         watched = status is not None and status.since < trio.current_time() - 1.0
-        if watched and status is not None and status.serving:
+        if watched and status is not None and status.serving and self._is_registered(path):
             self._killed.add(path)
+
+    def _is_registered(self, path: str) -> bool:
+        """Whether the socket at ``path`` was dialed, and not another one that it has replaced without being noticed."""
+        directory = self._node.directory
+        return directory.exists(path) and directory.inode(path) is self._node.network.reached.get(path)
 
     def look(self, *, disturbed: bool) -> None:
         """Check everything that is shown; to be called after each event and after each pause."""
