@@ -340,7 +340,7 @@ NEW = (
     Planted(serve_one_ask_at_a_time, "delay", 1, (162, 165, 167, 198)),
     Planted(dial_whatever_is_there, "generation", 3, (144, 167, 168, 169, 170, 176, 177, 178)),
     Planted(believe_every_removal, "generation", 16, (58, 60, 61, 65, 66, 68, 74, 77, 78, 104, 105, 106)),
-    Planted(count_dials_that_find_another_socket, "backoff", 0, (198, 200, 203)),
+    Planted(count_dials_that_find_another_socket, "backoff", 3, (28, 30, 31, 32, 33, 34, 37, 45, 47, 48, 50)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
     Planted(look_at_no_stale_socket, "stale", 305, (170, 179, 180, 182, 184, 199)),
