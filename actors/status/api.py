@@ -1,4 +1,6 @@
-"""The routes of the status socket. A part of the status actor: it reads the view and never changes it.
+"""The routes of the status socket, which ``docs/status-socket.md`` describes.
+
+A part of the status actor: it reads the view and never changes it.
 
 PYTEST_DONT_REWRITE
 """
@@ -42,6 +44,17 @@ PIECE = 50
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
 JSON_LINES = "application/jsonl"
+#: The requests that are answered, for ``GET /``.
+REQUESTS = {
+    "GET /": "this list",
+    "GET /plugins": "every socket; ?name= and ?type= keep those of one name or type",
+    "GET /plugins/TARGET": "the plugins of one name, or the one at the path of a socket, with their histories",
+    "GET /watch": "every socket, then each change, as JSON lines; ?heartbeat=S adds an empty line every S seconds",
+    "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
+    "GET /healthz": "whether the daemon works; 503 if not",
+    "GET /readyz": "whether the daemon is ready; 503 if not",
+    "GET /metrics": "metrics in the text format of Prometheus",
+}
 #: Requests that have places of their own; all others share those for queries.
 _PLACES = {"/watch": Place.STREAM, "/healthz": Place.HEALTH, "/readyz": Place.HEALTH, "/metrics": Place.HEALTH}
 #: The header of a watch that sends an empty line whenever so many seconds pass without a change.
@@ -128,6 +141,7 @@ class Api:
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
         route = {
+            "/": self._index,
             "/plugins": self._list,
             "/watch": self._watch,
             "/healthz": self._health,
@@ -141,6 +155,9 @@ class Api:
         if request.method not in ("GET", "HEAD"):
             return _wrong_method("GET")
         return self._describe(request) if route is None else route(request)
+
+    def _index(self, _: Request) -> Response:
+        return json_response(200, {"paths": REQUESTS})
 
     def _list(self, request: Request) -> Response:
         name, plugin_type = request.query.get("name"), request.query.get("type")

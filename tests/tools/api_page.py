@@ -44,7 +44,7 @@ Everything else is private, wherever it can be imported from: names that begin w
 list, and the generated code under `plugind.protocol.proto`. Types that a signature names without being listed, such as
 `Snapshot`, keep their attributes within a major release, but may move to another module. New parameters are
 keyword-only or have a default. The commands' options and exit codes, the JSON of the status socket and the names of
-metrics are public as well; they are described where they are documented.
+metrics are public as well: `--help` describes the first, and `docs/status-socket.md` the others.
 
 `import plugind` loads nothing else. A name is loaded when it is first used, and the values (`Config` and its parts,
 `Plugin`, `PluginError`, `ConfigError`, `InstancePolicy`) do not import Trio.

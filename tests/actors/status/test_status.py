@@ -456,7 +456,8 @@ async def test_one_plugin_is_described_by_name_and_by_path(target: str, autojump
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/", 405),
         ("GET", "/plugins/none", 404),
         ("GET", "/plugins/", 404),
         ("GET", "/metrics/x", 404),

@@ -1,0 +1,179 @@
+"""docs/status-socket.md agrees with a real daemon: its paths, its examples, the fields of the JSON, and the metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+import trio
+
+from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon, daemon_process
+
+PAGE = (Path(__file__).parents[2] / "docs" / "status-socket.md").read_text()
+NAME = "red.example.com"
+FAKE = ["--type", "CSIPlugin", "--name", NAME, "--version", "1.0.0"]
+
+
+def section(heading: str) -> str:
+    """Return the text below a heading, up to the next one."""
+    return PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def tables(heading: str) -> list[list[list[str]]]:
+    """Return the rows of each table of a section, without its head, as cells."""
+    found = re.findall(r"(?:^\|.*\n)+", section(heading), re.MULTILINE)
+    return [[re.split(r" *\| *", line.strip("| ")) for line in table.splitlines()[2:]] for table in found]
+
+
+def fields(heading: str, number: int = 0) -> set[str]:
+    """Return the fields that one table of a section describes."""
+    return {name for row in tables(heading)[number] for name in re.findall(r"`(\w+)`", row[0])}
+
+
+@attrs.frozen
+class Example:
+    """A request that the page shows."""
+
+    method: str
+    target: str
+    body: bytes
+
+    @classmethod
+    def read(cls, line: str, socket: str) -> Example:
+        """Read a line of the page as a shell and curl do."""
+        words = shlex.split(line.replace("$SOCKET", socket))
+        assert words[0] == "curl", line
+        assert words[1] in ("-s", "-sN"), line
+        assert words[2:4] == ["--unix-socket", "$PLUGIND_STATUS"], line
+        url = urlsplit(words[-1])
+        target = url.path + (f"?{url.query}" if url.query else "")
+        match words[4:-1]:
+            case []:
+                return cls("GET", target, b"")
+            case ["-d", body]:
+                return cls("POST", target, body.encode())
+            case _:
+                raise AssertionError(f"what does this ask? {line}")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with one registered plugin."""
+    with daemon(tmp_path_factory.mktemp("d")) as node:
+        trio.run(node.ready)
+        command = [*PLUGIND, "fake", "--socket", str(node.root / "a.sock"), *FAKE]
+        with (node.root.parent / "plugin.log").open("wb") as log, daemon_process(command, log):
+            trio.run(until_registered, node)
+            yield node
+
+
+async def until_registered(node: Daemon) -> None:
+    async with node.watch() as watch:
+        await watch.state(node.root / "a.sock", "registered")
+
+
+async def test_the_page_has_a_section_for_each_request_that_the_daemon_lists(node: Daemon) -> None:
+    status, body = await node.get("/")
+    assert status == 200
+    assert list(json.loads(body)["paths"]) == re.findall(r"^## `(\w+ /.*)`$", PAGE, re.MULTILINE)
+
+
+async def test_each_example_is_answered(node: Daemon) -> None:
+    lines = re.findall(r"^    (curl .*)$", PAGE, re.MULTILINE)
+    shown = set()
+    for line in lines:
+        example = Example.read(line, str(node.root / "a.sock"))
+        shown.add(f"{example.method} {re.sub('/plugins/.*', '/plugins/TARGET', urlsplit(example.target).path)}")
+        if not example.target.startswith("/watch"):
+            status, body = await node.get(example.target, method=example.method, body=example.body)
+            assert status == 200, (line, body)
+            assert NAME.encode() in body or not example.target.startswith("/plugins")
+    assert shown == set(json.loads((await node.get("/"))[1])["paths"])
+
+
+async def test_each_field_of_a_plugin_is_described(node: Daemon) -> None:
+    (plugin,) = json.loads((await node.get(f"/plugins/{NAME}"))[1])
+    assert fields("`GET /plugins`") == plugin.keys() - {"history"}
+    assert fields("`GET /plugins/TARGET`") == plugin["history"][0].keys()
+    async with node.watch() as watch:
+        line = await watch.state(node.root / "a.sock", "registered")
+    assert line.keys() - plugin.keys() == {"time"}
+    described = {
+        state for row in tables("`GET /plugins`")[0] if row[0] == "`state`" for state in row[2].split("`")[1::2]
+    }
+    assert {entry["state"] for entry in plugin["history"]} <= described
+
+
+async def test_each_field_of_health_readiness_and_retries_is_described(node: Daemon) -> None:
+    health = json.loads((await node.get("/healthz"))[1])
+    assert health.keys() == {"status", "roots", "actors"}
+    assert fields("`GET /healthz`", 0) == {field for root in health["roots"] for field in root}
+    assert fields("`GET /healthz`", 1) == {field for actor in health["actors"] for field in actor}
+    assert fields("`GET /readyz`") == json.loads((await node.get("/readyz"))[1]).keys()
+    retried = json.loads((await node.get("/retry", method="POST", body=b'{"target": "red.example.com"}'))[1])
+    assert fields("`POST /retry`", 0) == retried.keys()
+    assert fields("`POST /retry`", 1) == retried["answers"][0].keys()
+
+
+@attrs.frozen
+class Metric:
+    """What the page, or a daemon, says of one metric."""
+
+    type: str
+    labels: frozenset[str]
+
+
+def described_metrics() -> dict[str, tuple[Metric, str]]:
+    """Return the metrics of the page with their meaning."""
+    (table,) = tables("`GET /metrics`")
+    return {
+        name.strip("`"): (Metric(kind, frozenset(re.findall(r"`(\w+)`", labels))), meaning)
+        for name, kind, labels, meaning in table
+    }
+
+
+def exposed(text: str) -> tuple[Mapping[str, Metric], Mapping[str, str]]:
+    """Return the metrics in a daemon's text, and the help of each."""
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    help_texts = dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE))
+    metrics = {}
+    for name, kind in kinds.items():
+        samples = re.findall(rf"^{name}(?:_bucket)?{{(.*)}} \S+$", text, re.MULTILINE)
+        labels = {label for sample in samples for label in re.findall(r'(\w+)="', sample)}
+        metrics[name] = Metric(kind, frozenset(labels - {"le"}))
+    return metrics, help_texts
+
+
+async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_path: Path) -> None:
+    metrics, help_texts = exposed((await node.get("/metrics"))[1].decode())
+    described = described_metrics()
+    assert {name: metric.type for name, metric in metrics.items()} == {
+        name: metric.type for name, (metric, _) in described.items()
+    }
+    assert [name for name, (_, meaning) in described.items() if not meaning.startswith(help_texts[name])] == []
+    with daemon(tmp_path, "--metrics-path-labels", root=tmp_path / "root") as other:
+        await other.ready()
+        await bind_and_wait(other)
+        by_path, _ = exposed((await other.get("/metrics"))[1].decode())
+    total = "plugin_manager_total_plugins"
+    labels = {name: metric.labels for name, metric in metrics.items()} | {
+        total: metrics[total].labels | by_path[total].labels
+    }
+    # No actor has crashed.
+    labels["plugind_actor_restarts_total"] = frozenset({"actor"})
+    assert labels == {name: metric.labels for name, (metric, _) in described.items()}
+
+
+async def bind_and_wait(node: Daemon) -> None:
+    """Let the daemon know of a socket, on which nobody listens."""
+    path = node.root / "stale.sock"
+    with trio.socket.socket(trio.socket.AF_UNIX) as stale:
+        await stale.bind(str(path))
+    async with node.watch() as watch:
+        await watch.state(path, "stale")
