@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+
+import pytest
+
+#: The signals that a daemon handles, and that it blocks when it has stopped.
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def pytest_configure() -> None:
@@ -12,3 +18,17 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_signals() -> Iterator[None]:
+    """Undo what ``plugind run`` does to the signals of its process, if a test runs it in this one.
+
+    Blocked signals are inherited: the processes that later tests start could not be interrupted or terminated.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
