@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,17 +29,6 @@ from plugind.testing import FakeHandler
 
 #: What a plugin that is registered once hears.
 ONCE = ["GetInfo", "NotifyRegistrationStatus"]
-
-
-@pytest.fixture(params=["the disk", "tmpfs"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    if request.param == "the disk":
-        yield tmp_path
-        return
-    if not os.path.isdir("/dev/shm"):
-        pytest.skip("needs /dev/shm")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
-        yield Path(made)
 
 
 @attrs.define(eq=False)

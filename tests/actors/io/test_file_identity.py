@@ -9,8 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -19,18 +17,6 @@ import pytest
 from plugind.actors.io import file_identity
 from plugind.actors.io.file_identity import identity_at, identity_of
 from plugind.protocol.identity import Identity
-
-
-@pytest.fixture(params=["the disk", "tmpfs"])
-def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A directory on each kind of file system that a root lies on."""
-    if request.param == "the disk":
-        yield tmp_path
-        return
-    if not os.path.isdir("/dev/shm"):
-        pytest.skip("needs /dev/shm")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as made:
-        yield Path(made)
 
 
 def bind(path: Path) -> Identity:
