@@ -41,6 +41,18 @@ _RETRIES = {
 }
 
 
+@attrs.frozen
+class _Call:
+    """A call to the plugin, and the reference's words for its failure (behaviours 28 and 33)."""
+
+    method: str
+    failure: str
+
+
+_GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
+_NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
+
+
 class Dialer(Protocol):
     """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
 
@@ -120,7 +132,7 @@ class Conversation:
         try:
             reply = await self._stub.GetInfo(InfoRequest())
         except GRPCError as error:
-            return self.get_info_failed(_text(error), _retry_after(error), answered=_is_answer(error))
+            return self._call_failed(_GET_INFO, error)
         # One more than is allowed is enough to refuse it: a message may hold millions (fault 51).
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
         try:
@@ -139,7 +151,7 @@ class Conversation:
         try:
             await self._stub.NotifyRegistrationStatus(verdict)
         except GRPCError as failure:
-            return self.notify_failed(_text(failure), _retry_after(failure), answered=_is_answer(failure))
+            return self._call_failed(_NOTIFY, failure)
         return states.Notified()
 
     def hang_up(self) -> None:
@@ -151,30 +163,24 @@ class Conversation:
             self._slot.release()
             self._slot = None
 
-    def get_info_failed(
-        self,
-        error: str,
-        retry: states.Retry = states.Retry.BACKOFF,
-        outcome: Outcome = Outcome.FAILED,
-        *,
-        answered: bool = False,
-    ) -> states.Failed:
-        """Return the event of a GetInfo that failed."""
-        what = "failed to get plugin info using RPC GetInfo"
-        reason = f"RegisterPlugin error -- {what} at socket {self._path}, err: {error}"
-        return states.Failed(reason, retry, outcome, f"GetInfo failed: {error}", answered)
+    def timed_out(self, command: states.AskInfo | states.Notify, reason: str) -> states.Failed:
+        """Return the event of a call that was not answered before its deadline."""
+        call = _GET_INFO if isinstance(command, states.AskInfo) else _NOTIFY
+        return states.Failed(
+            self._words(call, reason), outcome=Outcome.TIMED_OUT, cause=f"{call.method} failed: {reason}"
+        )
 
-    def notify_failed(
-        self,
-        error: str,
-        retry: states.Retry = states.Retry.BACKOFF,
-        outcome: Outcome = Outcome.FAILED,
-        *,
-        answered: bool = False,
-    ) -> states.Failed:
-        """Return the event of a NotifyRegistrationStatus that failed."""
-        reason = f"RegisterPlugin error -- failed to send registration status at socket {self._path}, err: {error}"
-        return states.Failed(reason, retry, outcome, f"NotifyRegistrationStatus failed: {error}", answered)
+    def _call_failed(self, call: _Call, error: GRPCError) -> states.Failed:
+        text = _text(error)
+        return states.Failed(
+            self._words(call, text),
+            _retry_after(error),
+            cause=f"{call.method} failed: {text}",
+            answered=_is_answer(error),
+        )
+
+    def _words(self, call: _Call, reason: str) -> str:
+        return f"RegisterPlugin error -- {call.failure} at socket {self._path}, err: {reason}"
 
 
 def _retry_after(error: GRPCError) -> states.Retry:

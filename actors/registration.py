@@ -276,10 +276,8 @@ class _Registration:
             return states.TimerElapsed()
         reason = f"no answer in {self._wait.deadline - self._began:g} s"
         match self._in_progress:
-            case states.AskInfo():
-                return self.conversation.get_info_failed(reason, outcome=Outcome.TIMED_OUT)
-            case states.Notify():
-                return self.conversation.notify_failed(reason, outcome=Outcome.TIMED_OUT)
+            case states.AskInfo() | states.Notify():
+                return self.conversation.timed_out(self._in_progress, reason)
             case states.AskValidate():
                 self.asks.withdraw()
             case _:
