@@ -120,6 +120,18 @@ class Daemon:
         """Return the lines of its log so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
+    def about(self, message: str) -> list[dict[str, object]]:
+        """Return the lines of its log with this message so far."""
+        return [line for line in self.lines() if line["msg"] == message]
+
+    async def logged(self, message: str, times: int = 1) -> list[dict[str, object]]:
+        """Wait until the message was logged that often; return its lines. The log is written after the change."""
+        with trio.fail_after(DEADLINE):
+            while len(self.about(message)) < times:
+                assert self.process.poll() is None, self.log.read_text()
+                await trio.sleep(0.02)
+        return self.about(message)
+
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Watch]:
         async with self._asked("/watch") as reply:

@@ -213,7 +213,7 @@ async def test_a_deprecated_root_is_discovered_with_a_warning(tmp_path: Path) ->
         ):
             registered = await watch.state(device, "registered")
             assert registered["warnings"] == ["the socket lies in a deprecated directory"]
-            lines = [line for line in node.lines() if line["msg"] == "plugin registered"]
+            lines = await node.logged("plugin registered")
             assert [(line["level"], line["warning"]) for line in lines] == [("warning", registered["warnings"][0])]
             said = await refused.line(call="NotifyRegistrationStatus")
             assert said["plugin_registered"] is False

@@ -47,7 +47,7 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
             # The reconciler reports to the status actor that a link is refused, the watcher that it has scanned.
             (node.root / f"link{number}").symlink_to(node.status)
         with trio.fail_after(DEADLINE):
-            while not logged(node, "actor hangs"):  # noqa: ASYNC110 - it is in another process
+            while not node.about("actor hangs"):  # noqa: ASYNC110 - it is in another process
                 await trio.sleep(0.02)
         code, report = await health(node)
         assert (code, report["status"]) == (503, "failed")
@@ -59,12 +59,8 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
         hang.unlink()
         await until_status(node, "/healthz", 200)
         await until_status(node, "/readyz", 200)
-        assert [(line["level"], line["actor"]) for line in logged(node, "actor hangs")] == [("error", actor)]
-        assert [(line["level"], line["actor"]) for line in logged(node, "actor goes on")] == [("info", actor)]
-
-
-def logged(node: Daemon, message: str) -> list[dict[str, object]]:
-    return [line for line in node.lines() if line["msg"] == message]
+        assert [(line["level"], line["actor"]) for line in node.about("actor hangs")] == [("error", actor)]
+        assert [(line["level"], line["actor"]) for line in node.about("actor goes on")] == [("info", actor)]
 
 
 def actors(report: dict[str, object]) -> list[dict[str, object]]:

@@ -60,19 +60,6 @@ sys.exit(commands.main(sys.argv[1:]))
 """
 
 
-def about(node: Daemon, message: str) -> list[dict[str, object]]:
-    return [line for line in node.lines() if line["msg"] == message]
-
-
-async def logged(node: Daemon, message: str, times: int = 1) -> list[dict[str, object]]:
-    """Wait until the message was logged that often; return its lines."""
-    with trio.fail_after(DEADLINE):
-        while len(about(node, message)) < times:
-            assert node.process.poll() is None, node.log.read_text()
-            await trio.sleep(0.02)
-    return about(node, message)
-
-
 async def health(node: Daemon) -> dict[str, object]:
     """What ``GET /healthz`` says of the first root."""
     _, body = await node.get("/healthz")
@@ -139,7 +126,7 @@ async def test_sighup_scans_all_roots_at_once_and_logs_that_there_is_nothing_to_
         for scans in (2, 3):
             node.process.send_signal(signal.SIGHUP)
             await root_becomes(node, lambda root, scans=scans: root["scans"] == scans)  # type: ignore[misc]  # a lambda has no annotations
-        lines = await logged(node, "nothing to reload, scanning all roots", 2)
+        lines = await node.logged("nothing to reload, scanning all roots", 2)
         assert [(line["level"], line["signal"]) for line in lines] == [("info", "SIGHUP")] * 2
         node.process.terminate()
         assert await node.ended() == 0
@@ -155,8 +142,8 @@ async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path)
         async with registered(node, path) as watch:
             await watch.state(node.root / "silent.sock", "waiting")
             node.process.send_signal(signal.SIGUSR1)
-            (summary,) = await logged(node, "states")
-        states = {str(line["socket"]): line for line in about(node, "state")}
+            (summary,) = await node.logged("states")
+        states = {str(line["socket"]): line for line in node.about("state")}
         assert list(states)[-1] == str(path), "those that are not registered come first"
         silent_one = states[str(node.root / "silent.sock")]
         assert (states[str(path)]["state"], states[str(path)]["name"]) == ("registered", GRPCLIB.name)
@@ -166,14 +153,14 @@ async def test_sigusr1_logs_a_line_for_each_plugin_and_a_summary(tmp_path: Path)
         assert "1 parked" in str(summary["by_state"])
         assert "1 registered" in str(summary["by_state"])
         assert summary["handlers"] == "CSIPlugin, DRAPlugin, DevicePlugin"
-        assert [line["watching"] for line in about(node, "root")] == ["events"]
+        assert [line["watching"] for line in node.about("root")] == ["events"]
 
 
 async def test_sigusr1_is_answered_in_one_line_where_only_warnings_are_logged(tmp_path: Path) -> None:
     with daemon(tmp_path, "--log-level", "warning") as node:
         await node.ready()
         node.process.send_signal(signal.SIGUSR1)
-        (summary,) = await logged(node, "states")
+        (summary,) = await node.logged("states")
         assert (summary["level"], summary["plugins"], summary["listed"]) == ("warning", 0, 0)
         assert node.lines() == [summary]
 
@@ -186,7 +173,7 @@ async def test_a_burst_of_signals_ends_nothing_and_delays_no_stop(tmp_path: Path
             node.process.send_signal(signal.SIGUSR1)
         node.process.terminate()
         assert await node.ended() == 0
-    assert 1 <= len(about(node, "states")) <= 300
+    assert 1 <= len(node.about("states")) <= 300
 
 
 async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(tmp_path: Path) -> None:
@@ -196,8 +183,8 @@ async def test_signals_that_come_before_the_node_is_up_are_answered_once_it_is(t
     command = [sys.executable, "-c", SIGNALLED_EARLY, numbers, "run", *options]
     with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
         node = Daemon(root, status, process, tmp_path / "log")
-        await logged(node, "nothing to reload, scanning all roots")
-        await logged(node, "states")
+        await node.logged("nothing to reload, scanning all roots")
+        await node.logged("states")
         process.terminate()
         assert await node.ended() == 0
 
@@ -222,13 +209,13 @@ async def test_during_a_stop_sighup_changes_nothing_and_sigusr1_shows_what_the_s
             async with node.watch() as watch:
                 await watch.state(path, "notifying")
             node.process.terminate()
-            await logged(node, "stopping")
+            await node.logged("stopping")
             node.process.send_signal(signal.SIGHUP)
-            (ignored,) = await logged(node, "signal ignored")
+            (ignored,) = await node.logged("signal ignored")
             assert (ignored["signal"], ignored["reason"]) == ("SIGHUP", "plugind stops")
             node.process.send_signal(signal.SIGUSR1)
-            await logged(node, "states")
-            assert [(line["socket"], line["state"]) for line in about(node, "state")] == [(str(path), "notifying")]
+            await node.logged("states")
+            assert [(line["socket"], line["state"]) for line in node.about("state")] == [(str(path), "notifying")]
             assert await node.ended() == 0
 
 
@@ -268,7 +255,7 @@ async def test_a_root_below_a_missing_directory_is_awaited_and_its_daemon_is_rea
         assert (await health(node))["status"] == "ok"
         async with registered(node, root / "a.sock"):
             pass
-        assert [line["root"] for line in about(node, "root was missing and was made")] == [str(root)]
+        assert [line["root"] for line in node.about("root was missing and was made")] == [str(root)]
         node.process.terminate()
         assert await node.ended() == 0
 
@@ -296,11 +283,11 @@ async def test_a_root_that_cannot_be_read_later_is_not_ready_until_it_can_be(tmp
         reason = f"cannot use {root}: Permission denied"
         code, body = await node.get("/readyz")
         assert (code, json.loads(body)) == (503, {"ready": False, "awaiting": [f"the root {root} ({reason})"]})
-        (line,) = await logged(node, "root is unavailable")
+        (line,) = await node.logged("root is unavailable")
         assert (line["level"], line["ready"], line["reason"]) == ("warning", False, reason)
         root.chmod(0o755)
         await node.ready()
-        assert [line["ready"] for line in await logged(node, "root is watched", 2)] == [True, True]
+        assert [line["ready"] for line in await node.logged("root is watched", 2)] == [True, True]
 
 
 async def test_a_root_that_is_removed_with_the_directory_above_it_is_not_ready(tmp_path: Path) -> None:
@@ -402,7 +389,7 @@ def test_the_directory_above_that_of_the_status_socket_is_not_made(tmp_path: Pat
 async def test_the_line_of_the_start_names_the_version_the_status_socket_and_the_roots(tmp_path: Path) -> None:
     with daemon(tmp_path) as node:
         await node.ready()
-        (line,) = await logged(node, "started")
+        (line,) = await node.logged("started")
     assert (line["version"], line["status"], line["roots"]) == (__version__, node.status, str(node.root))
 
 
@@ -413,7 +400,7 @@ async def test_the_line_of_the_start_has_the_absolute_path_of_the_status_socket(
     with (tmp_path / "log").open("ab") as log, daemon_process(command, log) as process:
         node = Daemon(root, str(tmp_path / "s.sock"), process, tmp_path / "log")
         await node.ready()
-        (line,) = await logged(node, "started")
+        (line,) = await node.logged("started")
         assert line["status"] == node.status
         process.terminate()
         assert await node.ended() == 0
