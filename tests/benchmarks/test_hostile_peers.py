@@ -1,0 +1,216 @@
+"""Each kind of hostile peer does what its name says, as a bare client sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import hpack
+import pytest
+
+from plugind.benchmarks.peers.hostile import floods
+from plugind.benchmarks.peers.hostile.floods import Answer, Flood, Windows
+from plugind.benchmarks.peers.hostile.kinds import KINDS, ManyVersions, Symlinks
+from plugind.benchmarks.peers.hostile.process import hostile_peers
+from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY, PREFACE, SETTINGS, frame
+from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_directory
+from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
+
+DATA, HEADERS, SETTINGS_FRAME, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+#: Seconds until a peer must have done what it does.
+PATIENCE = 20.0
+Frame = tuple[int, int, bytes]
+
+
+def calling(path: str, message: bytes = b"") -> bytes:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    call = frame(HEADERS, 0x4, 1, hpack.Encoder().encode(fields)) + frame(DATA, 0x1, 1, body)
+    return PREFACE + SETTINGS + call
+
+
+@contextmanager
+def peers(kind: str, count: int = 1) -> Iterator[ServerProcess]:
+    with scratch_directory() as directory, hostile_peers(kind, directory, count) as server:
+        yield server
+
+
+def connected(server: ServerProcess, index: int = 0) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(PATIENCE)
+    client.connect(str(sorted(server.options.directory.glob("*.sock"))[index]))
+    return client
+
+
+def frames(client: socket.socket) -> Iterator[Frame]:
+    """Yield the kind, the stream and the payload of each frame, until the peer closes."""
+    with client.makefile("rb") as stream:
+        while len(header := stream.read(9)) == 9:
+            high, low, kind, _flags, on = struct.unpack(">HBBBL", header)
+            yield kind, on, stream.read(high << 8 | low)
+
+
+def first_frames(kind: str, count: int) -> list[Frame]:
+    with peers(kind) as server, connected(server) as client:
+        client.sendall(calling(GET_INFO))
+        return list(islice(frames(client), count))
+
+
+def info_of(server: ServerProcess, index: int = 0) -> PluginInfo:
+    with connected(server, index) as client:
+        client.sendall(calling(GET_INFO))
+        return next(PluginInfo.FromString(payload[5:]) for kind, _, payload in frames(client) if kind == DATA)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_silent_peer_accepts_and_sends_nothing() -> None:
+    with peers("silent", 2) as server:
+        with connected(server) as client:
+            client.sendall(calling(GET_INFO))
+            wait_until(lambda: server.counts()["dials"] == 1)
+            client.settimeout(0.05)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+            assert server.counts()["ended"] == 0
+        wait_until(lambda: server.counts()["ended"] == 1)
+
+
+def test_a_full_backlog_takes_no_connection() -> None:
+    with peers("full-backlog") as server, socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.connect(str(next(server.options.directory.iterdir())))
+
+
+def test_a_closing_peer_ends_each_connection_without_a_byte() -> None:
+    with peers("closing") as server:
+        for dials in (1, 2):
+            with connected(server) as client:
+                assert client.recv(1) == b""
+            assert server.counts()["dials"] == dials
+
+
+def test_tiny_data_is_a_message_of_4_mib_in_frames_of_one_byte() -> None:
+    sent = first_frames("tiny-data", 1000)
+    assert {len(payload) for kind, _, payload in sent if kind == DATA} == {1}
+    message = b"".join(payload for kind, _, payload in sent if kind == DATA)
+    assert floods.LARGE - 100 < int.from_bytes(message[1:5], "big") < floods.LARGE
+
+
+def test_informational_answers_are_full_of_huffman_codes_and_within_the_usual_limit_of_a_header_list() -> None:
+    blocks = [payload for _, _, payload in first_frames("informational", 10)[1:]]
+    decoder, size = hpack.Decoder(max_header_list_size=1 << 16), len(floods.informational().frames)
+    block = b"".join(blocks)[: size - 9 * 3]
+    fields = list(decoder.decode(block, raw=True))
+    assert tuple(fields[0]) == (b":status", b"103")
+    assert sum(len(name) + len(value) for name, value in fields) > 60_000 > len(block) > 40_000
+
+
+def test_settings_have_as_many_entries_as_a_frame_holds() -> None:
+    sent = [payload for kind, _, payload in first_frames("settings", 5)[1:] if kind == SETTINGS_FRAME]
+    assert [len(payload) // 6 for payload in sent] == [2730] * 4
+
+
+def test_pings_are_endless() -> None:
+    assert {kind for kind, _, _ in first_frames("pings", 1000)[1:]} == {PING}
+
+
+@pytest.mark.parametrize("flood", [floods.tiny_data(4096), floods.big_info(), floods.empty_versions()])
+def test_a_flood_that_fits_in_its_windows_is_a_valid_answer(flood: Flood) -> None:
+    assert isinstance(flood, Answer)
+    message, at, read = b"", 0, len(flood.frames)
+    while at < read:
+        size = int.from_bytes(flood.frames[at : at + 3], "big")
+        message += flood.frames[at + 9 : at + 9 + size]
+        at += 9 + size
+    assert message[0] == 0
+    assert int.from_bytes(message[1:5], "big") == len(message) - 5
+    info = PluginInfo.FromString(message[5:])
+    assert len(info.name) > 4000 or len(info.supported_versions) > 2_000_000
+    assert flood.data_in(0, read) == len(message)
+
+
+def test_a_flood_stops_where_the_windows_end_and_goes_on_when_they_grow() -> None:
+    """Otherwise a client would end the connection for a flow-control error, at no cost."""
+    with peers("big-info") as server, connected(server) as client:
+        client.sendall(calling(GET_INFO))
+        received = frames(client)
+        taken = [len(payload) for kind, _, payload in islice(received, 5) if kind == DATA]
+        assert sum(taken) == 3 * 16_384, "a fourth frame would be one byte over the initial window"
+        more = (50_000).to_bytes(4, "big")
+        client.sendall(frame(WINDOW_UPDATE, 0, 0, more) + frame(WINDOW_UPDATE, 0, 1, more))
+        assert [len(payload) for _, _, payload in islice(received, 3)] == [16_384] * 3
+
+
+def test_windows_are_read_from_frames_in_any_pieces() -> None:
+    settings = frame(SETTINGS_FRAME, 0, 0, struct.pack(">HL", 4, 70_000))
+    update = frame(WINDOW_UPDATE, 0, 0, (10_000).to_bytes(4, "big"))
+    for size in (1, 5, 100):
+        windows, data = Windows(), settings + update + frame(WINDOW_UPDATE, 0, 3, (1).to_bytes(4, "big"))
+        for at in range(0, len(data), size):
+            windows.read(data[at : at + size])
+        assert windows.room == 70_000
+        windows.spend(60_000)
+        assert windows.room == 10_000
+
+
+def test_the_plugins_of_one_name_differ_by_their_sockets_alone() -> None:
+    for kind, versions in (("one-name", 1), ("many-versions", 128)):
+        with peers(kind, 3) as server:
+            infos = [info_of(server, index) for index in range(3)]
+        assert infos[0] == infos[1] == infos[2]
+        assert len(infos[0].supported_versions) == versions <= len(ManyVersions.versions)
+    with peers("own-names", 2) as server:
+        assert info_of(server, 0).name != info_of(server, 1).name
+
+
+def test_chmod_fails_each_call_and_changes_modes_all_the_time() -> None:
+    with peers("chmod", 2) as server:
+        with connected(server) as client:
+            client.sendall(calling(GET_INFO))
+            block = next(payload for kind, _, payload in frames(client) if kind == HEADERS)
+        assert dict(hpack.Decoder().decode(block, raw=True))[b"grpc-status"] == b"14"
+        path = next(server.options.directory.iterdir())
+        for mode in (0o700, 0o755, 0o700):
+            wait_until(lambda mode=mode: path.stat().st_mode & 0o777 == mode)  # type: ignore[misc]
+        assert server.counts()["acts"] > 2
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_crash_loop_replaces_its_socket_when_it_is_told(registered: bool) -> None:
+    with peers("crash-loop") as server:
+        path = next(server.options.directory.iterdir())
+        before = path.stat()
+        with connected(server) as client:
+            status = RegistrationStatus(plugin_registered=registered, error="" if registered else "no")
+            client.sendall(calling(NOTIFY, status.SerializeToString()))
+            assert not any(kind == DATA for kind, _, _ in frames(client)), "it dies before it answers"
+        wait_until(lambda: server.counts()["acts"] == 1)
+        assert path.stat().st_ino != before.st_ino
+        with connected(server):
+            counts = server.counts()
+        assert (counts["notified"], counts["refused"], counts["acts"]) == (int(registered), int(not registered), 1)
+
+
+def test_each_symlink_peer_adds_a_thousand_links_to_one_directory() -> None:
+    with peers("symlinks", 2) as server:
+        links = list(os.scandir(server.options.directory / "symlinks"))
+        assert len(links) == 2 * Symlinks.links
+        assert all(link.is_symlink() for link in links)
+        assert Path(links[0].path).is_socket()
+
+
+def test_every_kind_says_what_it_does() -> None:
+    assert all(make().about for make in KINDS.values())
