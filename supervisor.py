@@ -162,7 +162,7 @@ class Supervisor:
         ports = ports or _real_ports(self.config)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(
-            most_open=most_connections(), count_descriptors=ports.count_descriptors or self._reserve.count_left
+            most_open=most_connections, count_descriptors=ports.count_descriptors or self._reserve.count_left
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler, self._inboxes)

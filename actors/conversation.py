@@ -95,13 +95,15 @@ class Conversation:
     ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
 
+        A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
+
         No other socket is reached than that with this ``identity`` (fault 41). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
         timeouts = self._config.timeouts
         grace = timeouts.refused_grace if patient else 0.0
         try:
-            self._slot = await self._config.dial_slots.acquire(through_pause=held_up)
+            self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             self._channel = await self._config.dial(
                 self._path, identity=identity, timeout=timeouts.dial, refused_grace=grace
             )

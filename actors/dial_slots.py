@@ -7,6 +7,10 @@ A plugin that hangs must not keep a slot from a healthy one (behaviour 22, fault
 expires after a moment: the conversation goes on, overdue, and the next one begins. The number of overdue conversations
 is bounded by the number of descriptors.
 
+A plugin that is dialed for the first time must not wait for those that have failed, of which there may be thousands. So
+retries hold half of the slots at most, and half of the descriptors; ``plugind.protocol.dial_queue`` decides who goes
+first.
+
 When a dial finds that the process has no descriptor left, its plugin has not failed, and all other dials would
 fail alike. So dials pause (fault 46). Ten times a second as many begin as there are descriptors then, and one whenever
 a conversation ends; the pause is over once there are enough for all slots.
@@ -22,6 +26,7 @@ from collections.abc import Callable
 import trio
 from trio_util import AsyncBool
 
+from ..protocol.dial_queue import DialQueue
 from ..protocol.health import Reading
 
 #: Why dials pause, as users are shown it.
@@ -37,10 +42,12 @@ class PausedError(Exception):
 class DialSlot:
     """An acquired slot."""
 
-    __slots__ = ("_slots", "acquired_at", "overdue", "released")
+    __slots__ = ("_slots", "acquired_at", "overdue", "released", "retry")
 
-    def __init__(self, slots: DialSlots, acquired_at: float) -> None:
+    def __init__(self, slots: DialSlots, acquired_at: float, *, retry: bool) -> None:
         self._slots = slots
+        #: The socket has failed before.
+        self.retry = retry
         #: ``trio.current_time()`` at which it was acquired.
         self.acquired_at = acquired_at
         #: The slot expired while it was held, and another conversation has begun instead.
@@ -59,11 +66,24 @@ class DialSlot:
         self._slots.on_exhausted(self)
 
 
+class _Waiter:
+    """A request for a slot that waits in the queue."""
+
+    __slots__ = ("retry", "task", "through_pause", "turned_away")
+
+    def __init__(self, *, retry: bool, through_pause: bool) -> None:
+        self.task = trio.lowlevel.current_task()
+        self.retry = retry
+        self.through_pause = through_pause
+        #: It was woken because dials pause, and not because there is a slot.
+        self.turned_away = False
+
+
 class DialSlots:
-    """The slots of one node, acquired in the order of the requests.
+    """The slots of one node.
 
     At most ``limit`` conversations are under way at once, not counting those that have lasted longer than
-    ``expire_after`` seconds; at most ``most_open`` when those are counted.
+    ``expire_after`` seconds; at most ``most_open()`` when those are counted. Retries are at most half of either.
     """
 
     def __init__(
@@ -71,59 +91,63 @@ class DialSlots:
         *,
         limit: int = 64,
         expire_after: float = 0.1,
-        most_open: int = 4096,
+        most_open: Callable[[], int] = lambda: 4096,
         count_descriptors: Callable[[int], int] = lambda most: most,
     ) -> None:
-        """Ask ``count_descriptors``, which counts up to a number, how many are left for dials that pause."""
+        """Ask ``count_descriptors``, which counts up to a number, how many are left for dials that pause.
+
+        ``most_open`` is asked when :meth:`run` starts, since a program may raise its limit of descriptors before that.
+        """
         self._limit = limit
         self._expire_after = expire_after
-        self._most_open = most_open
+        self._count_most_open = most_open
+        self._most_open = most_open()
         self._count_descriptors = count_descriptors
         self._paused = False
-        #: How many slots are held that have not expired, and how many are held in all.
-        self._fresh = 0
-        self._open = 0
+        #: How many slots are held that have not expired, and how many are held in all; and those of retries.
+        self._fresh = self._fresh_retries = 0
+        self._open = self._open_retries = 0
         self._ever_acquired = 0
         #: The slots that were acquired, in order. Those released or overdue are dropped from the front.
         self._acquired: deque[DialSlot] = deque()
-        self._queue = trio.lowlevel.ParkingLot()
-        #: The waiters that were notified of the pause, which may be over. They came before those in the queue.
-        self._informed = trio.lowlevel.ParkingLot()
-        #: The waiters that were woken to be notified that dials pause.
-        self._turned_away: set[trio.lowlevel.Task] = set()
+        self._queue = DialQueue[_Waiter]()
         #: Whether a conversation waits for a slot.
         self._contended = AsyncBool()
-        #: False if none does. To read this costs less than to ask a parking lot, which most conversations need not.
+        #: False if none does. To read this costs less than to ask the queue, which most conversations need not.
         self._maybe_waiting = False
 
-    async def acquire(self, *, through_pause: bool = True) -> DialSlot:
-        """Return a slot as soon as there is one.
+    async def acquire(self, *, retry: bool = False, through_pause: bool = True) -> DialSlot:
+        """Return a slot as soon as there is one; ``retry`` says that the socket has failed before.
 
         Raises:
           PausedError: if dials pause, or begin to before there is a slot, unless ``through_pause``.
         """
-        waiting = self._maybe_waiting and bool(self._queue or self._informed)
-        if self._paused and not waiting:
+        if self._paused and not (self._maybe_waiting and self._queue):
             # Nothing has looked for descriptors since the last conversation that waited went on.
             self._go_on(self._limit)
         if self._paused and not through_pause:
             raise PausedError
-        if waiting or self._paused or not self._is_free:
-            self._contended.value = self._maybe_waiting = True
-            # The task that woke this one has already counted the slot.
-            await (self._informed if through_pause else self._queue).park()
-            self._raise_if_turned_away()
+        waits = self._maybe_waiting and self._queue.is_before(retry=retry)
+        if waits or self._paused or not self._is_free(retry=retry):
+            # The task that wakes this one counts the slot.
+            await self._wait(_Waiter(retry=retry, through_pause=through_pause))
         else:
-            self._count()
-        slot = DialSlot(self, trio.current_time())
+            self._count(retry=retry)
+        slot = DialSlot(self, trio.current_time(), retry=retry)
         self._acquired.append(slot)
         self._ever_acquired += 1
         return slot
 
-    def _raise_if_turned_away(self) -> None:
-        task = trio.lowlevel.current_task()
-        if task in self._turned_away:
-            self._turned_away.remove(task)
+    async def _wait(self, waiter: _Waiter) -> None:
+        self._queue.add(waiter, trio.current_time(), retry=waiter.retry)
+        self._contended.value = self._maybe_waiting = True
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._queue.discard(waiter)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if waiter.turned_away:
             raise PausedError
 
     def on_release(self, slot: DialSlot) -> None:
@@ -138,13 +162,20 @@ class DialSlots:
         """Take a slot back and pause; only :meth:`DialSlot.pause` calls this."""
         self._take_back(slot)
         self._paused = True
-        self._turned_away.update(self._queue.unpark_all())
+        for waiter in self._queue.remove(lambda waiter: not waiter.through_pause):
+            waiter.turned_away = True
+            trio.lowlevel.reschedule(waiter.task)
 
     def _take_back(self, slot: DialSlot) -> None:
         self._open -= 1
+        self._open_retries -= slot.retry
         if not slot.overdue:
-            self._fresh -= 1
+            self._forget_fresh(slot)
         self._drop_settled()
+
+    def _forget_fresh(self, slot: DialSlot) -> None:
+        self._fresh -= 1
+        self._fresh_retries -= slot.retry
 
     def _go_on(self, most: int) -> None:
         """Let at most ``most`` of the dials that pause go on, if the process has descriptors for them."""
@@ -154,10 +185,11 @@ class DialSlots:
 
     async def run(self) -> None:
         """Let slots expire, and dials go on, while conversations wait for one. No timer runs otherwise."""
+        self._most_open = self._count_most_open()
         while True:
             await self._contended.wait_value(value_or_predicate=True)
             resume = 0.0
-            while self._queue or self._informed:
+            while self._queue:
                 if self._paused:
                     await trio.sleep(PAUSE)
                     self._go_on(self._limit)
@@ -182,21 +214,29 @@ class DialSlots:
             held_up = NO_DESCRIPTORS
         elif self._open >= self._most_open:
             held_up = f"{self._open} conversations go on, which is the limit"
-        return Reading(len(self._queue) + len(self._informed), self._ever_acquired, held_up)
+        elif self._open_retries >= _half(self._most_open):
+            held_up = f"{self._open_retries} conversations with sockets that failed before go on, which is the limit"
+        return Reading(len(self._queue), self._ever_acquired, held_up)
 
-    @property
-    def _is_free(self) -> bool:
-        return self._fresh < self._limit and self._open < self._most_open
+    def _is_free(self, *, retry: bool) -> bool:
+        if self._fresh >= self._limit or self._open >= self._most_open:
+            return False
+        return not retry or (self._fresh_retries < _half(self._limit) and self._open_retries < _half(self._most_open))
 
-    def _count(self) -> None:
+    def _count(self, *, retry: bool) -> None:
         self._fresh += 1
         self._open += 1
+        self._fresh_retries += retry
+        self._open_retries += retry
 
     def _wake(self, most: int) -> None:
-        while self._maybe_waiting and most and (lot := self._informed or self._queue) and self._is_free:
+        while self._maybe_waiting and most and self._is_free(retry=False):
+            waiter = self._queue.take(trio.current_time(), retries=self._is_free(retry=True))
+            if waiter is None:
+                return
             most -= 1
-            self._count()
-            lot.unpark()
+            self._count(retry=waiter.retry)
+            trio.lowlevel.reschedule(waiter.task)
 
     def _drop_settled(self) -> None:
         while self._acquired and (self._acquired[0].released or self._acquired[0].overdue):
@@ -209,5 +249,9 @@ class DialSlots:
             slot = self._acquired.popleft()
             if not slot.released:
                 slot.overdue = True
-                self._fresh -= 1
+                self._forget_fresh(slot)
         self._wake(self._limit)
+
+
+def _half(of: int) -> int:
+    return max(1, of // 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -37,13 +38,25 @@ async def test_a_slot_that_is_released_twice_counts_once() -> None:
     assert scope.cancelled_caught
 
 
-async def test_slots_are_acquired_in_order_even_if_one_is_free_when_a_later_caller_arrives() -> None:
+async def test_the_newest_goes_first_and_every_fourth_place_is_for_the_oldest() -> None:
+    slots = DialSlots(limit=1, expire_after=math.inf)
+    first = await slots.acquire()
+    acquired: list[str] = []
+    async with trio.open_nursery() as nursery:
+        for name in ("a", "b", "c", "d", "e"):
+            nursery.start_soon(_acquire_and_release, slots, acquired, name)
+            await wait_all_tasks_blocked()
+        first.release()
+    assert acquired == ["e", "d", "c", "a", "b"]
+
+
+async def test_retries_are_made_in_order_even_if_a_slot_is_free_when_a_later_one_arrives() -> None:
     slots = DialSlots(limit=1, expire_after=math.inf)
     first = await slots.acquire()
     acquired: list[str] = []
     async with trio.open_nursery() as nursery:
         for name in ("a", "b", "c"):
-            nursery.start_soon(_acquire_and_release, slots, acquired, name)
+            nursery.start_soon(partial(_acquire_and_release, slots, acquired, name, retry=True))
             await wait_all_tasks_blocked()
         first.release()
     assert acquired == ["a", "b", "c"]
@@ -132,7 +145,7 @@ async def test_slots_do_not_expire_while_the_daemon_itself_is_late(mock_clock: M
 
 
 async def test_overdue_conversations_are_bounded_by_the_descriptors(autojump_clock: MockClock) -> None:
-    slots = DialSlots(limit=1, expire_after=0.05, most_open=3)
+    slots = DialSlots(limit=1, expire_after=0.05, most_open=lambda: 3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
         acquired = [await slots.acquire() for _ in range(3)]
@@ -160,7 +173,7 @@ async def _acquire(slots: DialSlots, acquired: list[str], name: str) -> None:
     acquired.append(name)
 
 
-async def _acquire_and_release(slots: DialSlots, acquired: list[str], name: str) -> None:
-    slot = await slots.acquire()
+async def _acquire_and_release(slots: DialSlots, acquired: list[str], name: str, *, retry: bool = False) -> None:
+    slot = await slots.acquire(retry=retry)
     acquired.append(name)
     slot.release()

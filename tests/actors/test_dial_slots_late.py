@@ -41,7 +41,7 @@ async def test_slots_expire_if_the_process_is_late_by_up_to_half_the_expiry(
 
 async def test_the_bound_of_overdue_slots_holds_however_many_were_released(autojump_clock: MockClock) -> None:
     """Fault 46: each released slot makes room for one."""
-    slots = DialSlots(limit=1, expire_after=0.05, most_open=2)
+    slots = DialSlots(limit=1, expire_after=0.05, most_open=lambda: 2)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slots.run)
         for _ in range(5):
