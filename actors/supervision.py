@@ -1,8 +1,9 @@
 """Supervision: child specifications, restarts within an intensity, start in order and stop in reverse.
 
 The vocabulary is OTP's. A child is a run function in a task and a cancel scope of its own. A child that crashes is
-started again, as its specification says. When crashes come too often, :class:`GaveUpError` ends the supervisor (fault
-85).
+started again after a pause, as its specification says. The pause grows with the crashes of that child, so that one that
+fails at once each time does not use up the intensity within milliseconds. When crashes come too often,
+:class:`GaveUpError` ends the supervisor (fault 85).
 
 PYTEST_DONT_REWRITE
 """
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import attrs
 import trio
 
-from ..protocol.backoff import RestartIntensity
+from ..protocol.backoff import RESTART_PAUSE, RestartIntensity
 from ..protocol.errors import ConfigError
 
 
@@ -48,24 +49,38 @@ class Crashes:
         self._intensity = intensity
         self._reports = [report]
         self._past: tuple[float, ...] = ()
+        #: The recent crashes of each child by its name.
+        self._of_child: dict[str, tuple[float, ...]] = {}
 
     def watch(self, report: Callable[[str, Exception], None]) -> None:
         """Call ``report`` too for each crash from now on, with the name of the child and the error."""
         self._reports.append(report)
 
-    def count(self, name: str, error: Exception) -> None:
-        """Report the crash of ``name``.
+    def report(self, name: str, error: Exception) -> None:
+        """Report the crash of ``name``, which does not count against the intensity."""
+        for report in self._reports:
+            report(name, error)
+
+    def count(self, name: str, error: Exception) -> float:
+        """Report the crash of ``name``, and return for how many seconds to wait before it is started again.
 
         Raises:
           GaveUpError: if the intensity is exceeded.
         """
-        for report in self._reports:
-            report(name, error)
+        self.report(name, error)
         recent = self._intensity.admit(self._past, trio.current_time())
         if recent is None:
             allowed = f"{self._intensity.restarts} in {self._intensity.period:g} s"
             raise GaveUpError(f"actors crashed more often than {allowed}, the last was {name}: {error!r}") from error
         self._past = recent
+        return self._pause(name)
+
+    def _pause(self, name: str) -> float:
+        now = trio.current_time()
+        past = self._of_child.get(name, ())
+        recent = (*(time for time in past if now - time < self._intensity.period), now)
+        self._of_child[name] = recent
+        return RESTART_PAUSE.delay(len(recent))
 
 
 @attrs.define
@@ -118,24 +133,25 @@ class Children:
         try:
             with child.scope:
                 while True:
+                    pause = 0.0
                     try:
                         await spec.run()
                     except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by a restart
                         _raise_what_no_restart_repairs(error)
-                        self._crashes.count(spec.name, error)
+                        pause = self._crashes.count(spec.name, error)
                     except BaseExceptionGroup as group:
                         # A child with a nursery that crashed while it was cancelled: count the crash, then end.
                         crash, cancelled = group.split(Exception)
                         if crash is not None:
                             _raise_what_no_restart_repairs(crash)
-                            self._crashes.count(spec.name, crash)
+                            pause = self._crashes.count(spec.name, crash)
                         if cancelled is not None:
                             raise cancelled from None
                     else:
                         if spec.restart is Restart.TRANSIENT:
                             break
-                        self._crashes.count(spec.name, RuntimeError("it ended, and should not have"))
-                    await trio.lowlevel.checkpoint()
+                        pause = self._crashes.count(spec.name, RuntimeError("it ended, and should not have"))
+                    await trio.sleep(pause)
         finally:
             del self._children[spec.name]
             child.done.set()

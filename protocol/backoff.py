@@ -42,6 +42,11 @@ class Backoff:
         return min(self.cap, self.initial * self.factor**exponent) * (1.0 + self.jitter * chance)
 
 
+#: The pause before an actor of the node is started again, by the crashes of the last period (fault 85). The first is
+#: hardly noticed. The longest is shorter than the time after which an actor that takes no message counts as hung.
+RESTART_PAUSE = Backoff(initial=0.05, cap=5.0, jitter=0.0)
+
+
 @attrs.frozen
 class RestartIntensity:
     """The number of crashes within a period after which a supervisor gives up (fault 85)."""

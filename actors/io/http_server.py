@@ -172,9 +172,15 @@ class _Admission:
     _holders: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
 
     def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
-        """Serve a connection in ``nursery``."""
+        """Serve a connection in ``nursery``; close it if the kernel does not tell whose it is (fault 85)."""
         reserved = not self._reserve.refill()
-        connection = _Connection(trio.SocketStream(accepted), peer_credentials(accepted), reserved)
+        try:
+            peer = peer_credentials(accepted)
+        except OSError:
+            accepted.close()
+            self._reserve.refill()
+            return
+        connection = _Connection(trio.SocketStream(accepted), peer, reserved)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
         self._take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)

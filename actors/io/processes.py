@@ -108,7 +108,11 @@ class Processes:
         if earlier is not None or len(self._pidfds) >= self._most or _has_ended(pidfd):
             os.close(pidfd)
             return earlier
-        self._epoll.register(pidfd, select.EPOLLIN)
+        try:
+            self._epoll.register(pidfd, select.EPOLLIN)
+        except OSError:
+            os.close(pidfd)
+            return None  # fs.epoll.max_user_watches is reached: the socket is looked at by its timer alone.
         process = next(self._numbers)
         self._pidfds[process], self._processes[pidfd] = pidfd, process
         if inode is not None:

@@ -36,7 +36,9 @@ _KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEX
 _UCRED: Final = struct.Struct("3i")
 #: accept() found no descriptor or no memory. The connection stays pending, so that accept() would fail again at once.
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_EXHAUSTED_PAUSE: Final = 0.1
+_PAUSE: Final = 0.1
+#: The listener itself cannot be used. Any other error of accept() is that of one connection.
+_UNUSABLE: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EOPNOTSUPP})
 #: accept() failed for one connection, which is gone.
 _LOST: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM})
 
@@ -109,10 +111,12 @@ class UnixListener:
 
         While descriptors or memory are exhausted, ``on_exhausted`` is called with each error, and after a pause the
         connection that is pending is accepted; without a pause if the function has made room for it and returns True
-        (fault 46).
+        (fault 46). Any other error ends at most one connection, and after the same pause the next one is accepted
+        (fault 85).
 
         Raises:
           trio.ClosedResourceError: if the listener is closed.
+          OSError: if the listener cannot be used.
         """
         while True:
             try:
@@ -121,12 +125,14 @@ class UnixListener:
                 if self.socket.fileno() < 0:
                     # It was closed between the kernel's notice of a connection and the call.
                     raise trio.ClosedResourceError("the listener was closed") from error
+                if error.errno in _UNUSABLE:
+                    raise
                 if error.errno in _EXHAUSTED:
                     # The next accept() comes before any other task runs, and gets the room that was made.
                     if on_exhausted is None or not on_exhausted(error):
-                        await trio.sleep(_EXHAUSTED_PAUSE)
+                        await trio.sleep(_PAUSE)
                 elif error.errno not in _LOST:
-                    raise
+                    await trio.sleep(_PAUSE)
             else:
                 return connection
 

@@ -54,7 +54,7 @@ async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock:
 
 
 async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock: MockClock) -> None:
-    """Fault 85."""
+    """Fault 85: after a pause, which grows."""
     stage = Stage()
     runs = 0
 
@@ -62,7 +62,7 @@ async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock
         nonlocal runs
         runs += 1
         await trio.sleep(1.0)
-        if runs < 3:
+        if runs < 4:
             raise OSError(f"crash {runs}")
         await trio.sleep_forever()
 
@@ -71,8 +71,56 @@ async def test_a_child_that_crashes_is_reported_and_started_again(autojump_clock
         children.start(ChildSpec("worker", run))
         await trio.sleep(100.0)
         await children.stop_all()
-    assert stage.reported == [(1.0, "worker", "crash 1"), (2.0, "worker", "crash 2")]
-    assert runs == 3
+    assert stage.reported == [(1.0, "worker", "crash 1"), (2.05, "worker", "crash 2"), (3.15, "worker", "crash 3")]
+    assert runs == 4
+
+
+async def test_a_child_that_fails_at_once_each_time_does_not_end_the_supervisor_within_milliseconds(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: a watcher that got EIO used up the default intensity, ten restarts, in 50 ms."""
+    stage = Stage(RestartIntensity())
+
+    async def run() -> None:
+        raise OSError("Input/output error")
+
+    with pytest.RaisesGroup(GaveUpError):
+        async with trio.open_nursery() as nursery:
+            Children(nursery, stage.crashes()).start(ChildSpec("watcher /r", run))
+    times = [round(time, 6) for time, _, _ in stage.reported]
+    assert times == [0.0, 0.05, 0.15, 0.35, 0.75, 1.55, 3.15, 6.35, 11.35, 16.35, 21.35]
+
+
+async def test_each_child_has_a_pause_of_its_own_and_the_stop_does_not_wait_for_it(autojump_clock: MockClock) -> None:
+    """Fault 85: the crashes of one child do not slow down the restart of another."""
+    stage = Stage(RestartIntensity(restarts=100))
+
+    async def fail() -> None:
+        raise OSError("at once")
+
+    async def run() -> None:
+        await trio.sleep(1.0)
+        raise OSError("late")
+
+    async with trio.open_nursery() as nursery:
+        children = Children(nursery, stage.crashes())
+        children.start(ChildSpec("failing", fail))
+        children.start(ChildSpec("other", run))
+        await trio.sleep(4.0)
+        await children.stop_all()
+    assert trio.current_time() == 4.0
+    assert [round(time, 6) for time, name, _ in stage.reported if name == "other"] == [1.0, 2.05, 3.15]
+
+
+async def test_a_crash_that_is_only_reported_never_ends_the_supervisor(autojump_clock: MockClock) -> None:
+    """Fault 85: those of registrations are one plugin's, however many there are."""
+    stage = Stage(RestartIntensity(restarts=0))
+    crashes = stage.crashes()
+    for _ in range(1000):
+        crashes.report("registration /r/a", AssertionError("planted"))
+    assert len(stage.reported) == 1000
+    with pytest.raises(GaveUpError):
+        crashes.count("watcher /r", OSError("once"))
 
 
 async def test_a_permanent_child_that_ends_has_crashed_and_a_transient_one_is_done(autojump_clock: MockClock) -> None:
@@ -116,7 +164,7 @@ async def test_crashes_that_come_too_often_end_the_supervisor_with_the_last_as_t
     assert isinstance(error, GaveUpError)
     assert str(error) == "actors crashed more often than 3 in 10 s, the last was worker: OSError('again')"
     assert isinstance(error.__cause__, OSError)
-    assert [time for time, _, _ in stage.reported] == [2.0, 4.0, 6.0, 8.0]
+    assert [round(time, 6) for time, _, _ in stage.reported] == [2.0, 4.05, 6.15, 8.35]
 
 
 async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autojump_clock: MockClock) -> None:
@@ -132,7 +180,8 @@ async def test_a_child_whose_crashes_are_rare_enough_is_restarted_for_ever(autoj
         children.start(ChildSpec("worker", run))
         await trio.sleep(3600.0)
         await children.stop_all()
-    assert len(stage.reported) == 1028
+    # Two crashes are remembered at most: a pause of 0.05 or 0.1 s follows each.
+    assert len(stage.reported) == 973
 
 
 @pytest.mark.parametrize("error", [GaveUpError("enough"), ConfigError("no root")])

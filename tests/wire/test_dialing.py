@@ -1,5 +1,6 @@
 """Connections to unix sockets, and every way in which connecting fails."""
 
+import errno
 import os
 import resource
 import socket
@@ -12,6 +13,7 @@ import trio
 import trio.testing
 
 from plugind.actors.io.file_identity import identity_at
+from plugind.actors.io.grpc_client import dial as dial_module
 from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.unix_socket import Credentials
 from plugind.protocol.wire.errors import DialError, DialFailure
@@ -186,6 +188,23 @@ async def test_a_lack_of_descriptors_is_reported(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert caught.value.kind is DialFailure.EXHAUSTED
+
+
+async def test_a_connection_whose_credentials_the_kernel_does_not_tell_is_a_failed_dial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: an error of SO_PEERCRED is one connection's, and leaves no descriptor."""
+    path = str(tmp_path / "a.sock")
+
+    def fail(_: socket.socket) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    monkeypatch.setattr(dial_module, "peer_credentials", fail)
+    with listener(path):
+        before = os.listdir("/proc/self/fd")
+        error = await failure(path)
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert (error.kind, error.cause) == (DialFailure.FAILED, "cannot connect: Transport endpoint is not connected")
 
 
 async def test_a_dial_that_fails_or_is_cancelled_leaves_no_descriptor(tmp_path: Path) -> None:

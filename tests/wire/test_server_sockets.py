@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import socket
 import stat
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
+from plugind.actors.io.grpc_server import serve
 from plugind.actors.io.grpc_server.serve import ServerLimits, serve_unix
-from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.io.unix_socket import Credentials, peer_credentials
 from plugind.tests.wire.server_helpers import ByteClient, Echo, message, served
 
 OK = {"grpc-status": "0"}
@@ -89,4 +92,26 @@ async def test_a_handler_sees_the_credentials_of_the_process_that_calls(tmp_path
         await client.call("unary", message(b"x"))
         (peer,) = server.echo.peers
         assert peer.credentials == Credentials(os.getpid(), os.getuid(), os.getgid())
+        await trio.aclose_forcefully(client.stream)
+
+
+async def test_a_connection_whose_credentials_the_kernel_does_not_tell_is_closed_and_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: an error of SO_PEERCRED is one connection's."""
+    failures = [OSError(errno.ENOTCONN, "not connected")]
+
+    def credentials(accepted: trio.socket.SocketType) -> Credentials:
+        if failures:
+            raise failures.pop()
+        return peer_credentials(accepted)
+
+    monkeypatch.setattr(serve, "peer_credentials", credentials)
+    async with served(tmp_path / "s") as server:
+        refused = await trio.open_unix_socket(server.path)
+        assert await refused.receive_some() == b""
+        await refused.aclose()
+        client = ByteClient(await trio.open_unix_socket(server.path))
+        await client.hello()
+        await client.call("unary", message(b"x"))
         await trio.aclose_forcefully(client.stream)

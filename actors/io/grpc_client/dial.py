@@ -19,7 +19,7 @@ from ....protocol.text import in_seconds
 from ....protocol.wire.errors import DialError, DialFailure
 from ....protocol.wire.limits import DEFAULT_LIMITS, Limits
 from ..exact_connect import connect_to
-from ..unix_socket import connect, peer_credentials, stream_socket
+from ..unix_socket import Credentials, connect, peer_credentials, stream_socket
 from .channel import Channel
 from .transport import SocketTransport
 
@@ -69,11 +69,18 @@ async def dial(
         problem = attempt()
         if problem is not None:
             await retry(path, problem, attempt, timeout, refused_grace)
-        peer = peer_credentials(connection)
+        peer = _peer_of(connection, path)
     except BaseException:
         connection.close()
         raise
     return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer)
+
+
+def _peer_of(connection: socket.socket, path: str) -> Credentials:
+    try:
+        return peer_credentials(connection)
+    except OSError as error:
+        raise _failure(error, path) from error
 
 
 def _socket(path: str) -> socket.socket:

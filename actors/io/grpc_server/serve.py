@@ -166,7 +166,11 @@ async def _serve_socket(
 ) -> None:
     with accepted:
         stream = trio.SocketStream(accepted)
-        peer = Peer(peer_credentials(accepted))
+        try:
+            peer = Peer(peer_credentials(accepted))
+        except OSError as error:
+            _log.warning("a connection is closed, the kernel does not tell whose it is: error=%r", str(error))
+            return
         await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import attrs
 import trio
 
+from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.messages import RetryAnswer
 from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
@@ -181,10 +182,11 @@ class DaemonActs:
             return
         match actor:
             case "reconciler":
-                self._sentinels.grant_grace(13.0)
+                self._sentinels.grant_grace(13.0 + RESTART_PAUSE.cap)
                 self._oracle.orphan()
             case _:
-                self._sentinels.grant_grace(1.0)
+                # The longest pause before it is started again.
+                self._sentinels.grant_grace(RESTART_PAUSE.cap)
 
     async def restart(self, chance: random.Random) -> None:
         """Stop or kill the daemon, and start it again with another handler."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ from plugind.actors.io import http_server as http
 from plugind.actors.io.descriptors import DescriptorReserve
 from plugind.actors.io.http_client import UnreachableError, ask
 from plugind.actors.io.http_server import HttpLimits, Place, Request, Response, Send, json_response
-from plugind.actors.io.unix_socket import UnixListener, listen
+from plugind.actors.io.unix_socket import Credentials, UnixListener, listen, peer_credentials
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 
 LIMITS = HttpLimits()
@@ -377,6 +378,26 @@ async def test_slow_clients_give_descriptors_of_the_reserve_back_to_others(
         assert 1.0 <= trio.current_time() < 2.0
         # The two that came first made room.
         assert await clients[0].receive_some() == await clients[1].receive_some() == b""
+
+
+async def test_a_connection_whose_credentials_the_kernel_does_not_tell_is_closed_and_the_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: an error of SO_PEERCRED is one connection's."""
+    path, failures = str(tmp_path / "s"), [OSError(errno.ENOTCONN, "not connected")]
+
+    def credentials(accepted: trio.socket.SocketType) -> Credentials:
+        if failures:
+            raise failures.pop()
+        return peer_credentials(accepted)
+
+    monkeypatch.setattr(http, "peer_credentials", credentials)
+    with trio.fail_after(10):
+        async with running(listen(path)) as stop:
+            async with await trio.open_unix_socket(path) as refused:
+                assert await refused.receive_some() == b""
+            assert await status_of(path, "/x") == 200
+            stop()
 
 
 async def test_a_closed_listener_ends_the_server_once_every_request_is_answered(tmp_path: Path) -> None:

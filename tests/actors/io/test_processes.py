@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -115,6 +116,29 @@ def test_without_descriptors_nothing_is_known(tmp_path: Path, monkeypatch: pytes
     with watching() as processes:
         monkeypatch.setattr(processes_module, "stream_socket", exhausted)
         assert asked(processes, tmp_path / "a.sock") is Answer.EXHAUSTED
+
+
+@attrs.frozen
+class FullEpoll:
+    """An epoll of a user that may watch nothing more (``fs.epoll.max_user_watches``)."""
+
+    real: select.epoll = attrs.field(factory=select.epoll)
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def register(self, descriptor: int, flags: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self) -> None:
+        self.real.close()
+
+
+def test_a_process_that_epoll_does_not_take_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 85: an error of epoll_ctl is one socket's; its pidfd is closed."""
+    monkeypatch.setattr(select, "epoll", FullEpoll)
+    with watching() as processes:
+        assert processes.watch(os.getpid(), 0.0) is None
 
 
 async def test_the_end_of_a_process_is_noticed_by_its_connection_and_by_its_pid(tmp_path: Path) -> None:

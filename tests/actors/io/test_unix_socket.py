@@ -286,6 +286,18 @@ async def test_a_connection_that_is_lost_before_accept_does_not_end_the_listener
             assert failures == []
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPROTO, errno.ENOSPC, errno.ENETDOWN])
+async def test_any_other_error_of_accept_is_that_of_one_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, number: int
+) -> None:
+    """Fault 85: the listener goes on after a pause, so that an error which stays takes no processor time."""
+    failures = [OSError(number, os.strerror(number)) for _ in range(3)]
+    with listen(str(tmp_path / "s")) as listener, connected(tmp_path / "s"):
+        fail_first(listener, failures, monkeypatch)
+        with await listener.accept():
+            assert (failures, round(trio.current_time(), 6)) == ([], 0.3)
+
+
 async def test_an_error_that_a_retry_cannot_fix_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with listen(str(tmp_path / "s")) as listener:
         fail_first(listener, [OSError(errno.EINVAL, "Invalid argument")], monkeypatch)
