@@ -53,7 +53,7 @@ class Registrations:
         self,
         run: Run,
         reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
-        crashed: Callable[[str, Exception], None],
+        crashed: Callable[[str, Exception], object],
     ) -> None:
         """Report the end of each current actor to ``reconciler``, and the crash of any actor to ``crashed``."""
         self._run = run
