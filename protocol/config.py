@@ -14,7 +14,7 @@ from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, not_negative, or_none
 from .errors import ConfigError, ValidationError
 from .plugins import InfoLimits, check_name
-from .wire.limits import DEFAULT_LIMITS, Limits
+from .wire.limits import REGISTRATION_LIMITS, Limits
 
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
@@ -81,8 +81,9 @@ class Config:
     intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
     #: How long the texts and lists in a plugin's GetInfo may be.
     info_limits: InfoLimits = attrs.field(factory=InfoLimits)
-    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65).
-    wire_limits: Limits = DEFAULT_LIMITS
+    #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults are those of a call with one
+    #: small answer, which ``Limits()`` are not; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
+    wire_limits: Limits = REGISTRATION_LIMITS
     #: Whether to deregister all plugins when the node stops (behaviour 42).
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).

@@ -30,6 +30,7 @@ from ...protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationSt
 from ...protocol.status import Outcome
 from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
+from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..handlers.actor import Handler, policy_of, validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
@@ -144,7 +145,7 @@ _PLAIN = "gRPC on a unix socket is plain HTTP/2, without TLS"
 async def _connect(found: Findings, path: str, deadline: float) -> Channel:
     clock = Clock(deadline)
     try:
-        channel = await dial(path, timeout=clock.left)
+        channel = await dial(path, timeout=clock.left, limits=REGISTRATION_LIMITS)
     except DialError as error:
         hint = _HINTS.get(error.kind)
         detail = f"{error.message}: {hint}" if hint else error.message

@@ -8,7 +8,16 @@ PYTEST_DONT_REWRITE
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from .budgets import PINGS, PRIORITIES, RESETS, SETTINGS_FRAMES, UNKNOWN_FRAMES, WINDOW_UPDATES, Budgets
+from .budgets import (
+    PINGS,
+    PRIORITIES,
+    RESETS,
+    SETTINGS_ENTRIES,
+    SETTINGS_FRAMES,
+    UNKNOWN_FRAMES,
+    WINDOW_UPDATES,
+    Budgets,
+)
 from .errors import WireError, WireProblem, code_name, over_limit, shown
 from .frames import (
     ACK,
@@ -21,6 +30,7 @@ from .frames import (
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
+    SETTING_BYTES,
     SETTINGS,
     SETTINGS_ACK,
     WINDOW_UPDATE,
@@ -66,10 +76,14 @@ class Control:
 
         Return False, with nothing changed, if they are over the budget or missing where they must come first.
         """
-        spent = self._budgets.spent[SETTINGS_FRAMES] + prefix.settings_frames
-        if spent > self._sender.limits.settings or not (self.settled or prefix.settings_frames):
+        limits, spent = self._sender.limits, self._budgets.spent
+        frames = spent[SETTINGS_FRAMES] + prefix.settings_frames
+        entries = spent[SETTINGS_ENTRIES] + prefix.settings_entries
+        if frames > limits.settings or entries > limits.settings_entries:
             return False
-        self._budgets.spent[SETTINGS_FRAMES] = spent
+        if not (self.settled or prefix.settings_frames):
+            return False
+        spent[SETTINGS_FRAMES], spent[SETTINGS_ENTRIES] = frames, entries
         self._budgets.counted += prefix.settings_frames
         self._settle()
         for payload in prefix.settings:
@@ -105,9 +119,12 @@ class Control:
         """SETTINGS, or the acknowledgement of ours (section 6.5)."""
         if stream_id:
             raise WireError(WireProblem.PROTOCOL, "SETTINGS on a stream")
-        if len(payload) % 6 or (flags & ACK and payload):
+        if len(payload) % SETTING_BYTES or (flags & ACK and payload):
             raise WireError(WireProblem.FRAME_SIZE, "SETTINGS of a wrong size")
         self._budgets.spend(SETTINGS_FRAMES)
+        if payload:
+            # They are counted before one of them is looked at.
+            self._budgets.charge(SETTINGS_ENTRIES, len(payload) // SETTING_BYTES)
         self._settle()
         if not flags & ACK:
             self._apply_settings(payload)

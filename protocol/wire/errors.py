@@ -67,6 +67,7 @@ class WireProblem(enum.Enum):
     CONTINUATIONS = "continuations"
     PINGS = "pings"
     SETTINGS = "settings"
+    SETTINGS_ENTRIES = "settings_entries"
     EMPTY_DATA = "empty_data"
     UNKNOWN_FRAMES = "unknown_frames"
     WINDOW_UPDATES = "window_updates"
@@ -75,6 +76,9 @@ class WireProblem(enum.Enum):
     RESETS = "resets"
     LATE_FRAMES = "late_frames"
     TOTAL_BYTES = "total_bytes"
+    CALL_FRAMES = "call_frames"
+    CALL_HEADER_BYTES = "call_header_bytes"
+    CALL_BYTES = "call_bytes"
 
     @property
     def is_limit(self) -> bool:
@@ -89,6 +93,7 @@ _LIMITS: Final = frozenset(
         WireProblem.CONTINUATIONS,
         WireProblem.PINGS,
         WireProblem.SETTINGS,
+        WireProblem.SETTINGS_ENTRIES,
         WireProblem.EMPTY_DATA,
         WireProblem.UNKNOWN_FRAMES,
         WireProblem.WINDOW_UPDATES,
@@ -97,6 +102,9 @@ _LIMITS: Final = frozenset(
         WireProblem.RESETS,
         WireProblem.LATE_FRAMES,
         WireProblem.TOTAL_BYTES,
+        WireProblem.CALL_FRAMES,
+        WireProblem.CALL_HEADER_BYTES,
+        WireProblem.CALL_BYTES,
     }
 )
 

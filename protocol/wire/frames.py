@@ -28,6 +28,8 @@ SETTINGS_ACK: Final = HEAD.pack(0, 0, SETTINGS, ACK, 0)
 NO_DYNAMIC_TABLE: Final = b"\x20"
 
 _SETTING: Final = struct.Struct(">HI")
+#: The size of one entry of a SETTINGS frame.
+SETTING_BYTES: Final = _SETTING.size
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:

@@ -20,7 +20,9 @@ import attrs
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
+from .budgets import Budgets
 from .errors import WireError, WireProblem, over_limit, shown
+from .limits import DEFAULT_LIMITS
 
 MAX_BLOCKS: Final = 512
 MAX_BLOCK_BYTES: Final = 2048
@@ -29,6 +31,9 @@ MAX_PREFIX_SIZES: Final = 8
 NEW_BLOCKS_PER_CONNECTION: Final = 8
 
 _CONNECTION_FIELDS: Final = frozenset({"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"})
+
+#: What an entry of the dynamic table counts as header work: each block that is decoded fills a table with all of them.
+ENTRY_BYTES: Final = 32
 
 Entry = tuple[bytes, bytes]
 
@@ -132,6 +137,8 @@ class ResponsePrefix:
     size: int
     stream_id: int
     settings_frames: int
+    #: How many entries they have together.
+    settings_entries: int
     #: The payloads of the SETTINGS to apply.
     settings: tuple[bytes, ...]
     head: ResponseBlock
@@ -216,10 +223,11 @@ CACHE: Final = HeaderCache()
 class HeaderReader:
     """The receiving side of HPACK for one connection."""
 
-    __slots__ = ("_cache", "_limit", "_may_learn", "state")
+    __slots__ = ("_budgets", "_cache", "_limit", "_may_learn", "state")
 
-    def __init__(self, list_limit: int, cache: HeaderCache = CACHE) -> None:
+    def __init__(self, list_limit: int, cache: HeaderCache = CACHE, budgets: Budgets | None = None) -> None:
         self._limit = list_limit
+        self._budgets = Budgets(DEFAULT_LIMITS) if budgets is None else budgets
         self._cache = cache
         self.state = cache.root
         self._may_learn = NEW_BLOCKS_PER_CONNECTION
@@ -228,8 +236,16 @@ class HeaderReader:
         """Decode the next header block of this connection.
 
         Raises:
-            WireError: the block is not valid HPACK, or its list is over the limit; the connection cannot go on.
+            WireError: the block is not valid HPACK, its list is over the limit, or the header work of the call is over
+                its budget; the connection cannot go on.
         """
+        budgets = self._budgets
+        budgets.spend_header_bytes(len(block) + ENTRY_BYTES * len(self.state.entries))
+        found = self._find(block)
+        budgets.spend_header_bytes(found.size)
+        return found
+
+    def _find(self, block: bytes) -> ResponseBlock:
         hit = self.state.blocks.get(block)
         if hit is None:
             return self._decode(block)
@@ -243,12 +259,21 @@ class HeaderReader:
         self._cache.learn_response(state, prefix, suffix)
 
     def _decode(self, block: bytes) -> ResponseBlock:
-        decoder = Decoder(self._limit)
+        # No more is decoded than there is budget for. A limit of 0 would be none.
+        limit = max(1, min(self._limit, self._budgets.header_bytes_left))
+        decoder = Decoder(limit)
         table: _Table = decoder.header_table
         table.maxsize = self.state.max_size
         for name, value in reversed(self.state.entries):
             table.add(name, value)
-        raw = _decode(decoder, block, self._limit)
+        try:
+            raw = [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
+        except OversizedHeaderListError:
+            self._budgets.spend_header_bytes(limit + 1)
+            raise over_limit(WireProblem.HEADER_LIST_BYTES, self._limit, "a header list") from None
+        except (HPACKError, IndexError, ValueError) as error:
+            # For some truncated blocks the library raises IndexError, and its messages contain memory addresses.
+            raise WireError(WireProblem.COMPRESSION, "the peer sent a header block that is no HPACK") from error
         found = interpret(raw, sum(len(name) + len(value) + 32 for name, value in raw))
         following = TableState(tuple(table.dynamic_entries), table.maxsize)
         if following.entries == self.state.entries and following.max_size == self.state.max_size:
@@ -258,13 +283,3 @@ class HeaderReader:
             following = self._cache.learn(self.state, block, found, following)
         self.state = following
         return found
-
-
-def _decode(decoder: Decoder, block: bytes, limit: int) -> list[Entry]:
-    try:
-        return [(bytes(name), bytes(value)) for name, value in decoder.decode(block, raw=True)]
-    except OversizedHeaderListError:
-        raise over_limit(WireProblem.HEADER_LIST_BYTES, limit, "a header list") from None
-    except (HPACKError, IndexError, ValueError) as error:
-        # For some truncated blocks the library raises IndexError, and its messages contain memory addresses.
-        raise WireError(WireProblem.COMPRESSION, "the peer sent a header block that is no HPACK") from error

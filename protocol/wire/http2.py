@@ -6,6 +6,8 @@ events go to the ``Stream`` that a frame belongs to: ``on_headers``, ``on_data``
 ``Control`` handles the frames that belong to no response. ``Sender`` begins requests and holds the open streams.
 What must be sent gathers in ``outgoing``.
 
+A turn bounds the work that ``receive`` does at once: what is left over waits in ``pending`` until ``go_on``.
+
 ``receive`` raises nothing. Whatever the peer does, either the connection goes on, or it has a ``failure``: a
 ``WireError`` that names the broken rule or limit. In that case every open stream has got ``on_failed``, and a GOAWAY is
 in ``outgoing``.
@@ -44,7 +46,7 @@ from .frames import (
     unpadded,
 )
 from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
-from .limits import DEFAULT_LIMITS, Limits
+from .limits import DEFAULT_LIMITS, UNLIMITED, Limits
 from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_response
 from .sending import Sender, Stream
 
@@ -97,7 +99,7 @@ class ClientConnection:
         self._buffer: bytearray | None = None
         #: How many bytes ``_buffer`` must have before it is worth a look.
         self._wanted = 9
-        self._headers = HeaderReader(limits.header_list_bytes, cache)
+        self._headers = HeaderReader(limits.header_list_bytes, cache, budgets)
         #: How many more responses this connection may add to the cache.
         self._may_learn = NEW_RESPONSES_PER_CONNECTION
         #: A header block whose end has not come. Only CONTINUATION frames of ``_block_stream`` may follow.
@@ -127,23 +129,45 @@ class ClientConnection:
         self.outgoing += frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(error.code))
         self.sender.refuse(error)
 
-    def receive(self, data: bytes) -> None:
-        """Take the next bytes of the peer."""
+    @property
+    def pending(self) -> bool:
+        """True while there are whole frames for which the turn had no more room."""
+        return self._buffer is not None and len(self._buffer) >= self._wanted
+
+    def receive(self, data: bytes, turn: int = UNLIMITED) -> None:
+        """Take the next bytes of the peer, and handle frames until that is as much work as ``turn``.
+
+        A frame counts 1, and one more for every two bytes of a header block and every entry of the table that decodes
+        it. A frame that costs more than a whole turn is handled by ``go_on`` alone.
+        """
         if self.failure is not None:
             return
         try:
+            self.budgets.spend_bytes(len(data))
             if self.limits.total_bytes is not None:
                 self._count(len(data), self.limits.total_bytes)
             if self._buffer is None:
                 if not self._take_response(data):
-                    self._take_new(data)
+                    self._take_new(data, turn)
             else:
                 self._buffer += data
                 if len(self._buffer) >= self._wanted:
-                    data, self._buffer = bytes(self._buffer), None
-                    self._take_frames(data)
+                    self._take_buffer(turn)
         except WireError as error:
             self.fail(error)
+
+    def go_on(self, turn: int = UNLIMITED) -> None:
+        """Handle frames of ``pending``: at least one, and then more while ``turn`` allows it."""
+        if self._buffer is None:
+            return
+        try:
+            self._take_buffer(turn, at_least_one=True)
+        except WireError as error:
+            self.fail(error)
+
+    def _take_buffer(self, turn: int, *, at_least_one: bool = False) -> None:
+        data, self._buffer = bytes(self._buffer or b""), None
+        self._take_frames(data, turn, at_least_one=at_least_one)
 
     def receive_end(self) -> None:
         """The peer closed the connection, or its half of it (faults 33, 34, 37)."""
@@ -188,18 +212,18 @@ class ClientConnection:
         stream.on_response(prefix.head, message, suffix.trailers)
         return True
 
-    def _take_new(self, data: bytes) -> None:
+    def _take_new(self, data: bytes, turn: int) -> None:
         """Take frames one by one, and remember their shape if they are a whole response as most servers send it."""
         state, whole = self._headers.state, self._block is None
-        self._take_frames(data)
+        self._take_frames(data, turn)
         if self._may_learn and whole and self._buffer is None and len(data) <= MAX_LEARNT_BYTES:
             prefix, suffix = split_response(state, data)
             if prefix is not None and suffix is not None:
                 self._may_learn -= 1
                 self._headers.learn(state, prefix, suffix)
 
-    def _take_frames(self, data: bytes) -> None:
-        """Handle the whole frames of ``data``, and keep the rest: never more than one frame (fault 65)."""
+    def _take_frames(self, data: bytes, turn: int, *, at_least_one: bool = False) -> None:
+        """Handle the whole frames of ``data`` that ``turn`` has room for, and keep the rest (fault 65)."""
         position, size = 0, len(data)
         while size - position >= 9:
             high, low, kind, flags, stream_id = HEAD.unpack_from(data, position)
@@ -211,6 +235,12 @@ class ClientConnection:
             if end > size:
                 self._wanted = 9 + length
                 break
+            turn -= 1 if kind != HEADERS and kind != CONTINUATION else self._header_cost(length)
+            if turn < 0 and not at_least_one:
+                self._wanted = 9
+                break
+            at_least_one = False
+            self.budgets.spend_frame()
             if self._block is not None and (kind != CONTINUATION or stream_id & MAX_STREAM_ID != self._block_stream):
                 raise WireError(WireProblem.PROTOCOL, "a header block was interrupted by another frame")
             if kind == HEADERS and flags & ~END_STREAM == END_HEADERS:
@@ -234,6 +264,10 @@ class ClientConnection:
             raise not_http2(head)
         if length > MAX_FRAME:
             raise WireError(WireProblem.FRAME_SIZE, f"a frame of {length} bytes, over the {MAX_FRAME} announced")
+
+    def _header_cost(self, length: int) -> int:
+        """How much of a turn it takes to handle a part of a header block; with the last part all of it is decoded."""
+        return 1 + len(self._headers.state.entries) + (length + len(self._block or b"")) // 2
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         stream = self._streams.get(stream_id) or self.sender.find(stream_id, "DATA")

@@ -4,10 +4,14 @@ The budgets of control frames are per connection and per ``budget_period``: keep
 lives for hours, and a flood ends within one period. The parsers have no clock, so the code that drives a connection
 calls ``Budgets.replenish`` when a period has passed.
 
+The budgets of a call are full again whenever a call begins. ``Limits()`` has none, so that a stream may run for ever;
+``REGISTRATION_LIMITS`` are those of a call with one small answer.
+
 PYTEST_DONT_REWRITE
 """
 
 import struct
+import sys
 from typing import Final
 
 import attrs
@@ -15,6 +19,8 @@ import attrs
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DEFAULT_WINDOW: Final = 65_535
 MAX_WINDOW: Final = 2**31 - 1
+#: Stands for a budget that never ends.
+UNLIMITED: Final = sys.maxsize
 
 
 def _positive(_: object, attribute: "attrs.Attribute[int]", value: int) -> None:
@@ -41,6 +47,8 @@ class Limits:
     pings: int = attrs.field(default=100, validator=_positive)
     #: SETTINGS frames in one period (fault 55).
     settings: int = attrs.field(default=32, validator=_positive)
+    #: Entries of all SETTINGS frames in one period; one frame has room for 2,730 (fault 55).
+    settings_entries: int = attrs.field(default=256, validator=_positive)
     #: DATA frames without a byte of data in one period (fault 56).
     empty_data: int = attrs.field(default=100, validator=_positive)
     #: 1xx header blocks in one period (fault 57).
@@ -57,6 +65,13 @@ class Limits:
     late_frames: int = attrs.field(default=4096, validator=_positive)
     #: Bytes that a connection may receive in all; None if a stream may run for ever (fault 64).
     total_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    #: Frames of all kinds that may come for one call; None if a call may run for ever (faults 53 to 60).
+    call_frames: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    #: Header work for one call: the bytes of header blocks and of the lists that they decode to, and 32 for each entry
+    #: of the dynamic table at each block (faults 57 and 61).
+    call_header_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
+    #: Bytes that may come for one call, frames and padding included (fault 64).
+    call_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: Bytes of one call that may be under way or kept unread, beyond one message (fault 65).
     stream_window: int = attrs.field(default=256 * 1024, validator=_window)
     #: Bytes of all calls of a connection that may be under way.
@@ -65,6 +80,8 @@ class Limits:
     budget_period: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     #: The limits of frames in the order of ``plugind.protocol.wire.budgets``.
     budgets: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+    #: The budgets of one call: frames, header work and bytes; ``UNLIMITED`` where there is no limit.
+    call_budgets: tuple[int, int, int] = attrs.field(init=False, repr=False, eq=False)
     #: The first bytes of a connection with these limits: preface, SETTINGS, WINDOW_UPDATE.
     preamble: bytes = attrs.field(init=False, repr=False, eq=False)
 
@@ -80,7 +97,16 @@ class Limits:
             self.unknown_frames,
             self.resets,
             self.late_frames,
+            self.settings_entries,
         )
+
+    @call_budgets.default
+    def _list_call_budgets(self) -> tuple[int, int, int]:
+        frames, header_bytes, size = (
+            UNLIMITED if limit is None else limit
+            for limit in (self.call_frames, self.call_header_bytes, self.call_bytes)
+        )
+        return frames, header_bytes, size
 
     @preamble.default
     def _make_preamble(self) -> bytes:
@@ -93,3 +119,15 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+
+#: The limits of a registration's connection. GetInfo and NotifyRegistrationStatus have one small answer each: grpcio,
+#: grpc-go, grpclib, grpc-js and nghttp2 send at most 20 frames for a call and less than a kilobyte of headers.
+REGISTRATION_LIMITS: Final = Limits(
+    message_bytes=64 * 1024,
+    settings_entries=128,
+    call_frames=256,
+    call_header_bytes=32 * 1024,
+    call_bytes=256 * 1024,
+    stream_window=DEFAULT_WINDOW,
+    connection_window=DEFAULT_WINDOW,
+)

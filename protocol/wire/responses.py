@@ -13,7 +13,7 @@ PYTEST_DONT_REWRITE
 import struct
 from typing import Final
 
-from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME, SETTINGS
+from .frames import ACK, DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, MAX_FRAME, SETTING_BYTES, SETTINGS
 from .hpack_cache import ResponsePrefix, ResponseSuffix, TableState
 from .limits import Limits
 
@@ -94,7 +94,8 @@ def _prefix(state: TableState, data: bytes) -> ResponsePrefix | None:
         found = state.blocks.get(data[start:position])
         if kind != HEADERS or flags != END_HEADERS or found is None or not found[0].plain:
             return None
-        return ResponsePrefix(data[:position], position, stream_id, frames, tuple(settings), found[0], found[1])
+        entries = sum(len(payload) for payload in settings) // SETTING_BYTES
+        return ResponsePrefix(data[:position], position, stream_id, frames, entries, tuple(settings), *found)
     return None
 
 

@@ -154,6 +154,7 @@ class Sender:
 
         ``can_open`` must be true.
         """
+        self._budgets.begin_call()
         number = stream.id = self._next_id
         stream.send_window = self.initial_window
         stream.receive_window = self.limits.stream_window
@@ -183,6 +184,7 @@ class Sender:
         window = self.send_window - length
         if size > MAX_FRAME or length > self.max_frame or window < 0 or length > self.initial_window:
             return False
+        self._budgets.begin_call()
         number = stream.id = self._next_id
         if number == 1:
             block = NO_DYNAMIC_TABLE + block

@@ -22,14 +22,19 @@ from plugind.testing import FakePlugin
         (Limits(message_bytes=100), "message_bytes"),
         (Limits(header_list_bytes=60), "header_list_bytes"),
         (Limits(total_bytes=120), "total_bytes"),
+        (Limits(call_frames=2), "call_frames"),
+        (Limits(call_header_bytes=60), "call_header_bytes"),
+        (Limits(call_bytes=120), "call_bytes"),
+        (Config().wire_limits, "over the limit of 65536 (limit message_bytes)"),
     ],
 )
 async def test_a_plugin_over_a_limit_waits_with_the_limit_as_its_reason(
     tmp_path: Path, limits: Limits, named: str
 ) -> None:
-    """Faults 50, 52 and 64."""
+    """Faults 50, 52, 56, 61 and 64."""
     config = Config(roots=(Root(str(tmp_path)),), wire_limits=limits)
-    spec = FakeSpec(str(tmp_path / "a.sock"), FakePlugin("CSIPlugin", f"{'a' * 200}.example.com"))
+    name = "a" * (70_000 if limits is Config().wire_limits else 200)
+    spec = FakeSpec(str(tmp_path / "a.sock"), FakePlugin("CSIPlugin", f"{name}.example.com"))
     with trio.fail_after(20):
         async with Supervisor(config) as node, node.changes() as changes, trio.open_nursery() as nursery:
             nursery.start_soon(lambda: run_fake(spec, on_call=lambda _call: None))

@@ -221,7 +221,7 @@ def test_a_full_cache_forgets_everything_and_starts_again() -> None:
 
 def prefix(number: int, *, size: int = 0) -> ResponsePrefix:
     data = (b"o%d" % number).ljust(size, b".")
-    return ResponsePrefix(data, len(data), 1, 1, (), interpret([STATUS, GRPC], 0), TableState((), 4096))
+    return ResponsePrefix(data, len(data), 1, 1, 0, (), interpret([STATUS, GRPC], 0), TableState((), 4096))
 
 
 def suffix(number: int) -> ResponseSuffix:
