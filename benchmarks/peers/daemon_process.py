@@ -101,6 +101,11 @@ class DaemonProcess:
             raise RuntimeError(f"the daemon ended with exit code {code}: {self._last_lines()}")
         return time.monotonic() - began
 
+    def kill(self) -> None:
+        """Send SIGKILL, and wait until it has ended."""
+        self._process.kill()
+        self._process.wait()
+
     @property
     def ended(self) -> bool:
         """Whether the process has ended."""

@@ -1,0 +1,237 @@
+"""One run with hostile plugins of one kind beside good ones, and the figures of the good ones and of the daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+
+import attrs
+
+from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, plugind_run
+from plugind.benchmarks.peers.hostile.process import hostile_peers
+from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
+from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+
+#: Seconds between two commands to the good plugins' process.
+_BEAT = 0.02
+#: Seconds until the first good plugins, and the last ones, must be registered.
+_PATIENCE = 30.0
+#: Seconds of the burst if nothing is dialed.
+_UNDIALED = 2.0
+#: Seconds between two looks at how many hostile plugins have failed once.
+_LOOK = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class Conditions:
+    """What all runs share. ``good`` plugins stand at any time, and ``rate`` of them are replaced each second.
+
+    The burst begins when the hostile plugins appear, and ends when each of them has been dialed and left again, after
+    ``settle`` seconds at the latest. ``seconds`` of steady state follow.
+    """
+
+    peers: int = 128
+    good: int = 100
+    rate: float = 20.0
+    seconds: float = 20.0
+    settle: float = 15.0
+    daemon_core: int | None = None
+    peers_core: int | None = None
+    daemon_options: tuple[str, ...] = ()
+
+    @property
+    def life(self) -> float:
+        """How long a good plugin lives, in seconds."""
+        return self.good / self.rate
+
+
+@attrs.define(kw_only=True)
+class HostileRun:
+    """The figures of one run: the milliseconds from listen() of a good plugin until it is notified, and the costs.
+
+    One that is not notified in its life counts as lost, and with its life as its delay. CPU is that of the steady
+    state; ``cpu_s`` and memory are those of the whole run. ``dials`` and ``notified`` are the largest numbers of any
+    one hostile plugin in ``lasted_s`` seconds; ``stop_s`` is None if the daemon failed when it was to stop.
+    """
+
+    kind: str
+    peers: int
+    dialed: bool
+    plugins: int = 0
+    lost: int = 0
+    notified_twice: int = 0
+    refused: int = 0
+    burst_s: float = 0.0
+    burst_p99_ms: float | None = None
+    burst_max_ms: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+    cpu_percent: float = 0.0
+    cpu_s: float = 0.0
+    rss_kib: int = 0
+    peak_kib: int = 0
+    descriptors: int = 0
+    healthz_max_ms: float | None = None
+    log_kib: float = 0.0
+    lasted_s: float = 0.0
+    dials: int = 0
+    dials_per_s: float = 0.0
+    notified: int = 0
+    stop_s: float | None = None
+    failure: str = ""
+
+
+def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
+    """Run the daemon beside hostile plugins, in its root if they are ``dialed``, else where it does not look.
+
+    Raises:
+      RuntimeError: if a process did not start, or the first good plugins were not registered.
+    """
+    result = HostileRun(kind=kind, peers=conditions.peers, dialed=dialed)
+    with scratch_directory() as scratch:
+        root, outside = scratch / "root", scratch / "outside"
+        root.mkdir()
+        outside.mkdir()
+        with _good_plugins(root, conditions) as (good, daemon):
+            place = root if dialed else outside
+            pinned = conditions.peers_core is not None
+            peers = hostile_peers(kind, place, conditions.peers, core=conditions.peers_core, idle=pinned, wait=False)
+            with peers as hostile:
+                try:
+                    _Run(result, conditions, good, daemon, hostile).go()
+                except OSError as error:
+                    result.failure = f"the daemon does not answer: {error}"
+                result.failure = _stop(daemon, result) or result.failure
+            result.log_kib = (scratch / "log").stat().st_size / 1024
+    return result
+
+
+@contextmanager
+def _good_plugins(root: Path, conditions: Conditions) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
+    sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 1
+    options = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
+    log = root.parent / "log"
+    with (
+        cheap_server(options) as good,
+        plugind_run(root, log, conditions.daemon_options, core=conditions.daemon_core) as daemon,
+    ):
+        good.create(0, conditions.good)
+        if (notified := good.reached(conditions.good, _PATIENCE)) < conditions.good:
+            raise RuntimeError(f"of {conditions.good} plugins {notified} were registered in {_PATIENCE:g} s")
+        yield good, daemon
+
+
+class _Run:
+    """The burst and the steady state of one run."""
+
+    def __init__(
+        self,
+        result: HostileRun,
+        conditions: Conditions,
+        good: ServerProcess,
+        daemon: DaemonProcess,
+        hostile: ServerProcess,
+    ) -> None:
+        self._result = result
+        self._conditions = conditions
+        self._good = good
+        self._daemon = daemon
+        self._hostile = hostile
+        self._began = time.monotonic()
+        self._looked = self._began
+        #: How many good plugins were made beyond the first ones, so that as many of the oldest are removed.
+        self._made = 0
+
+    def go(self) -> None:
+        """Replace good plugins at a steady rate, and take the figures.
+
+        Raises:
+          OSError: if the daemon does not answer.
+        """
+        result, cpu_at_first = self._result, self._daemon.cpu_seconds()
+        with StatusPoll(self._daemon) as poll:
+            self._replace_until(lambda: self._settled)
+            burst_over, cpu = time.monotonic(), self._daemon.cpu_seconds()
+            self._replace_until(lambda: time.monotonic() - burst_over >= self._conditions.seconds)
+            over = time.monotonic()
+        result.cpu_percent = (self._daemon.cpu_seconds() - cpu) / (over - burst_over) * 100
+        result.cpu_s = self._daemon.cpu_seconds() - cpu_at_first
+        result.burst_s = burst_over - self._began
+        result.rss_kib, result.peak_kib = self._daemon.memory_kib(), self._daemon.memory_kib("VmHWM")
+        result.descriptors = self._daemon.descriptors()
+        result.healthz_max_ms = max(poll.times, default=None)
+        self._count_dials()
+        self._good.reached(self._conditions.good + self._made, self._conditions.life)
+        account(result, self._good.report(), self._conditions, int(burst_over * 1e9))
+
+    @property
+    def _settled(self) -> bool:
+        """Whether each hostile plugin has been dialed and left once."""
+        now = time.monotonic()
+        if now - self._began >= self._longest_burst:
+            return True
+        if not self._result.dialed or now - self._looked < _LOOK:
+            return False
+        self._looked = now
+        counts = self._hostile.counts()
+        return 0 < counts["sockets"] <= counts["ended"]
+
+    @property
+    def _longest_burst(self) -> float:
+        settle = self._conditions.settle
+        return settle if self._result.dialed else min(settle, _UNDIALED)
+
+    def _replace_until(self, over: Callable[[], bool]) -> None:
+        first = self._conditions.good
+        while not over():
+            due = int((time.monotonic() - self._began) * self._conditions.rate)
+            if due > self._made:
+                self._good.create(first + self._made, due - self._made)
+                self._good.remove(self._made, due - self._made)
+                self._made = due
+            time.sleep(_BEAT)
+
+    def _count_dials(self) -> None:
+        counts, lasted = self._hostile.counts(), time.monotonic() - self._began
+        self._result.lasted_s = lasted
+        self._result.dials, self._result.notified = int(counts["most_dials"]), int(counts["most_notified"])
+        self._result.dials_per_s = counts["dials"] / lasted
+
+
+def account(result: HostileRun, report: Sequence[PluginReport], conditions: Conditions, burst_over_ns: int) -> None:
+    """Count what happened to the good plugins that appeared beside the hostile ones."""
+    later = [plugin for plugin in report if plugin["index"] >= conditions.good]
+    result.plugins = len(later)
+    result.lost = sum(not plugin["notified_ns"] for plugin in later)
+    result.notified_twice = sum(plugin["notified"] > 1 for plugin in report)
+    result.refused = sum(plugin["refused"] > 0 for plugin in report)
+    burst = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] < burst_over_ns]
+    steady = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] >= burst_over_ns]
+    if burst:
+        result.burst_p99_ms, result.burst_max_ms = _p99(burst), max(burst)
+    if steady:
+        result.p50_ms, result.p99_ms, result.max_ms = median(steady), _p99(steady), max(steady)
+
+
+def _delay_ms(plugin: PluginReport, conditions: Conditions) -> float:
+    if not plugin["notified_ns"]:
+        return conditions.life * 1000
+    return (plugin["notified_ns"] - plugin["listening_ns"]) / 1e6
+
+
+def _p99(delays: Sequence[float]) -> float:
+    return quantiles(delays, n=100, method="inclusive")[98] if len(delays) > 1 else delays[0]
+
+
+def _stop(daemon: DaemonProcess, result: HostileRun) -> str:
+    """Stop the daemon while the peers go on; return what went wrong."""
+    try:
+        result.stop_s = daemon.stop()
+    except RuntimeError as error:
+        daemon.kill()
+        return str(error)
+    return ""

@@ -1,0 +1,137 @@
+"""The benchmark of good plugins beside hostile ones measures what it reports, and each limit gets its verdict."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
+from plugind.benchmarks.plugins.cheap_plugin import PluginReport
+from plugind.benchmarks.report.hostile_tables import Pair, Verdict, rows, steps, summary, verdicts
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_of(kind: str = "silent", **changes: Any) -> HostileRun:
+    run = HostileRun(kind=kind, peers=128, dialed=True, plugins=400, p50_ms=2.0, p99_ms=10.0, max_ms=12.0)
+    run.rss_kib, run.peak_kib, run.cpu_s, run.cpu_percent, run.stop_s, run.lasted_s = 45_000, 46_000, 2.0, 5.0, 0.1, 8.0
+    for name, changed in changes.items():
+        setattr(run, name, changed)
+    return run
+
+
+def missed(pairs: Mapping[str, Pair]) -> list[str]:
+    return [verdict.limit for verdict in verdicts(pairs) if not verdict.kept]
+
+
+def test_a_run_like_the_one_without_hostile_plugins_keeps_each_limit() -> None:
+    for kind in ("silent", "chmod", "crash-loop", "symlinks"):
+        assert missed({kind: Pair(run_of(kind), run_of(kind, dialed=False))}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "limit"),
+    [
+        ("closing", {"lost": 1}, "good plugins lost, refused or notified twice"),
+        ("closing", {"refused": 1}, "good plugins lost, refused or notified twice"),
+        ("closing", {"notified_twice": 1}, "good plugins lost, refused or notified twice"),
+        ("many-versions", {"stop_s": 11.1}, "SIGTERM"),
+        ("many-versions", {"stop_s": None}, "SIGTERM"),
+        ("tiny-data", {"p99_ms": 35.1}, "p99 of the good ones"),
+        ("big-info", {"peers": 1000, "rss_kib": 45_000 + 24_100}, "memory of a hostile socket"),
+        ("chmod", {"dials": 11}, "dials of one socket"),
+        ("crash-loop", {"notified": 7}, "registrations of one socket"),
+        ("silent", {"peers": 5000, "max_ms": 100.1}, "the slowest newcomer after the burst"),
+        ("full-backlog", {"peers": 5000, "max_ms": 100.1}, "the slowest newcomer after the burst"),
+    ],
+)
+def test_each_limit_can_be_missed(kind: str, changes: dict[str, Any], limit: str) -> None:
+    assert missed({kind: Pair(run_of(kind, **changes), run_of(kind, dialed=False))}) == [limit]
+
+
+def test_plugins_of_one_name_are_compared_with_as_many_names() -> None:
+    base = run_of("own-names", dialed=False)
+    pairs = {"one-name": Pair(run_of("one-name", cpu_s=4.1), base), "own-names": Pair(run_of("own-names"), base)}
+    assert missed(pairs) == ["CPU of as many own names"]
+
+
+def test_the_steps_of_the_backoff_are_counted_from_the_first_try() -> None:
+    """0, 0.5, 1.5, 3.5, 7.5, 15.5 s"""
+    assert [steps(seconds) for seconds in (0, 0.5, 0.6, 7.5, 15.4, 15.5)] == [1, 2, 2, 5, 5, 6]
+
+
+def test_the_table_has_a_line_for_each_kind_and_a_verdict_for_each_limit() -> None:
+    pairs = {"silent": Pair(run_of(rss_kib=50_000, failure="the daemon does not answer"), run_of(dialed=False))}
+    text = summary(pairs, list(verdicts(pairs)))
+    assert "silent: the daemon does not answer" in text
+    assert "kept    silent: SIGTERM: 0.1 s, at most 11" in text
+    assert "39.1" in text, "KiB for each of 128 sockets"
+    assert str(Verdict("SIGTERM", "chmod", 12.0, 11.0, "s")) == "MISSED  chmod: SIGTERM: 12 s, at most 11"
+    assert [row["dialed"] for row in rows(pairs)] == [True, False]
+    assert json.dumps(rows(pairs))
+
+
+def plugin(index: int, listening: float, notified: float | None, *, times: int = 1, refused: int = 0) -> PluginReport:
+    """``listening`` and ``notified`` are seconds."""
+    report: PluginReport = {
+        "index": index,
+        "name": "",
+        "path": "",
+        "hang": "",
+        "error": "",
+        "bound_ns": 0,
+        "asked_ns": 0,
+        "asked": 1,
+        "refused": refused,
+        "notified": times if notified else 0,
+        "listening_ns": int(listening * 1e9),
+        "notified_ns": 0 if notified is None else int(notified * 1e9),
+    }
+    return report
+
+
+def test_delays_are_those_of_plugins_that_appear_in_the_steady_state() -> None:
+    result = run_of(lost=0)
+    report = [
+        plugin(0, 1.0, 9.0),
+        plugin(2, 10.0, 10.5),
+        plugin(3, 20.0, 20.25),
+        plugin(4, 21.0, None),
+        plugin(5, 22.0, 22.25, times=2, refused=1),
+    ]
+    account(result, report, Conditions(good=2, rate=1.0), burst_over_ns=15 * 10**9)
+    assert (result.plugins, result.lost, result.notified_twice, result.refused) == (4, 1, 1, 1)
+    assert (result.burst_max_ms, result.p50_ms, result.max_ms) == (500.0, 250.0, 2000.0)
+
+
+def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    options = [
+        "--kind",
+        "closing",
+        "--peers",
+        "2",
+        "--good",
+        "4",
+        "--rate",
+        "20",
+        "--seconds",
+        "0.4",
+        "--settle",
+        "0.2",
+    ]
+    line = [sys.executable, "-m", "benchmarks.hostile", *options, "--json", str(out)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "closing" in done.stdout
+    dialed, undialed = json.loads(out.read_text())
+    assert dialed["dials"] > 0 == undialed["dials"]
+    assert dialed["plugins"] > 5
+    assert dialed["p99_ms"] > 0 < undialed["p99_ms"]
+    assert dialed["rss_kib"] > 10_000
