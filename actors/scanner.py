@@ -159,7 +159,12 @@ class Scanner:
                 self._directory.hold(self._root)
         except OSError as error:
             return self._cannot_use_root(f"cannot use {self._root}: {describe(error)}")
-        except (ConfigError, RootBusyError) as error:
+        except RootBusyError as error:
+            # The other node registers what is there, and no plugin may be registered by two (fault 96).
+            self._observe(self._root, None, 0)
+            await self._flush()
+            return self._cannot_use_root(str(error))
+        except ConfigError as error:
             # What is registered stays registered, and nothing new is taken, until the root may be used (fault 3).
             return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)

@@ -32,6 +32,7 @@ STEPS = {
         "actors.scanner",
         "actors.io.directory",
         "actors.io.roots",
+        "actors.io.root_lock",
         "protocol.discovery",
         "protocol.watches",
     ),

@@ -27,6 +27,10 @@ Q_OVERFLOW = 0x4000
 IGNORED = 0x8000
 ISDIR = 0x40000000
 
+#: The name of the lock file in a root. It is no entry, but a rescan checks the lock (fault 96).
+LOCK_FILE = ".plugind.lock"
+_NAMES_CHANGE = CREATE | DELETE | MOVED_FROM | MOVED_TO
+
 #: One event: watch descriptor, mask and name. The name is empty if the event is about the watched directory itself.
 Notice = tuple[int, int, str]
 
@@ -137,6 +141,8 @@ class Watches:
             if not name.startswith("."):
                 for path in self._paths.get(descriptor, ()):
                     self._mark(below(path, name), mask)
+            elif name == LOCK_FILE and mask & _NAMES_CHANGE and self.root in self._paths.get(descriptor, ()):
+                self._mark(self.root, 0)
         else:
             for path in self._paths.get(descriptor, ()):
                 self._mark(path, mask)

@@ -12,23 +12,22 @@ import stat
 from contextlib import ExitStack, suppress
 
 from ...protocol.errors import ConfigError
+from .root_lock import RootBusyError, lock
+
+__all__ = ["RootBusyError", "RootLock", "make"]
 
 #: The mode of a root that plugind makes (behaviour 1).
-_MODE = 0o755
+_MODE = 0o750
 #: Errors that a retry cannot fix: the path is that of a file or of a symbolic link, or is not a path.
 _NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
-
-
-class RootBusyError(Exception):
-    """Another node has locked the root, in this process or in another one (fault 96). The text names the root."""
 
 
 class RootLock:
     """The lock of a node on the directory at the path of one root, and the check of who may write there.
 
-    The lock is on the directory itself: there is no lock file, and a killed daemon leaves no lock behind. The root may
-    be missing at first, and another directory may take its place later. So :meth:`take` comes before each scan, and
-    changes nothing while the directory is the same and still is secure.
+    What is locked says :mod:`.root_lock`; a killed daemon leaves no lock behind. The root may be missing at first, and
+    another directory may take its place later. So :meth:`take` comes before each scan, and changes nothing while the
+    directory still is secure and its lock file is the same.
     """
 
     def __init__(self, *, insecure: bool = False) -> None:
@@ -50,12 +49,17 @@ class RootLock:
             problem = None if self._insecure else _insecurity(path, found)
             if problem is not None:
                 raise ConfigError(problem)
-            if self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), found):
-                return
+            self._lock(path, descriptor)
+
+    def _lock(self, path: str, directory: int) -> None:
+        try:
+            descriptor = lock(path, directory, self._descriptor)
+        except RootBusyError:
+            self.release()  # That was of another directory.
+            raise
+        if descriptor != self._descriptor:
             self.release()
-            _lock(path, descriptor)
             self._descriptor = descriptor
-            undo.pop_all()
 
     def release(self) -> None:
         """Release the lock, if it is held."""
@@ -87,15 +91,6 @@ def _open(path: str) -> int:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
         raise
-
-
-def _lock(path: str, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RootBusyError(
-            f"another plugind runs on {path}: stop it, or choose another directory with --root"
-        ) from None
 
 
 def _insecurity(path: str, found: os.stat_result) -> str | None:

@@ -15,6 +15,7 @@ from plugind.actors.watcher import WatcherConfig
 from plugind.protocol.discovery import MAX_IGNORED, Found
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import LookNow
+from plugind.protocol.watches import LOCK_FILE
 from plugind.tests.actors.watching import ROOT, Stage, staged
 
 
@@ -66,11 +67,11 @@ async def test_a_root_below_a_missing_directory_is_awaited(autojump_clock: MockC
         assert states(stage)[-1] == (7.5, "events", None)
 
 
-@pytest.mark.parametrize("error", [ConfigError("everybody may write"), RootBusyError("another plugind runs")])
 async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_takes_nothing_new(
-    autojump_clock: MockClock, error: ConfigError | RootBusyError
+    autojump_clock: MockClock,
 ) -> None:
-    """Faults 3 and 96: a user who may write there could register a plugin, but must not be able to end one."""
+    """Fault 3: a user who may write there could register a plugin, but must not be able to end one."""
+    error = ConfigError("everybody may write")
     async with staged(prepare=with_socket) as stage:
         await stage.sent()
         await trio.sleep(1)
@@ -88,6 +89,39 @@ async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_take
         assert sorted(await stage.sent()) == ["a.sock vanished #1", "b.sock appeared #2"]
         assert states(stage)[-1] == (101.0, "events", None)
         assert stage.reports[-1].ready
+
+
+async def test_a_root_that_another_node_has_locked_is_left_to_it_until_it_ends(autojump_clock: MockClock) -> None:
+    """Fault 96: that node registers the same sockets, and no plugin may be registered by two."""
+    async with staged(prepare=with_socket) as stage:
+        await stage.sent()
+        await trio.sleep(1)
+        stage.directory.refused_roots[ROOT] = RootBusyError("another plugind runs")
+        # The lock is checked, because its file was removed and made again.
+        stage.directory.write(f"{ROOT}/{LOCK_FILE}")
+        assert await stage.sent() == ["a.sock vanished #1"]
+        assert states(stage)[-1] == (1.0, "unavailable", "another plugind runs")
+        stage.directory.bind(f"{ROOT}/b.sock")
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        stage.directory.refused_roots.clear()
+        await trio.sleep(30)
+        assert sorted(await stage.sent()) == ["a.sock appeared #2", "b.sock appeared #3"]
+
+
+async def test_the_lock_is_checked_before_a_socket_is_taken_that_appears_after_the_lock_file_was_removed(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 96: another node may have locked a new file by then, and may register that socket."""
+    async with staged(prepare=with_socket) as stage:
+        stage.directory.write(f"{ROOT}/{LOCK_FILE}")
+        await stage.sent()
+        stage.directory.refused_roots[ROOT] = RootBusyError("another plugind runs")
+        stage.directory.chmod(f"{ROOT}/{LOCK_FILE}")
+        assert await stage.sent() == [], "a change of its mode says nothing"
+        stage.directory.unlink(f"{ROOT}/{LOCK_FILE}")
+        stage.directory.bind(f"{ROOT}/b.sock")
+        assert await stage.sent() == ["a.sock vanished #1"]
 
 
 async def test_a_root_that_cannot_be_used_later_is_not_ready_until_it_can_be(autojump_clock: MockClock) -> None:

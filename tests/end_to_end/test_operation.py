@@ -348,6 +348,34 @@ async def test_the_second_of_two_daemons_on_a_root_that_appears_late_waits_for_t
         await second.ready()
 
 
+async def test_two_daemons_never_have_the_same_plugin_registered_after_the_root_was_removed_and_made_again(
+    tmp_path: Path,
+) -> None:
+    """Fault 96: the lock follows the root, and the daemon that is too late lets go of what was there."""
+    root = tmp_path / "root"
+    path = root / "a.sock"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with daemon(tmp_path / "one", root=root) as one:
+        await one.ready()
+        async with registered(one, path) as watch:
+            # It does not see the removal before the other one has made and locked the root again.
+            one.process.send_signal(signal.SIGSTOP)
+            shutil.rmtree(root)
+            with daemon(tmp_path / "two", root=root) as two:
+                await two.ready()
+                async with registered(two, path):
+                    one.process.send_signal(signal.SIGCONT)
+                    busy = f"another plugind runs on {root}: stop it, or choose another directory with --root"
+                    await root_becomes(one, lambda root: root["reason"] == busy)
+                    await watch.state(path, "gone")
+                    assert (await one.plugins(), [*await two.plugins()]) == ({}, [str(path)])
+                    two.process.kill()
+                    await two.ended()
+                    one.process.send_signal(signal.SIGHUP)
+                    assert (await watch.state(path, "registered"))["attempt"] == 1
+
+
 async def test_ready_comes_after_the_first_scan_of_each_root(tmp_path: Path) -> None:
     """Behaviour 40: what lay in the roots at the start is known when the service manager goes on."""
     (tmp_path / "root").mkdir()

@@ -85,6 +85,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "actors/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
     "actors/mailbox.py": (_ACTORS + "mailbox.py",),
     "actors/io/roots.py": ("tests/actors/io/test_roots.py",),
+    "actors/io/root_lock.py": ("tests/actors/io/test_root_lock.py",),
 }
 
 

@@ -34,16 +34,16 @@ def test_a_missing_root_is_made_and_the_directories_above_it_are_not(tmp_path: P
     for _ in range(2):
         make(str(root))
         assert root.is_dir()
-        assert root.stat().st_mode & 0o022 == 0
+        assert root.stat().st_mode & 0o027 == 0
         assert list(root.iterdir()) == []
 
 
-def test_only_the_owner_can_write_to_a_new_root_whatever_the_umask(tmp_path: Path) -> None:
-    """Fault 3."""
+def test_only_the_owner_can_write_to_a_new_root_whatever_the_umask_and_strangers_cannot_enter(tmp_path: Path) -> None:
+    """Fault 3, behaviour 1."""
     before = os.umask(0)
     try:
         make(str(tmp_path / "root"))
-        assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755
+        assert (tmp_path / "root").stat().st_mode & 0o777 == 0o750
     finally:
         os.umask(before)
 
