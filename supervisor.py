@@ -74,7 +74,9 @@ class Ports:
     """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
 
     dial: Dialer = dial
-    directory: Callable[[Root], Directory] = attrs.field(default=lambda root: RealDirectory(insecure=root.insecure))
+    directory: Callable[[Root], Directory] = attrs.field(
+        default=lambda root: RealDirectory(root.path, insecure=root.insecure)
+    )
     processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
     #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
     count_descriptors: Callable[[int], int] | None = None
@@ -541,10 +543,10 @@ def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
 
 
 def _real_ports(config: Config) -> Ports:
-    follow = config.follow_symlinks_inside_root
+    roots, follow = [root.path for root in config.roots], config.follow_symlinks_inside_root
     return Ports(
-        dial=partial(dial, limits=config.wire_limits, follow_symlinks=follow),
-        processes=lambda: Processes(most_processes(), follow_symlinks=follow),
+        dial=partial(dial, limits=config.wire_limits, roots=roots, follow_symlinks=follow),
+        processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
     )
 
 

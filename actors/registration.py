@@ -436,7 +436,7 @@ class _Registration:
     def _liveness(self) -> m.WatchLiveness:
         path, generation, conversation = self._socket.path, self._state.generation, self.conversation
         if not isinstance(self._state, states.Registered):
-            return m.WatchLiveness(path, generation, self._inbox, registered=False)
+            return m.WatchLiveness(path, generation, self._inbox, registered=False, identity=self._socket.identity)
         pid = 0 if conversation.peer is None else conversation.peer.pid
         return m.WatchLiveness(
             path,

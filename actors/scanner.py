@@ -303,11 +303,12 @@ class Scanner:
     async def _look_at_marked(self) -> None:
         """Look at every path that events named, and judge what is missing first: a rename is one of each (fault 9)."""
         looks: list[tuple[str, int, Found | None]] = []
-        for path, marks in self._watches.take().items():
-            try:
-                looks.append((path, marks, self._directory.look(path)))
-            except OSError as error:
-                self._postpone(path, marks, error)
+        taken = self._watches.take()
+        for path, found in self._directory.look_at_all(taken):
+            if isinstance(found, OSError):
+                self._postpone(path, taken[path], found)
+            else:
+                looks.append((path, taken[path], found))
         self._inotify.read()
         looks.sort(key=lambda look: look[2] is not None)
         for count, (path, marks, found) in enumerate(looks, 1):

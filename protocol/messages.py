@@ -403,7 +403,7 @@ class WatchLiveness:
     generation: int
     reply: Address[RegistrationMessage]
     registered: bool
-    #: The file of a registered plugin. That of a stale socket does not matter: the dial that follows compares it.
+    #: The file of the socket: no other one is connected to.
     identity: Identity | None = None
     #: The endpoint of a registered plugin, which may be another socket.
     endpoint: str = ""

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from types import TracebackType
@@ -33,6 +34,10 @@ def most_processes() -> int:
     """Return how many processes may be watched at once: a descriptor for each, and a quarter of all (fault 39)."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft // 4
+
+
+#: The process has no descriptors left, or the machine has none.
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class DescriptorReserve:

@@ -1,9 +1,10 @@
 """The file system as a port, and the real file system: inotify, and a few system calls that examine names.
 
-Except for :meth:`Directory.follow` and :meth:`Directory.leads_to_socket`, nothing here follows a symbolic link. Nothing
-opens a file, and nothing decides what a look means. A look is an lstat and, for a socket or a directory, the call that
-tells its file from a later one with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are decoded
-by ``os.fsdecode`` (fault 21).
+Whatever lies below the root is opened beneath it, and no symbolic link on the way is followed (:mod:`.beneath`); only
+:meth:`Directory.follow` and :meth:`Directory.leads_to_socket` follow one at the end. Nothing here reads a file, and
+nothing decides what a look means. A look is an lstat in the open directory and, for a socket or a directory, the call
+that tells its file from a later one with the same inode number (:mod:`.file_identity`). Names that are not UTF-8 are
+decoded by ``os.fsdecode`` (fault 21).
 
 PYTEST_DONT_REWRITE
 """
@@ -11,9 +12,10 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -24,13 +26,19 @@ from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
 from . import roots
-from .descriptors import DescriptorReserve
+from .beneath import DIRECTORY_FLAGS, open_beneath, resolve
+from .descriptors import EXHAUSTED, DescriptorReserve
+from .exact_connect import can_connect_to_descriptors
 from .file_identity import AT_FDCWD, identity_at
 
 #: How many names are read before other tasks run (fault 27).
 CHUNK = 256
 #: How many descriptors a scan has open at once: that of the directory, and the copy that ``scandir`` makes of it.
 _FOR_A_SCAN = 2
+#: And while a scan goes on, each look has two: that of the root, and that of its directory.
+_FOR_A_LOOK = 2
+#: How a directory is opened that is listed.
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: How many bytes of events one system call reads, and how many calls one :meth:`Events.read` makes.
 _READ_BYTES = 65_536
 _READS = 16
@@ -91,6 +99,9 @@ class Directory(Protocol):
     def look(self, path: str) -> Found | None:
         """Return what is at ``path`` itself; None if there is nothing (fault 25)."""
 
+    def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
+        """Look at ``paths``, which lie below the root, and yield each with what :meth:`look` returns or raises."""
+
     def follow(self, path: str, root: str) -> Found | None:
         """Return what the symbolic link ``path`` leads to; None if that is outside ``root``. Never raises OSError."""
 
@@ -114,12 +125,32 @@ class Directory(Protocol):
 _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
 
 
-def _found(status: os.stat_result, name: str, directory: int = AT_FDCWD) -> Found:
+def _found(status: os.stat_result, name: str, directory: int) -> Found:
     """What lies at ``name``, whose lstat is ``status``. Raises OSError."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
     if kind in (Kind.SOCKET, Kind.DIRECTORY):
         return Found(kind, identity_at(status, name, directory))
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
+
+
+def _found_at(name: str, directory: int = AT_FDCWD) -> Found:
+    """What lies at ``name``. Raises OSError."""
+    status = os.stat(name, dir_fd=None if directory == AT_FDCWD else directory, follow_symlinks=False)
+    return _found(status, name, directory)
+
+
+def _look_in(directory: int, name: str) -> Found | None:
+    try:
+        return _found_at(name, directory)
+    except FileNotFoundError:
+        return None
+
+
+def _try_to_look(directory: int, name: str) -> Found | OSError | None:
+    try:
+        return _look_in(directory, name)
+    except OSError as error:
+        return error
 
 
 def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, chunk: Chunk) -> None:
@@ -157,7 +188,11 @@ def describe_inotify(error: OSError) -> str:
 
 
 class RealEvents:
-    """Non-blocking inotify: Trio waits for it, and no read blocks the event loop."""
+    """Non-blocking inotify: Trio waits for it, and no read blocks the event loop.
+
+    ``open_directory`` opens a directory beneath the root. The watch is put on what was opened, through
+    ``/proc/self/fd``; where that cannot be had, on what is at the path.
+    """
 
     _MASK = (
         flags.CREATE
@@ -168,7 +203,6 @@ class RealEvents:
         | flags.MOVE_SELF
         | flags.ATTRIB
         | flags.ONLYDIR
-        | flags.DONT_FOLLOW
         | flags.EXCL_UNLINK
         | flags.MASK_ADD
     )
@@ -176,12 +210,19 @@ class RealEvents:
         flags.CREATE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.ONLYDIR | flags.EXCL_UNLINK
     ) | flags.MASK_ADD
 
-    def __init__(self) -> None:
+    def __init__(self, open_directory: Callable[[str], int]) -> None:
+        self._open_directory = open_directory
         self._inotify = INotify(nonblocking=True)
 
     def watch(self, path: str) -> int:
-        """See :class:`Events`."""
-        return int(self._inotify.add_watch(path, self._MASK))
+        """See :class:`Events`. The descriptor of the directory is closed again (fault 14)."""
+        if not can_connect_to_descriptors():
+            return int(self._inotify.add_watch(path, self._MASK | flags.DONT_FOLLOW))
+        directory = self._open_directory(path)
+        try:
+            return int(self._inotify.add_watch(f"/proc/self/fd/{directory}", self._MASK))
+        finally:
+            os.close(directory)
 
     def watch_parent(self, path: str) -> int:
         """See :class:`Events`."""
@@ -217,12 +258,13 @@ class RealEvents:
 
 
 class RealDirectory:
-    """The file system of this machine, for one root; with ``insecure``, others may write to it (fault 3)."""
+    """The file system of this machine below ``root``; with ``insecure``, others may write to that (fault 3)."""
 
-    def __init__(self, *, insecure: bool = False) -> None:
+    def __init__(self, root: str, *, insecure: bool = False) -> None:
+        self._root = root
         self._lock = roots.RootLock(insecure=insecure)
         # Closed for each scan, and opened again before anything else can run (fault 46).
-        self._reserve = DescriptorReserve(_FOR_A_SCAN)
+        self._reserve = DescriptorReserve(_FOR_A_SCAN + _FOR_A_LOOK)
 
     def make(self, path: str) -> None:
         """See :class:`Directory`."""
@@ -244,32 +286,59 @@ class RealDirectory:
     def look(self, path: str) -> Found | None:
         """See :class:`Directory`."""
         try:
-            return _found(os.lstat(path), path)
+            if path == self._root:
+                return _found_at(path)
+            directory = self._open(os.path.dirname(path), DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        try:
+            return _look_in(directory, os.path.basename(path))
+        finally:
+            os.close(directory)
+
+    def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
+        """See :class:`Directory`. A directory is opened once for all paths in a row that lie in it."""
+        for directory, group in itertools.groupby(paths, os.path.dirname):
+            yield from self._look_at_some(directory, [*group])
+
+    def _look_at_some(self, directory: str, paths: list[str]) -> list[tuple[str, Found | OSError | None]]:
+        try:
+            descriptor = self._open(directory, DIRECTORY_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            return [(path, None) for path in paths]
+        except OSError as error:
+            return [(path, error) for path in paths]
+        try:
+            return [(path, _try_to_look(descriptor, os.path.basename(path))) for path in paths]
+        finally:
+            os.close(descriptor)
 
     def follow(self, path: str, root: str) -> Found | None:
         """See :class:`Directory`. A circular or dangling link leads to nothing."""
         try:
-            target = os.path.realpath(path, strict=True)
-            inside = target.startswith(os.path.realpath(root) + "/")
-            return _found(os.lstat(target), target) if inside else None
+            return self.look(resolve(root, path))
         except OSError:
             return None
 
     def leads_to_socket(self, path: str) -> bool:
         """See :class:`Directory`. A link that is circular, dangling or out of reach leads to none."""
+        directory, name = os.path.split(path)
         try:
-            return stat.S_ISSOCK(os.stat(path).st_mode)
+            descriptor = self._open(directory, DIRECTORY_FLAGS)
         except OSError:
             return False
+        try:
+            return stat.S_ISSOCK(os.stat(name, dir_fd=descriptor).st_mode)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
     ) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
-        has_reserve = self._reserve.close_one()
-        self._reserve.close()
+        has_reserve = all(self._reserve.close_one() for _ in range(_FOR_A_SCAN))
         try:
             yield from self._scan(path, known_sockets, deep=deep)
         finally:
@@ -279,7 +348,7 @@ class RealDirectory:
     def _scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
     ) -> Generator[Chunk, None, None]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_beneath(self._root, path, _LISTED)
         try:
             with os.scandir(descriptor) as entries:
                 chunk = Chunk()
@@ -308,4 +377,17 @@ class RealDirectory:
 
     def events(self) -> Events:
         """See :class:`Directory`."""
-        return RealEvents()
+        return RealEvents(lambda path: self._open(path, DIRECTORY_FLAGS))
+
+    def _open(self, path: str, flags: int) -> int:
+        """Open ``path`` beneath the root; with the reserve, if the process has no descriptors left (fault 46)."""
+        try:
+            return open_beneath(self._root, path, flags)
+        except OSError as error:
+            if error.errno not in EXHAUSTED or not self._reserve.close_one():
+                raise
+        self._reserve.close()
+        try:
+            return open_beneath(self._root, path, flags)
+        finally:
+            self._reserve.refill()

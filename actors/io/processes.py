@@ -43,9 +43,10 @@ _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
 class Processes:
     """The real :class:`~plugind.actors.liveness.ProcessPort`."""
 
-    def __init__(self, most: int, *, follow_symlinks: bool = False) -> None:
-        """Watch ``most`` processes at once; ``follow_symlinks`` lets a link stand for the file that it leads to."""
+    def __init__(self, most: int, *, roots: Sequence[str] = (), follow_symlinks: bool = False) -> None:
+        """Watch ``most`` processes at once; for ``roots`` and ``follow_symlinks`` see :func:`.connect_to`."""
         self._most = most
+        self._roots = roots
         self._follow_symlinks = follow_symlinks
         self._epoll = select.epoll()
         self._anonymous = os.fstat(self._epoll.fileno()).st_dev
@@ -80,7 +81,7 @@ class Processes:
         if identity is None:
             connect(connection, path)
         else:
-            connect_to(connection, path, identity, follow_symlinks=self._follow_symlinks)
+            connect_to(connection, path, identity, roots=self._roots, follow_symlinks=self._follow_symlinks)
 
     def _peer_of(self, connection: socket.socket) -> int | None:
         try:

@@ -15,7 +15,7 @@ import enum
 import errno
 import itertools
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 import trio
 
@@ -107,6 +107,15 @@ class MemoryDirectory:
             raise os_error(self.look_errors[path], path)
         inode = self._find(path)
         return None if inode is None else self._found(inode)
+
+    def look_at_all(self, paths: Iterable[str]) -> Iterator[tuple[str, Found | OSError | None]]:
+        """See :class:`plugind.actors.io.directory.Directory`."""
+        for path in paths:
+            try:
+                found: Found | OSError | None = self.look(path)
+            except OSError as error:
+                found = error
+            yield path, found
 
     def follow(self, path: str, root: str) -> Found | None:
         """See :class:`plugind.actors.io.directory.Directory`."""

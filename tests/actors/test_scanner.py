@@ -482,7 +482,7 @@ async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
     bound(tmp_path / ".hidden.sock")
     os.mkfifo(tmp_path / "fifo.sock")
     (tmp_path / "plain.sock").touch()
-    stage = scanned(RealDirectory(), str(tmp_path))
+    stage = scanned(RealDirectory(str(tmp_path)), str(tmp_path))
     with closing(stage.scanner):
         assert await stage.rescan() == attrs.evolve(FINE, sockets=2, paths=frozenset({first, second}))
         os.link(first, tmp_path / "c.sock")
@@ -500,7 +500,7 @@ async def test_a_rescan_of_a_real_directory(tmp_path: Path) -> None:
 
 async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> None:
     """Behaviours 3 and 4, faults 9 and 12."""
-    stage = scanned(RealDirectory(), str(tmp_path / "root"))
+    stage = scanned(RealDirectory(str(tmp_path / "root")), str(tmp_path / "root"))
     with closing(stage.scanner), trio.fail_after(5):
         assert (await stage.rescan(make_root=True)).paths == frozenset()
         (tmp_path / "root/sub").mkdir()
@@ -517,7 +517,7 @@ async def test_real_events_report_new_and_removed_sockets(tmp_path: Path) -> Non
 
 async def test_a_scanner_of_a_real_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    directory = RealDirectory()
+    directory = RealDirectory(str(tmp_path))
     stage = scanned(directory, str(tmp_path))
     for _ in range(2):
         await stage.rescan()

@@ -91,7 +91,7 @@ async def plugin(directory: Path) -> AsyncIterator[Process]:
 
 def node(directory: Path, hook: Hook, handler: FakeHandler, *, follow: bool = False) -> Supervisor:
     config = Config(roots=(Root(str(directory)),), follow_symlinks_inside_root=follow, rescan=3600.0)
-    ports = Ports(dial=hook, directory=lambda _root: RealDirectory())
+    ports = Ports(dial=hook, directory=lambda root: RealDirectory(root.path))
     return Supervisor(config, handlers={"Colour": handler}, ports=ports)
 
 
@@ -158,7 +158,7 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
     async with plugin(directory) as process:
         process.start()
         config = Config(roots=(Root(str(directory)),), rescan=3600.0)
-        ports = Ports(dial=dial, directory=lambda _root: Racing())
+        ports = Ports(dial=dial, directory=lambda root: Racing(root.path))
         async with Supervisor(config, handlers={"Colour": handler}, ports=ports) as supervisor:
             status = await registered(supervisor)
             await no_event_left()

@@ -66,7 +66,7 @@ class Seen:
 @asynccontextmanager
 async def watching(root: Path, rescan: float = 60.0) -> AsyncIterator[Seen]:
     """Run a watcher. The default period is so long that no rescan hides a missed event."""
-    seen, directory = Seen(), RealDirectory()
+    seen, directory = Seen(), RealDirectory(str(root))
     reconciler, sent = trio.open_memory_channel[ReconcilerMessage](1000)
     status, reported = trio.open_memory_channel[StatusMessage](1000)
 
@@ -198,7 +198,7 @@ async def test_polling_alone_finds_sockets_that_appear_and_vanish(
 ) -> None:
     """Faults 18 and 24."""
 
-    def exhausted(self: RealEvents) -> None:
+    def exhausted(self: RealEvents, open_directory: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(RealEvents, "__init__", exhausted)
@@ -217,7 +217,7 @@ async def test_polling_alone_finds_sockets_that_appear_and_vanish(
 
 async def test_a_root_that_cannot_be_opened_for_want_of_descriptors_names_their_limit(tmp_path: Path) -> None:
     """Fault 46: it named the limit of inotify. Only where no instance can be made may that be the cause."""
-    directory = RealDirectory()
+    directory = RealDirectory(str(tmp_path))
     with no_descriptor_left():
         with pytest.raises(OSError, match="Too many open files") as opening:
             next(directory.scan(str(tmp_path), {}, deep=True))
@@ -234,7 +234,7 @@ def test_a_root_is_scanned_though_the_process_has_no_descriptors_left(tmp_path: 
     """Fault 46: the scans failed, so that a root with many slow plugins was unavailable."""
     path = Path(bind(tmp_path / "a.sock"))
     before = set(os.listdir("/proc/self/fd"))
-    directory = RealDirectory()
+    directory = RealDirectory(str(tmp_path))
     directory.hold(str(tmp_path))
     with no_descriptor_left():
         for _ in range(3):

@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -47,6 +47,7 @@ async def dial(
     identity: Identity | None = None,
     timeout: float,
     refused_grace: float = 1.0,
+    roots: Sequence[str] = (),
     follow_symlinks: bool = False,
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
@@ -57,14 +58,15 @@ async def dial(
     (behaviour 12). One with a full backlog is tried until the deadline (fault 30). This function does not wait, and so
     does not checkpoint, when the socket accepts at once.
 
-    With an ``identity``, only that very file is connected to (fault 41). A link is then not followed, unless
-    ``follow_symlinks`` makes it stand for the file that it leads to.
+    With an ``identity``, only that very file is connected to (fault 41), and for a file below one of ``roots`` no
+    directory on the way may be a link. A link is then not followed, unless ``follow_symlinks`` makes it stand for the
+    file that it leads to.
 
     Raises:
         DialError: there is no connection; its ``kind`` says why.
     """
     connection = _socket(path)
-    attempt = partial(_try, connection, path, identity, follow_symlinks=follow_symlinks)
+    attempt = partial(_try, connection, path, identity, roots, follow_symlinks=follow_symlinks)
     try:
         problem = attempt()
         if problem is not None:
@@ -125,12 +127,14 @@ async def retry(
         error = again
 
 
-def _try(connection: socket.socket, path: str, identity: Identity | None, *, follow_symlinks: bool) -> OSError | None:
+def _try(
+    connection: socket.socket, path: str, identity: Identity | None, roots: Sequence[str], *, follow_symlinks: bool
+) -> OSError | None:
     try:
         if identity is None:
             connect(connection, path)
         else:
-            connect_to(connection, path, identity, follow_symlinks=follow_symlinks)
+            connect_to(connection, path, identity, roots=roots, follow_symlinks=follow_symlinks)
     except OSError as error:
         return error
     return None

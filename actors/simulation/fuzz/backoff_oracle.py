@@ -63,6 +63,12 @@ class BackoffOracle:
             if path in (None, other):
                 tries.retriggered, tries.resets = True, 2
 
+    def listener_found(self, path: str) -> None:
+        """Somebody listens on ``path``: a stale socket may be tried at once, and a registered plugin is left alone."""
+        tries = self._tries.get(path)
+        if tries is None or tries.last is None or tries.last.state is not StateName.REGISTERED:
+            self.retriggered(path)
+
     def _retriggered_just_now(self, path: str) -> bool:
         return trio.current_time() in (self._last_trigger.get(None), self._last_trigger.get(path))
 

@@ -55,10 +55,9 @@ class WatchedNetwork(MemoryNetwork):
             raise
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
-        """See :class:`MemoryNetwork`. A look without an identity is one at a stale socket, which is dialed at once."""
+        """See :class:`MemoryNetwork`. A stale socket on which somebody listens is dialed at once."""
         found = super().look(path, identity)
-        if identity is None:
-            self._backoff.retriggered(path)
+        self._backoff.listener_found(path)
         return found
 
 
