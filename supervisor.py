@@ -333,6 +333,7 @@ class Supervisor:
                     self._retire,
                     {root.path: inbox for root, inbox in self._watchers.items()},
                     self._handlers.added,
+                    max_instances=self.config.max_instances,
                 )
             except Exception:
                 await self._let_go()

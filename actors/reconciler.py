@@ -16,6 +16,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import world
+from ..protocol.plugins import MAX_INSTANCES
 from .mailbox import Readable, report, send_answer
 
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
@@ -32,12 +33,14 @@ async def run(
     retire: Callable[[world.HandlerRetired], None],
     watchers: Mapping[str, m.Address[m.WatcherMessage]],
     handlers: Sequence[m.HandlerAdded] = (),
+    *,
+    max_instances: int = MAX_INSTANCES,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
-    ``watchers`` are the addresses of the watchers by root.
+    ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name.
     """
-    reconciler = _Reconciler(world.World(handlers), status, spawn, retire, watchers)
+    reconciler = _Reconciler(world.World(handlers, max_instances=max_instances), status, spawn, retire, watchers)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         await reconciler.take(await inbox.receive())

@@ -351,7 +351,15 @@ class _Registration:
 
     def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
         socket = self._socket
-        return Plugin(info.type, info.name, info.endpoint, info.versions, socket.path, generation, socket.deprecated)
+        return Plugin(
+            info.type,
+            info.name,
+            info.endpoint,
+            info.versions,
+            socket.path,
+            generation,
+            socket.deprecated,
+        )
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
         match command:

@@ -9,13 +9,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
-import math
-from typing import assert_never
+from collections import OrderedDict
 
 import attrs
 
 from . import messages as m
-from .plugins import CSI, CSI_BELOW, InstancePolicy, PluginInfo, Version, highest_version
+from .plugins import InstancePolicy, PluginInfo
+from .ranking import Rank, Ranking
 from .values import value
 
 
@@ -39,6 +39,8 @@ class Claim:
     info: PluginInfo
     handler: m.Address[m.HandlerMessage]
     phase: Phase = Phase.ADMITTED
+    #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
+    rank: Rank = ()
 
 
 #: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
@@ -64,41 +66,121 @@ class Name:
     registered: dict[str, Claim] = attrs.Factory(dict)
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
-    #: The claims that are not answered yet, in the order in which they came.
-    queue: list[m.Claimed] = attrs.Factory(list)
     #: Paths whose plugin was refused under this name, perhaps because of another one. They are notified when one goes.
     blocked: Paths = attrs.Factory(dict)
     #: Registered paths that are not active.
     standby: Paths = attrs.Factory(dict)
+    #: The path that was last found to be the active one, if the policy has a single one.
+    active: str | None = None
+    #: The path that registered last.
+    newest: str | None = None
+    #: The claims that are not answered yet, by path, in the order in which they came. It is made when it is needed.
+    _queue: OrderedDict[str, m.Claimed] | None = None
+    #: The registered paths by rank, while there are two or more of them and the policy has a single active one.
+    _ranking: Ranking[str] | None = None
 
     @property
     def empty(self) -> bool:
         """Whether no plugin has the name or wants it."""
-        return not (self.registered or self.busy or self.queue or self.blocked)
+        return not (self.registered or self.busy or self._queue or self.blocked)
+
+    # --- the claims that wait ---
+
+    def ask(self, claimed: m.Claimed) -> None:
+        """Put a claim behind those that wait for an answer."""
+        if self._queue is None:
+            self._queue = OrderedDict()
+        self._queue[claimed.path] = claimed
+
+    def next_to_answer(self) -> m.Claimed | None:
+        """Take the next claim that can be answered now: none while a plugin is busy."""
+        if self.busy or not self._queue:
+            return None
+        return self._queue.popitem(last=False)[1]
+
+    def withdraw(self, path: str) -> None:
+        """Forget the claim of ``path`` that waits for an answer, if there is one."""
+        if self._queue is not None:
+            self._queue.pop(path, None)
+
+    # --- the plugins that have the name ---
+
+    def register(self, claim: Claim) -> None:
+        """Note that the plugin of a claim that was admitted is registered."""
+        self.busy.pop(claim.path, None)
+        self.registered[claim.path] = claim
+        self.newest = claim.path
+        if self._ranking is not None:
+            self._ranking.add(claim.path, claim.rank)
+
+    def leave(self, path: str) -> bool:
+        """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
+        was_registered = self._unregister(path)
+        self.busy[path] = None
+        return was_registered
 
     def release(self, claim: Claim) -> Freed:
         """Forget a claim that was admitted, and return what that means for the others."""
         path = claim.path
-        freed = Freed(
-            stood_by=path in self.standby,
-            was_taken=path in self.registered or claim.phase is Phase.LEAVING,
-        )
-        for paths in (self.busy, self.standby, self.registered):
-            paths.pop(path, None)
+        was_registered = self._unregister(path)
+        freed = Freed(stood_by=path in self.standby, was_taken=was_registered or claim.phase is Phase.LEAVING)
+        self.busy.pop(path, None)
+        self.standby.pop(path, None)
         return freed
 
+    def _unregister(self, path: str) -> bool:
+        if self.registered.pop(path, None) is None:
+            return False
+        if len(self.registered) < 2:
+            self._ranking = None
+        elif self._ranking is not None:
+            self._ranking.remove(path)
+        return True
+
+    # --- roles ---
+
     def change_roles(self, policy: InstancePolicy) -> list[Claim]:
-        """Decide which registered plugins are active and which stand by; return those that changed (behaviour 37)."""
-        if len(self.registered) < 2 and not self.standby:
+        """Decide which registered plugin is active, and return those whose role changed (behaviour 37).
+
+        This is called after each change of what is registered. Then only three can change: the one that was active, the
+        one that registered last, and the one that is active now.
+        """
+        if policy not in _SINGLE or not self.registered:
             return []
-        active = _active(self.registered, policy)
-        changed = [claim for path, claim in self.registered.items() if (path in active) == (path in self.standby)]
-        for claim in changed:
-            if claim.path in active:
-                del self.standby[claim.path]
-            else:
-                self.standby[claim.path] = None
+        before, self.active = self.active, self._highest()
+        changed = []
+        for path in dict.fromkeys((before, self.newest, self.active)):
+            if path in self.registered and (path == self.active) == (path in self.standby):
+                changed.append(self.registered[path])
+                _toggle(self.standby, path)
         return changed
+
+    def _highest(self) -> str | None:
+        if len(self.registered) < 2:
+            return next(iter(self.registered))
+        if self._ranking is None:
+            self._ranking = Ranking()
+            for claim in self.registered.values():
+                self._ranking.add(claim.path, claim.rank)
+        return self._ranking.highest()
+
+
+#: The policies with one active instance.
+_SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION)
+
+
+def _toggle(paths: Paths, path: str) -> None:
+    if path in paths:
+        del paths[path]
+    else:
+        paths[path] = None
+
+
+def rank_of(info: PluginInfo, policy: InstancePolicy) -> Rank:
+    """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher."""
+    if policy is not InstancePolicy.HIGHEST_VERSION or info.version is None:
+        return ()
+    return info.version.rank
 
 
 def key_of(info: PluginInfo) -> tuple[str, str]:
@@ -111,25 +193,6 @@ def taken(info: PluginInfo, socket: str) -> str:
     return f"{info.type} {info.name!r} is registered already, by the socket {socket}"
 
 
-def _active(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
-    """Return the paths that are active; ``registered`` is in the order of registration."""
-    match policy:
-        case InstancePolicy.ALL | InstancePolicy.REJECT:
-            return set(registered)
-        case InstancePolicy.NEWEST:
-            return set(list(registered)[-1:])
-        case InstancePolicy.HIGHEST_VERSION:
-            # The newest first, because max() keeps the first of equals.
-            ranked = reversed(registered.values())
-            best = max(ranked, key=lambda claim: _rank(claim.info), default=None)
-            return set() if best is None else {best.path}
-    assert_never(policy)
-
-
-#: Below all versions, which begin with 0 at least.
-_NO_VERSION = Version((-1,))
-
-
-def _rank(info: PluginInfo) -> Version:
-    below = CSI_BELOW if info.type == CSI else math.inf
-    return highest_version(info.versions, below=below) or _NO_VERSION
+def crowded(info: PluginInfo, limit: int) -> str:
+    """Return the reason why ``info`` cannot have its name: ``limit`` plugins have it."""
+    return f"{info.type} {info.name!r} has {limit} instances already, the limit (raise it with --max-instances)"

@@ -11,9 +11,9 @@ import os
 import attrs
 
 from .backoff import Backoff, RestartIntensity
-from .checks import above_zero, not_negative, or_none
+from .checks import above_zero, at_least_one, not_negative, or_none
 from .errors import ConfigError, ValidationError
-from .plugins import InfoLimits, check_name
+from .plugins import MAX_INSTANCES, InfoLimits, check_name
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
 #: How many characters of a wrong name are shown.
@@ -66,7 +66,8 @@ class Config:
     """A node's configuration.
 
     Raises:
-      ConfigError: if ``rescan`` is not a finite number above 0, or no plugin can have an expected name.
+      ConfigError: if ``rescan`` is not a finite number above 0, ``max_instances`` is less than 1, or no plugin can have
+        an expected name.
     """
 
     #: The directories in which plugins are discovered; none may lie in another.
@@ -81,6 +82,8 @@ class Config:
     intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
     #: How long the texts and lists in a plugin's GetInfo may be.
     info_limits: InfoLimits = attrs.field(factory=InfoLimits)
+    #: How many plugins may be registered under one (type, name). One more waits like one that is refused for its name.
+    max_instances: int = attrs.field(default=MAX_INSTANCES, validator=at_least_one)
     #: Limits of one connection: sizes, frames and bytes (faults 50 to 65). The defaults are those of a call with one
     #: small answer, which ``Limits()`` are not; ``attrs.evolve(Config().wire_limits, pings=10)`` changes one of them.
     wire_limits: Limits = REGISTRATION_LIMITS

@@ -27,6 +27,10 @@ DRA = "DRAPlugin"
 BUILT_IN_TYPES = (CSI, DEVICE, DRA)
 
 
+#: How many plugins may be registered under one name. A node has one driver of a name, and two during an update.
+MAX_INSTANCES = 64
+
+
 class InstancePolicy(enum.Enum):
     """The policy when several sockets offer one name of one type (behaviour 37)."""
 
@@ -57,6 +61,110 @@ class InfoLimits:
     max_versions: int = attrs.field(default=128, validator=at_least_one)
 
 
+#: The numbers of a version, as the kubelet reads them: what comes after them does not count.
+_VERSION = re.compile(r"[\t\n\f\r ]*v?([0-9]+(?:\.[0-9]+)*)(.*)")
+_MAX_NUMBER = 2**64 - 1
+
+
+def _significant(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``numbers`` without the zeros at the end, which do not count: 1.0 and 1.0.0 are equal."""
+    length = len(numbers)
+    while length > 1 and not numbers[length - 1]:
+        length -= 1
+    return numbers[:length]
+
+
+@attrs.frozen(order=True)
+class Version:
+    """The numbers of a version such as ``1.0.0`` or ``v1.2.0-rc.1``; a pre-release counts as its release."""
+
+    numbers: tuple[int, ...] = attrs.field(eq=_significant, order=_significant)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """What compares as the version does, and faster."""
+        return _significant(self.numbers)
+
+    @property
+    def major(self) -> int:
+        """The first number."""
+        return self.numbers[0]
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.numbers))
+
+
+@functools.lru_cache(maxsize=256)
+def parse_version(text: str) -> Version:
+    """Parse ``text`` as the kubelet does: two or more numbers, then anything at all.
+
+    White space and one ``v`` may come first. Only the first number must not begin with a zero.
+
+    Raises:
+      ValidationError: if it is not a version; the text of the error is the kubelet's.
+    """
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValidationError(f"could not parse {quoted(text)} as version")
+    parts = match[1].split(".")
+    if len(parts) < 2:
+        raise ValidationError(f"illegal version string {quoted(text)}")
+    if parts[0].startswith("0") and parts[0] != "0":
+        raise ValidationError(f"illegal zero-prefixed version component {quoted(parts[0])} in {quoted(text)}")
+    return Version(tuple(_number(part, text) for part in parts))
+
+
+def _number(part: str, text: str) -> int:
+    # The length is looked at first: int() refuses a text of thousands of digits.
+    digits = part.lstrip("0")
+    if len(digits) > 20 or (number := int(digits or "0")) > _MAX_NUMBER:
+        why = f"strconv.ParseUint: parsing {quoted(part)}: value out of range"
+        raise ValidationError(f"illegal non-numeric version component {quoted(part)} in {quoted(text)}: {why}")
+    return number
+
+
+def _rank(version: Version) -> tuple[int, ...]:
+    return version.rank
+
+
+def highest_version(versions: tuple[str, ...], *, below: float = math.inf) -> Version | None:
+    """Return the highest of ``versions`` whose major number is under ``below``, the last of equal ones, or None.
+
+    Texts that are not versions are skipped.
+    """
+    numbers = (version for version in map(_version_or_none, reversed(versions)) if version is not None)
+    return max((version for version in numbers if version.major < below), key=_rank, default=None)
+
+
+def _version_or_none(text: str) -> Version | None:
+    try:
+        return parse_version(text)
+    except ValidationError:
+        return None
+
+
+#: No CSI driver is used with a version whose major number is this or higher.
+CSI_BELOW = 2
+
+
+class Versions(tuple[str, ...]):
+    """The versions that a plugin announced, as texts. They are parsed when they are first compared, and only once."""
+
+    @functools.cached_property
+    def highest(self) -> Version | None:
+        """The highest version; None if no text is a version."""
+        return highest_version(self)
+
+    @functools.cached_property
+    def highest_for_csi(self) -> Version | None:
+        """The highest version below 2.0; None if there is none."""
+        return highest_version(self, below=CSI_BELOW)
+
+
+def _as_versions(versions: tuple[str, ...]) -> Versions:
+    return versions if isinstance(versions, Versions) else Versions(versions)
+
+
 @attrs.frozen
 class PluginInfo:
     """What a plugin said about itself, as :func:`check_info` accepted it; ``endpoint`` is never empty.
@@ -67,7 +175,12 @@ class PluginInfo:
     type: str
     name: str
     endpoint: str
-    versions: tuple[str, ...]
+    versions: Versions = attrs.field(converter=_as_versions)
+
+    @property
+    def version(self) -> Version | None:
+        """The version with which the plugin is used: the highest, and for CSI drivers the highest below 2.0."""
+        return self.versions.highest_for_csi if self.type == CSI else self.versions.highest
 
 
 @attrs.frozen
@@ -80,7 +193,7 @@ class Plugin:
     type: str
     name: str
     endpoint: str
-    versions: tuple[str, ...]
+    versions: Versions = attrs.field(converter=_as_versions)
     #: The path of the registration socket.
     socket: str
     #: Increases with each appearance of a socket; unique in the lifetime of the daemon.
@@ -154,79 +267,6 @@ def _check_endpoint(endpoint: str, limits: InfoLimits) -> str:
     return path
 
 
-#: The numbers of a version, as the kubelet reads them: what comes after them does not count.
-_VERSION = re.compile(r"[\t\n\f\r ]*v?([0-9]+(?:\.[0-9]+)*)(.*)")
-_MAX_NUMBER = 2**64 - 1
-
-
-def _significant(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``numbers`` without the zeros at the end, which do not count: 1.0 and 1.0.0 are equal."""
-    length = len(numbers)
-    while length > 1 and not numbers[length - 1]:
-        length -= 1
-    return numbers[:length]
-
-
-@attrs.frozen(order=True)
-class Version:
-    """The numbers of a version such as ``1.0.0`` or ``v1.2.0-rc.1``; a pre-release counts as its release."""
-
-    numbers: tuple[int, ...] = attrs.field(eq=_significant, order=_significant)
-
-    @property
-    def major(self) -> int:
-        """The first number."""
-        return self.numbers[0]
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self.numbers))
-
-
-@functools.lru_cache(maxsize=256)
-def parse_version(text: str) -> Version:
-    """Parse ``text`` as the kubelet does: two or more numbers, then anything at all.
-
-    White space and one ``v`` may come first. Only the first number must not begin with a zero.
-
-    Raises:
-      ValidationError: if it is not a version; the text of the error is the kubelet's.
-    """
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        raise ValidationError(f"could not parse {quoted(text)} as version")
-    parts = match[1].split(".")
-    if len(parts) < 2:
-        raise ValidationError(f"illegal version string {quoted(text)}")
-    if parts[0].startswith("0") and parts[0] != "0":
-        raise ValidationError(f"illegal zero-prefixed version component {quoted(parts[0])} in {quoted(text)}")
-    return Version(tuple(_number(part, text) for part in parts))
-
-
-def _number(part: str, text: str) -> int:
-    # The length is looked at first: int() refuses a text of thousands of digits.
-    digits = part.lstrip("0")
-    if len(digits) > 20 or (number := int(digits or "0")) > _MAX_NUMBER:
-        why = f"strconv.ParseUint: parsing {quoted(part)}: value out of range"
-        raise ValidationError(f"illegal non-numeric version component {quoted(part)} in {quoted(text)}: {why}")
-    return number
-
-
-def highest_version(versions: tuple[str, ...], *, below: float = math.inf) -> Version | None:
-    """Return the highest of ``versions`` whose major number is under ``below``, or None.
-
-    Texts that are not versions are skipped.
-    """
-    numbers = (version for version in map(_version_or_none, versions) if version is not None)
-    return max((version for version in numbers if version.major < below), default=None)
-
-
-def _version_or_none(text: str) -> Version | None:
-    try:
-        return parse_version(text)
-    except ValidationError:
-        return None
-
-
 _DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _DNS_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -234,10 +274,6 @@ _RESOURCE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 MAX_DOMAIN = 244
 #: Characters in the name of an extended resource, after its slash.
 MAX_RESOURCE = 63
-
-
-#: No CSI driver is used with a version whose major number is this or higher.
-CSI_BELOW = 2
 
 
 def check_csi_versions(versions: tuple[str, ...], *, deprecated: bool = False) -> Version:
@@ -272,22 +308,23 @@ def csi_version(versions: tuple[str, ...]) -> Version:
     Raises:
       ValidationError: if there is none; the text of the error is the kubelet's.
     """
-    highest: Version | None = None
-    first_error = "<nil>"
-    for text in reversed(versions):
-        try:
-            version = parse_version(text)
-        except ValidationError as error:
-            first_error = str(error)
-            continue
-        if version.major < CSI_BELOW and (highest is None or highest < version):
-            highest = version
+    highest = _as_versions(versions).highest_for_csi
     if highest is None:
-        reported = " ".join(versions)
+        reported, first = " ".join(versions), _first_error(versions)
         raise ValidationError(
-            f"could not find a highest supported version from versions ([{reported}]) reported: {first_error}"
+            f"could not find a highest supported version from versions ([{reported}]) reported: {first}"
         )
     return highest
+
+
+def _first_error(versions: tuple[str, ...]) -> str:
+    """Return why the first text that is not a version is none, in the kubelet's words."""
+    for text in versions:
+        try:
+            parse_version(text)
+        except ValidationError as error:
+            return str(error)
+    return "<nil>"
 
 
 #: The version of the device plugin API that this node supports.

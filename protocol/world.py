@@ -22,13 +22,14 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 from typing import assert_never
 
 import attrs
 
 from . import messages as m
-from .claims import Claim, Name, Phase, key_of, taken
+from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken
 from .effects import (
     Answer,
     Effect,
@@ -41,7 +42,7 @@ from .effects import (
     StartRegistration,
     Stopped,
 )
-from .plugins import InstancePolicy
+from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
 
 __all__ = [
@@ -82,8 +83,9 @@ class _Handler:
 class World:
     """Desired and actual. Only the reconciler has one."""
 
-    def __init__(self, handlers: Iterable[m.HandlerAdded] = ()) -> None:
-        """Begin with these ``handlers`` and without a socket."""
+    def __init__(self, handlers: Iterable[m.HandlerAdded] = (), *, max_instances: int = MAX_INSTANCES) -> None:
+        """Begin with these ``handlers`` and without a socket; ``max_instances`` may register under one name."""
+        self._max_instances = max_instances
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
         #: Refused directory entries by path: they are not plugin sockets and have no actor.
@@ -92,6 +94,8 @@ class World:
         self._actors: dict[str, _Actor] = {}
         #: The claims by path, from their admission until they are released.
         self._claims: dict[str, Claim] = {}
+        #: How many claims each handler serves, by the identity of its address. A claim keeps that address alive.
+        self._served: collections.Counter[int] = collections.Counter()
         #: The names that a plugin has or wants.
         self._names: dict[tuple[str, str], Name] = {}
         #: The handlers that take plugins, by type.
@@ -258,9 +262,8 @@ class World:
         if claim is not None:
             claim.phase = Phase.LEAVING
             name = self._names[key_of(claim.info)]
-            if name.registered.pop(path, None) is not None:
+            if name.leave(path):
                 self._show_roles(name, claim.info.type)
-            name.busy[path] = None
 
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
         """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
@@ -276,8 +279,8 @@ class World:
     def _withdraw_claim(self, path: str, actor: _Actor) -> None:
         """Forget a claim that was not answered. If it were admitted later, it would block the name for all others."""
         name = None if actor.key is None else self._names.get(actor.key)
-        if name is not None and name.queue:
-            name.queue = [claimed for claimed in name.queue if claimed.path != path]
+        if name is not None:
+            name.withdraw(path)
 
     # --- claims ---
 
@@ -290,26 +293,39 @@ class World:
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = Name()
-        name.queue.append(message)
+        name.ask(message)
         self._admit(key, name)
 
     def _admit(self, key: tuple[str, str], name: Name) -> None:
         """Answer the queued claims to the name, in order, until one is admitted."""
-        while name.queue and not name.busy:
-            claimed = name.queue.pop(0)
+        while (claimed := name.next_to_answer()) is not None:
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
                 self._refuse_orphan(claimed)
-            elif handler.policy is InstancePolicy.REJECT and name.registered:
+            elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
                 name.blocked[claimed.path] = None
-                reason = taken(claimed.info, next(iter(name.registered)))
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             else:
-                self._claims[claimed.path] = Claim(claimed.path, claimed.generation, claimed.info, handler.address)
-                name.busy[claimed.path] = None
-                self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
+                self._grant(claimed, name, handler)
         if name.empty:
             del self._names[key]
+
+    def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
+        """Return why one more plugin cannot have the name; None if it can."""
+        if policy is InstancePolicy.REJECT and name.registered:
+            return taken(info, next(iter(name.registered)))
+        if len(name.registered) >= self._max_instances:
+            return crowded(info, self._max_instances)
+        return None
+
+    def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
+        rank = rank_of(claimed.info, handler.policy)
+        self._claims[claimed.path] = Claim(
+            claimed.path, claimed.generation, claimed.info, handler.address, Phase.ADMITTED, rank
+        )
+        self._served[id(handler.address)] += 1
+        name.busy[claimed.path] = None
+        self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
 
     def _refuse_orphan(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
@@ -324,8 +340,7 @@ class World:
         claim.phase = Phase.REGISTERED
         key = key_of(claim.info)
         name = self._names[key]
-        name.busy.pop(message.path, None)
-        name.registered[message.path] = claim
+        name.register(claim)
         self._show_roles(name, claim.info.type)
         self._admit(key, name)
 
@@ -341,6 +356,7 @@ class World:
         """Delete a claim, and admit the next plugin of its name."""
         key = key_of(claim.info)
         name = self._names[key]
+        self._served -= collections.Counter((id(claim.handler),))
         freed = name.release(claim)
         if freed.stood_by:
             # The view counts the instance as active again, should it register again in this generation.
@@ -416,13 +432,14 @@ class World:
 
     def _retire(self, plugin_type: str) -> None:
         """Let the removed handlers of this type end that have no plugin left."""
-        retiring = self._retiring.pop(plugin_type, None)
+        retiring = self._retiring.get(plugin_type)
         if retiring is None:
-            return  # The common case. What follows looks at every claim.
-        busy = {id(claim.handler) for claim in self._claims.values()}
-        self._effects.extend(HandlerRetired(plugin_type, address) for address in retiring if id(address) not in busy)
-        if still := [address for address in retiring if id(address) in busy]:
-            self._retiring[plugin_type] = still
+            return
+        for address in [address for address in retiring if not self._served[id(address)]]:
+            retiring.remove(address)
+            self._effects.append(HandlerRetired(plugin_type, address))
+        if not retiring:
+            del self._retiring[plugin_type]
 
     def _show_handlers(self) -> None:
         self._effects.append(Show(m.HandlersChanged(tuple(sorted(self._handlers)))))

@@ -216,7 +216,13 @@ async def _check_type(
     if others is not None:
         await _check_claim(found, info, handler, others)
     plugin = Plugin(
-        info.type, info.name, info.endpoint, info.versions, path, 1, options.deprecated and not options.strict
+        info.type,
+        info.name,
+        info.endpoint,
+        info.versions,
+        path,
+        1,
+        options.deprecated and not options.strict,
     )
     outcome, error = await validate(handler, plugin, _DAEMON.handler)
     if outcome is Outcome.OK:

@@ -20,6 +20,7 @@ import trio
 from ...protocol.config import DEFAULT_ROOT, Config, Root
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
+from ...protocol.plugins import MAX_INSTANCES
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
 from ..handlers.registry import installed_handlers
@@ -80,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=plugin_name,
         metavar="NAME",
         help="not ready before this plugin is registered",
+    )
+    parser.add_argument(
+        "--max-instances",
+        type=int,
+        default=MAX_INSTANCES,
+        metavar="N",
+        help=f"how many plugins may be registered under one name; more wait until one goes ({MAX_INSTANCES})",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -143,6 +151,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         roots=tuple(roots),
         rescan=args.rescan,
         expected=tuple(args.expect),
+        max_instances=args.max_instances,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
     )

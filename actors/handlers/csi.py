@@ -5,8 +5,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import attrs
+
 from ...protocol.errors import ValidationError
 from ...protocol.plugins import InstancePolicy, Plugin, check_csi_versions, csi_version
+from ...protocol.ranking import Ranking
 from ...protocol.text import quoted
 from .instances import Instances
 
@@ -23,6 +28,7 @@ class CSIHandler:
     def __init__(self) -> None:
         #: The drivers that are registered.
         self.drivers = Instances()
+        self._ranked: defaultdict[str, _Ranked] = defaultdict(_Ranked)
 
     async def validate(self, plugin: Plugin) -> None:
         """Apply the version rules.
@@ -42,18 +48,74 @@ class CSIHandler:
 
     def _check(self, plugin: Plugin) -> None:
         version = check_csi_versions(plugin.versions, deprecated=plugin.found_in_deprecated_dir)
-        for other in self.drivers.others(plugin):
-            present = csi_version(other.versions)
-            if other.endpoint != plugin.endpoint and version <= present:
-                raise ValidationError(
-                    "Another driver with the same name is already registered with a higher supported version: "
-                    f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
-                )
+        if plugin.name not in self._ranked:
+            return
+        socket = self._ranked[plugin.name].highest_elsewhere(plugin)
+        other = None if socket is None else self.drivers.at(plugin.name, socket)
+        if other is not None and version <= (present := csi_version(other.versions)):
+            raise ValidationError(
+                "Another driver with the same name is already registered with a higher supported version: "
+                f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
+            )
 
     async def register(self, plugin: Plugin) -> None:
         """Keep the driver."""
+        self._forget(plugin)
         self.drivers.add(plugin)
+        self._ranked[plugin.name].add(plugin)
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the driver; another of its name stays."""
+        self._forget(plugin)
+
+    def _forget(self, plugin: Plugin) -> None:
+        """Forget what is kept for the socket of ``plugin``, which may have had another endpoint."""
         self.drivers.remove(plugin)
+        if plugin.name in self._ranked and not self._ranked[plugin.name].remove(plugin.socket):
+            del self._ranked[plugin.name]
+
+
+@attrs.define
+class _Ranked:
+    """The registered drivers of one name by version, and by endpoint.
+
+    A driver is compared with the highest one at another endpoint. There may be many drivers of one name, so that to
+    look at all of them for each one would take quadratic time.
+    """
+
+    #: For each endpoint, the sockets of its drivers by version.
+    _at: dict[str, Ranking[str]] = attrs.Factory(dict)
+    #: The endpoints, by the highest version at each.
+    _endpoints: Ranking[str] = attrs.Factory(Ranking)
+    _endpoint_of: dict[str, str] = attrs.Factory(dict)
+
+    def add(self, plugin: Plugin) -> None:
+        self._endpoint_of[plugin.socket] = plugin.endpoint
+        self._at.setdefault(plugin.endpoint, Ranking()).add(plugin.socket, csi_version(plugin.versions).rank)
+        self._rank(plugin.endpoint)
+
+    def remove(self, socket: str) -> int:
+        """Forget the driver at ``socket``, if there is one; return how many drivers are left."""
+        endpoint = self._endpoint_of.pop(socket, None)
+        if endpoint is not None:
+            self._at[endpoint].remove(socket)
+            self._rank(endpoint)
+        return len(self._endpoint_of)
+
+    def _rank(self, endpoint: str) -> None:
+        sockets = self._at[endpoint]
+        if sockets:
+            self._endpoints.add(endpoint, sockets.highest_rank())
+        else:
+            self._endpoints.remove(endpoint)
+            del self._at[endpoint]
+
+    def highest_elsewhere(self, plugin: Plugin) -> str | None:
+        """Return the socket of the driver with the highest version whose socket and endpoint are not the plugin's."""
+        # These loops end early: a socket is at one endpoint, so at most three candidates are passed over.
+        for endpoint in self._endpoints:
+            if endpoint != plugin.endpoint:
+                for socket in self._at[endpoint]:
+                    if socket != plugin.socket:
+                        return socket
+        return None

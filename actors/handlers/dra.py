@@ -37,12 +37,12 @@ class DRAHandler:
                 f"{error}",
                 cause=str(error),
             ) from error
-        for other in self.drivers.others(plugin):
-            if other.endpoint == plugin.endpoint:
-                raise ValidationError(
-                    f"endpoint {plugin.endpoint} already registered for DRA driver plugin {plugin.name} "
-                    f"(by the socket {other.socket})"
-                )
+        other = self.drivers.other_at_endpoint(plugin)
+        if other is not None:
+            raise ValidationError(
+                f"endpoint {plugin.endpoint} already registered for DRA driver plugin {plugin.name} "
+                f"(by the socket {other.socket})"
+            )
 
     async def register(self, plugin: Plugin) -> None:
         """Keep the driver as the newest of its name."""

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from plugind.protocol.claims import Claim, Freed, Name, Phase
+from plugind.protocol import messages as m
+from plugind.protocol.claims import Claim, Freed, Name, Phase, rank_of
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.tests.protocol.playbook import Nowhere
 
 A, B = "/r/a", "/r/b"
 
 
-def claim(path: str, phase: Phase, generation: int = 1) -> Claim:
+def claim(path: str, phase: Phase = Phase.ADMITTED, generation: int = 1) -> Claim:
     return Claim(path, generation, PluginInfo("T", "x", path, ("1.0.0",)), Nowhere(), phase)
+
+
+def claim_with(path: str, plugin_type: str, versions: tuple[str, ...]) -> Claim:
+    info = PluginInfo(plugin_type, "x", path, versions)
+    rank = rank_of(info, InstancePolicy.HIGHEST_VERSION)
+    return Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank)
+
+
+def active(name: Name) -> set[str]:
+    return set(name.registered) - set(name.standby)
 
 
 @pytest.mark.parametrize(
@@ -24,44 +37,101 @@ def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_be
     """Behaviour 37: a plugin that was never registered has blocked no other."""
     name, only = Name(), claim(A, phase)
     if phase is Phase.REGISTERED:
-        name.registered[A] = only
+        name.register(only)
     else:
         name.busy[A] = None
     assert name.release(only) == Freed(stood_by=False, was_taken=was_taken)
     assert name.empty
-    assert name == Name()
+    assert name.standby == {}
 
 
 def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
     """Behaviour 37, fault 78."""
     name = Name()
-    name.registered = {A: claim(A, Phase.REGISTERED), B: claim(B, Phase.REGISTERED, 2)}
     name.blocked["/r/c"] = None
+    name.register(claim(A, Phase.REGISTERED))
+    assert name.change_roles(InstancePolicy.NEWEST) == []
+    name.register(claim(B, Phase.REGISTERED, 2))
     assert [changed.path for changed in name.change_roles(InstancePolicy.NEWEST)] == [A]
     assert name.release(name.registered[A]) == Freed(stood_by=True, was_taken=True)
     assert (set(name.registered), name.standby, name.blocked) == ({B}, {}, {"/r/c": None})
 
 
-@pytest.mark.parametrize(("plugin_type", "active"), [("CSIPlugin", B), ("T", A)])
-def test_versions_above_1_x_do_not_make_a_csi_driver_active(plugin_type: str, active: str) -> None:
+@pytest.mark.parametrize(("plugin_type", "highest"), [("CSIPlugin", B), ("T", A)])
+def test_versions_above_1_x_do_not_make_a_csi_driver_active(plugin_type: str, highest: str) -> None:
     """Behaviour 37, TestValidatePlugin: for CSI drivers, versions above 1.x are passed over."""
-    offered = {A: ("1.0.0", "2.0.0"), B: ("1.5.0",)}
     name = Name()
-    for path, versions in offered.items():
-        info = PluginInfo(plugin_type, "x", path, versions)
-        name.registered[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED)
+    for path, versions in {A: ("1.0.0", "2.0.0"), B: ("1.5.0",)}.items():
+        name.register(claim_with(path, plugin_type, versions))
+        name.change_roles(InstancePolicy.HIGHEST_VERSION)
 
-    name.change_roles(InstancePolicy.HIGHEST_VERSION)
-
-    assert set(name.registered) - set(name.standby) == {active}
+    assert active(name) == {highest}
 
 
 def test_any_version_ranks_above_none() -> None:
     """Behaviour 37: 0.0 is a version, and 1 is none."""
     name = Name()
     for path, version in ((A, "0.0"), (B, "1")):
-        name.registered[path] = Claim(path, 1, PluginInfo("T", "x", path, (version,)), Nowhere(), Phase.REGISTERED)
-
-    name.change_roles(InstancePolicy.HIGHEST_VERSION)
+        name.register(claim_with(path, "T", (version,)))
+        name.change_roles(InstancePolicy.HIGHEST_VERSION)
 
     assert set(name.standby) == {B}
+
+
+def looked_at(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
+    """Return the active paths, found out by looking at all that is registered."""
+    if policy in (InstancePolicy.ALL, InstancePolicy.REJECT) or not registered:
+        return set(registered)
+    newest_first = list(reversed(registered.values()))
+    if policy is InstancePolicy.NEWEST:
+        return {newest_first[0].path}
+    return {max(newest_first, key=lambda claim: rank_of(claim.info, policy)).path}
+
+
+@given(
+    policy=st.sampled_from(InstancePolicy),
+    acts=st.lists(
+        st.tuples(st.sampled_from(["register", "leave", "release"]), st.integers(0, 5), st.integers(0, 2)), max_size=40
+    ),
+)
+def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
+    policy: InstancePolicy, acts: list[tuple[str, int, int]]
+) -> None:
+    """Behaviour 37: although each change is decided without a look at all instances."""
+    name = Name()
+    claims: dict[str, Claim] = {}
+    for act, number, minor in acts:
+        path = f"/r/{number}"
+        if act == "register" and path not in claims:
+            info = PluginInfo("T", "x", path, (f"1.{minor}",))
+            claims[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank_of(info, policy))
+            name.register(claims[path])
+        elif act == "leave" and path in name.registered:
+            name.leave(path)
+        elif act == "release" and path in claims:
+            name.release(claims.pop(path))
+        before = active(name)
+        changed = {claim.path for claim in name.change_roles(policy)}
+        assert active(name) == looked_at(name.registered, policy)
+        assert changed == before ^ active(name)
+    for only in claims.values():
+        name.release(only)
+    assert name.empty
+    assert not name.standby
+
+
+def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plugin_is_busy() -> None:
+    """Behaviours 20 and 21."""
+    name = Name()
+    for number, path in enumerate((A, B, "/r/c")):
+        name.ask(m.Claimed(path, number, claim(path).info, 1))
+    name.withdraw(B)
+    name.busy["/r/d"] = None
+    assert name.next_to_answer() is None
+
+    del name.busy["/r/d"]
+    answered = [name.next_to_answer(), name.next_to_answer()]
+
+    assert [claimed and claimed.path for claimed in answered] == [A, "/r/c"]
+    assert name.next_to_answer() is None
+    assert name.empty

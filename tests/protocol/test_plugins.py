@@ -5,10 +5,12 @@ import math
 import re
 from collections.abc import Callable
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plugind.protocol import plugins
 from plugind.protocol.errors import ValidationError
 from plugind.protocol.plugins import (
     BUILT_IN_TYPES,
@@ -22,6 +24,7 @@ from plugind.protocol.plugins import (
     check_extended_resource,
     check_info,
     choose_dra_service,
+    csi_version,
     highest_version,
     parse_version,
 )
@@ -573,3 +576,21 @@ def test_the_built_in_types_and_services_are_those_of_the_reference() -> None:
     """Behaviour 41."""
     assert BUILT_IN_TYPES == ("CSIPlugin", "DevicePlugin", "DRAPlugin")
     assert DRA_SERVICES == ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+
+
+def test_versions_are_parsed_once_and_anew_when_they_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 51: the plugin that handlers get, and the info of its claim, share what was parsed."""
+    parsed: list[str] = []
+    real = plugins.parse_version
+
+    def parse(text: str) -> Version:
+        parsed.append(text)
+        return real(text)
+
+    monkeypatch.setattr(plugins, "parse_version", parse)
+    info = PluginInfo("CSIPlugin", "a", "/a", ("1.0.0", "1.2.0", "2.0.0"))
+    plugin = Plugin(info.type, info.name, info.endpoint, info.versions, "/s", 1)
+
+    highest = {str(info.version), str(check_csi_versions(plugin.versions)), str(csi_version(plugin.versions))}
+    assert (highest, len(parsed)) == ({"1.2.0"}, 3)
+    assert str(attrs.evolve(info, versions=("0.9.0",)).version) == "0.9.0"

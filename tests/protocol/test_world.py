@@ -289,6 +289,19 @@ def test_a_second_plugin_of_a_name_is_refused_and_notified_when_the_name_is_free
     assert take(world, claimed(B, 2, ticket=2)) == [admitted(B, 2)]
 
 
+@pytest.mark.parametrize("policy", [policy for policy in InstancePolicy if policy is not InstancePolicy.REJECT])
+def test_a_name_has_a_limit_of_instances_and_one_more_waits_until_one_goes(policy: InstancePolicy) -> None:
+    """Behaviour 37, fault 48: one that is leaving keeps its place until it is deregistered."""
+    world = World((attrs.evolve(ADDED, policy=policy),), max_instances=2)
+    take(world, *registered(A, 1), *registered(B, 2), appeared(3, C))
+
+    reason = "T 'x' has 2 instances already, the limit (raise it with --max-instances)"
+    assert take(world, claimed(C, 3)) == [Send(C, m.ClaimRefused(1, reason))]
+    assert Send(C, m.NameFreed()) not in take(world, m.SocketVanished(A, 1))
+    assert Send(C, m.NameFreed()) in take(world, m.Released(A, 1))
+    assert take(world, claimed(C, 3, ticket=2)) == [admitted(C, 2)]
+
+
 def test_a_plugin_that_its_handler_refused_is_notified_when_another_of_its_name_goes() -> None:
     """Behaviour 37, fault 78: a CSI driver with a lower version than the one that was removed."""
     world = given(*registered(A, 1), appeared(2, B), claimed(B, 2), m.Released(B, 2))
