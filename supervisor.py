@@ -38,6 +38,7 @@ from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.grpc_client.dial import dial
+from .actors.io.grpc_client.turns import Shared
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
 from .actors.liveness import LivenessConfig, ProcessPort
@@ -546,7 +547,13 @@ def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
 def _real_ports(config: Config) -> Ports:
     roots, follow = [root.path for root in config.roots], config.follow_symlinks_inside_root
     return Ports(
-        dial=partial(dial, limits=config.wire_limits, roots=roots, follow_symlinks=follow),
+        dial=partial(
+            dial,
+            limits=config.wire_limits,
+            roots=roots,
+            follow_symlinks=follow,
+            shared=Shared(config.wire_limits.unparsed_bytes),
+        ),
         processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
     )
 

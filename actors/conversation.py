@@ -49,6 +49,9 @@ class _Call:
     failure: str
 
 
+#: How a connection ends before the plugin has answered, or for a reason that concerns no answer of it.
+_NO_ANSWER = (WireProblem.CLOSED, WireProblem.GOING_AWAY, WireProblem.UNPARSED_BYTES)
+
 _GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
 _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
 
@@ -117,6 +120,8 @@ class Conversation:
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
+        # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
+        self._channel.on_used_up = self._slot.expire
         self.peer, self.dialed_at = self._channel.peer, trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
         return states.Dialed()
@@ -193,7 +198,7 @@ def _retry_after(error: GRPCError) -> states.Retry:
 def _is_answer(error: GRPCError) -> bool:
     """Whether the plugin answered, with a status or with what is no valid answer; otherwise the connection ended."""
     cause = error.__cause__
-    return not isinstance(cause, WireError) or cause.problem not in (WireProblem.CLOSED, WireProblem.GOING_AWAY)
+    return not isinstance(cause, WireError) or cause.problem not in _NO_ANSWER
 
 
 def _text(error: GRPCError) -> str:

@@ -60,6 +60,11 @@ class DialSlot:
             self.released = True
             self._slots.on_release(self)
 
+    def expire(self) -> None:
+        """Let another conversation begin instead: this one takes more than its share of the work."""
+        if not self.released and not self.overdue:
+            self._slots.on_expired(self)
+
     def pause(self) -> None:
         """End the dial because the process had no descriptor left for it: all dials pause."""
         self.released = True
@@ -156,6 +161,14 @@ class DialSlots:
         if self._paused:
             self._go_on(1)
         else:
+            self._wake(self._limit)
+
+    def on_expired(self, slot: DialSlot) -> None:
+        """Count a slot as overdue; only :meth:`DialSlot.expire` calls this."""
+        slot.overdue = True
+        self._forget_fresh(slot)
+        self._drop_settled()
+        if not self._paused:
             self._wake(self._limit)
 
     def on_exhausted(self, slot: DialSlot) -> None:

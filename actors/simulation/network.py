@@ -20,6 +20,7 @@ import trio
 
 from ...protocol.discovery import Kind
 from ...protocol.identity import Identity
+from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import retry
 from ..io.unix_socket import Credentials
@@ -207,7 +208,7 @@ class MemoryNetwork:
         self.reached[path] = self._inode_of(listener)
         made = listener.connect()
         self.opened.append((path, made.client))
-        return Channel(made.client, peer=listener.process.credentials)
+        return Channel(made.client, limits=REGISTRATION_LIMITS, peer=listener.process.credentials)
 
     def listens(self, path: str) -> bool | None:
         """Return whether somebody listens on the socket at ``path``; None if there is none, or connecting is denied."""

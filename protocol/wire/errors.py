@@ -79,6 +79,7 @@ class WireProblem(enum.Enum):
     CALL_FRAMES = "call_frames"
     CALL_HEADER_BYTES = "call_header_bytes"
     CALL_BYTES = "call_bytes"
+    UNPARSED_BYTES = "unparsed_bytes"
 
     @property
     def is_limit(self) -> bool:
@@ -105,6 +106,7 @@ _LIMITS: Final = frozenset(
         WireProblem.CALL_FRAMES,
         WireProblem.CALL_HEADER_BYTES,
         WireProblem.CALL_BYTES,
+        WireProblem.UNPARSED_BYTES,
     }
 )
 

@@ -111,6 +111,11 @@ class ClientCall(Stream):
         #: Bytes received and not yet credited to the peer, because too many messages are queued.
         self._uncredited = 0
 
+    @property
+    def kept(self) -> int:
+        """Bytes of messages that were not taken, and of the one whose rest has not come."""
+        return self._queued + len(self._partial or b"")
+
     # Questions and requests of the caller.
 
     def has_head(self) -> bool:

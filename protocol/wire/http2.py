@@ -120,6 +120,13 @@ class ClientConnection:
         """Bytes of unfinished frames and header blocks."""
         return len(self._buffer or b"") + len(self._block or b"")
 
+    @property
+    def unparsed(self) -> int:
+        """Bytes that are kept until more come or somebody takes them."""
+        if self._buffer is None and self._block is None and not self._streams:
+            return 0
+        return self.buffered + sum(stream.kept for stream in self._streams.values())
+
     def fail(self, error: WireError) -> None:
         """End the connection: every stream gets ``error``, and the peer gets its code. The first cause is kept."""
         if self.failure is not None:

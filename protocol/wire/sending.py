@@ -74,6 +74,11 @@ class Stream:
         self.on_data(data, end=False)
         self.on_headers(trailers, end=True)
 
+    @property
+    def kept(self) -> int:
+        """Bytes of the body that are kept for the caller; a stream that keeps any says so."""
+        return 0
+
     def on_reset(self, code: int) -> None:
         """The peer ended the stream with an error code, which may be NO_ERROR."""
         raise NotImplementedError

@@ -177,3 +177,23 @@ async def _acquire_and_release(slots: DialSlots, acquired: list[str], name: str,
     slot = await slots.acquire(retry=retry)
     acquired.append(name)
     slot.release()
+
+
+async def test_a_slot_that_is_given_up_before_its_time_goes_to_the_next_at_once() -> None:
+    """Fault 56: a flooder takes its turns last, and keeps no slot from others meanwhile."""
+    slots = DialSlots(limit=1, expire_after=math.inf)
+    flooder = await slots.acquire()
+    async with trio.open_nursery() as nursery:
+        acquired: list[str] = []
+        nursery.start_soon(_acquire, slots, acquired, "second")
+        nursery.start_soon(_acquire, slots, acquired, "third")
+        await wait_all_tasks_blocked()
+        flooder.expire()
+        flooder.expire()
+        await wait_all_tasks_blocked()
+        assert len(acquired) == 1, "it counts once"
+        flooder.release()
+        flooder.expire()
+        await wait_all_tasks_blocked()
+        assert len(acquired) == 1, "the slot was not its any more"
+        nursery.cancel_scope.cancel()

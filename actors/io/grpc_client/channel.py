@@ -23,6 +23,7 @@ from ..unix_socket import Credentials
 from .driver import Driver
 from .stream import ClientStream, RecvT, SendT
 from .transport import Transport
+from .turns import Shared
 
 StubT = TypeVar("StubT")
 
@@ -30,7 +31,8 @@ StubT = TypeVar("StubT")
 class Channel(Driver):
     """One connection to a plugin, for any number of calls one after another or at once.
 
-    ``peer`` is the process that listens at the other end, where the kernel can tell. Calls raise
+    ``peer`` is the process that listens at the other end, where the kernel can tell. ``shared`` is what the connections
+    of a node have together; without it, the connection is alone. Calls raise
     ``grpclib.exceptions.GRPCError``. Where the status is ours and not the plugin's, its ``__cause__`` is the
     ``WireError`` that says which rule or limit ended the call.
     """
@@ -44,8 +46,9 @@ class Channel(Driver):
         authority: str = "localhost",
         limits: Limits = DEFAULT_LIMITS,
         peer: Credentials | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        super().__init__(transport, authority, limits, peer)
+        super().__init__(transport, authority, limits, peer, shared or Shared())
 
     def request(
         self,

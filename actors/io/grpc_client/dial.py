@@ -22,6 +22,7 @@ from ..exact_connect import connect_to
 from ..unix_socket import Credentials, connect, peer_credentials, stream_socket
 from .channel import Channel
 from .transport import SocketTransport
+from .turns import Shared
 
 #: Pauses between attempts, in seconds; each is twice as long as the one before.
 _FIRST_PAUSE: Final = 0.0005
@@ -51,6 +52,7 @@ async def dial(
     follow_symlinks: bool = False,
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
+    shared: Shared | None = None,
 ) -> Channel:
     """Connect to the unix stream socket at ``path``, within ``timeout`` seconds.
 
@@ -75,7 +77,7 @@ async def dial(
     except BaseException:
         connection.close()
         raise
-    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer)
+    return Channel(SocketTransport(connection), authority=authority, limits=limits, peer=peer, shared=shared)
 
 
 def _peer_of(connection: socket.socket, path: str) -> Credentials:

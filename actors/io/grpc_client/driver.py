@@ -22,7 +22,8 @@ from ....protocol.wire.http2 import ClientConnection
 from ....protocol.wire.limits import Limits
 from ....protocol.wire.outcomes import CallOutcome, failure_outcome
 from ..unix_socket import Credentials
-from .transport import Transport
+from .transport import READ_BYTES, Transport
+from .turns import TURN, Shared
 
 #: How a call ends whose deadline passed.
 TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the call passed")
@@ -30,25 +31,35 @@ TIMED_OUT: Final = CallOutcome(Status.DEADLINE_EXCEEDED, "the deadline of the ca
 #: How many control frames a connection may get before the driver reads the clock for their budget.
 _UNTIMED_FRAMES: Final = 8
 
+#: How often a connection is read that accepts no more bytes: the reason is at the start, and a flood has no end.
+_LAST_READS: Final = 4
+
 
 class Driver:
     """A connection, its transport, and the tasks that wait for it."""
 
     __slots__ = (
         "_flushers",
+        "_kept",
         "_leading",
         "_parked",
         "_period_began",
+        "_shared",
         "_transport",
+        "_used_up",
         "authority",
         "closed",
         "connection",
+        "on_used_up",
         "peer",
         "sender",
     )
 
-    def __init__(self, transport: Transport, authority: str, limits: Limits, peer: Credentials | None) -> None:
+    def __init__(
+        self, transport: Transport, authority: str, limits: Limits, peer: Credentials | None, shared: Shared
+    ) -> None:
         self._transport = transport
+        self._shared = shared
         #: The ``:authority`` of every request.
         self.authority = authority
         #: The process that listens at the other end, where the kernel can tell.
@@ -61,7 +72,16 @@ class Driver:
         #: True once ``close`` was called. From then on no task is parked, none parks, and the transport is not used.
         self.closed = False
 
-        #: True while a task, the leader, is in ``Transport.receive``.
+        #: Called each time the connection has used up a turn, in which its peer sent more than a small answer.
+        self.on_used_up: Callable[[], None] | None = None
+
+        #: True while the next thing to do is to wait for another turn.
+        self._used_up = False
+
+        #: How many bytes of the account in ``_shared`` are this connection's.
+        self._kept = 0
+
+        #: True while a task, the leader, is in ``Transport.receive`` or waits for another turn.
         #:
         #: * At most one task leads. Nothing else reads, except ``_break``, which runs when sending has failed.
         #: * Only the leader sets it, immediately before the one ``await`` of a leader, and resets it immediately after,
@@ -97,6 +117,7 @@ class Driver:
         if not self.closed:
             self.closed = True
             self._transport.close()
+            self._keep(0)
             parked, self._parked = self._parked, None
             for tasks in (parked or {}).values():
                 for task in tasks:
@@ -178,8 +199,12 @@ class Driver:
 
     def _break(self, error: OSError) -> None:
         """Handle a peer that accepts no more bytes; its last bytes may contain the reason."""
+        self.connection.go_on()
         try:
-            while data := self._transport.receive_now():
+            for _ in range(_LAST_READS):
+                data = self._transport.receive_now()
+                if not data:
+                    break
                 self.connection.receive(data)
         except OSError as later:
             error = later
@@ -231,7 +256,7 @@ class Driver:
                     return
                 self._leading = True
                 try:
-                    data = await self._transport.receive(unsent=bool(connection.outgoing))
+                    data = await self._receive()
                 except OSError as error:
                     self._lose(error)
                     data = None
@@ -241,6 +266,14 @@ class Driver:
         finally:
             if self._parked and not self._leading:
                 self._wake_next()
+
+    async def _receive(self) -> bytes | None:
+        """Wait for bytes; or, after a turn that was used up, for another one, and return nothing."""
+        if not self._used_up:
+            return await self._transport.receive(unsent=bool(self.connection.outgoing))
+        await self._shared.turns.wait()
+        self._used_up = False
+        return None
 
     def _flush_for_all(self) -> None:
         self.flush()
@@ -253,15 +286,42 @@ class Driver:
         if data:
             if connection.budgets.counted > _UNTIMED_FRAMES:
                 self._check_period()
-            connection.receive(data)
+            connection.receive(data, TURN)
         elif data is not None:
             connection.receive_end()
+        elif connection.pending:
+            connection.go_on(TURN)
+        unparsed = connection.unparsed
+        if unparsed != self._kept:
+            self._account(unparsed)
+        if connection.pending or (data and len(data) >= READ_BYTES):
+            self._use_up()
         if self._parked:
             self._wake()
         else:
             connection.touched.clear()
         if connection.failure is not None:
             self._send_goaway()
+
+    def _use_up(self) -> None:
+        """Have the connection wait for another turn before it goes on."""
+        self._used_up = True
+        if self.on_used_up is not None:
+            self.on_used_up()
+
+    def _account(self, unparsed: int) -> None:
+        """Charge the account with what the connection holds, or end the connection if there is no room for it."""
+        error = self._keep(unparsed)
+        if error is not None:
+            self.connection.fail(error)
+            self._keep(0)
+
+    def _keep(self, size: int) -> WireError | None:
+        """Change what the account is charged with for this connection; or return why that is impossible."""
+        error = self._shared.unparsed.change(self._kept, size)
+        if error is None:
+            self._kept = size
+        return error
 
     def _send_goaway(self) -> None:
         """Send the GOAWAY that says why, as far as it goes; nothing else will be sent."""

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import trio
 
 #: How many bytes are read at once.
-READ_BYTES: Final = 32 * 1024
+READ_BYTES: Final = 16 * 1024
 
 
 class Transport(Protocol):

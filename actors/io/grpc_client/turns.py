@@ -1,0 +1,61 @@
+"""What the connections of one node share: the turns of those that have used up one, and the account of unparsed bytes.
+
+A connection reads at most :data:`READ_BYTES` at once and handles frames until that is as much work as :data:`TURN`;
+then other tasks run. A plugin whose answer needs no more never waits for that. One that needs more is probably a
+flooder, and there may be hundreds of them: if each had a turn in each pass of Trio's loop, the others would wait for
+all of these turns in each of their steps. So the connections that have used up a turn line up, and one of them goes on
+in each pass of the loop.
+
+PYTEST_DONT_REWRITE
+"""
+
+from typing import Final
+
+import trio
+
+from ....protocol.wire.limits import UNLIMITED
+from ....protocol.wire.unparsed import UnparsedBytes
+
+#: How much work a connection may cause before others run, as ``ClientConnection.receive`` counts it. The answer to a
+#: registration call costs less than 20, or 100 while its headers have not been seen before.
+TURN: Final = 128
+
+
+class Turns:
+    """Lets one connection go on in each pass of the loop, in the order in which they asked."""
+
+    __slots__ = ("_line", "_taken")
+
+    def __init__(self) -> None:
+        self._line = trio.lowlevel.ParkingLot()
+        #: A task has the turn of the next pass.
+        self._taken = False
+
+    async def wait(self) -> None:
+        """Return in a pass of the loop in which no other connection goes on; always a checkpoint."""
+        if self._taken:
+            await self._line.park()
+            self._pass_on()
+        else:
+            self._taken = True
+            try:
+                await trio.lowlevel.checkpoint()
+            finally:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the turn of the next pass to the first in line."""
+        if self._line:
+            self._line.unpark()
+        else:
+            self._taken = False
+
+
+class Shared:
+    """What all connections of a node have together."""
+
+    __slots__ = ("turns", "unparsed")
+
+    def __init__(self, unparsed_bytes: int = UNLIMITED) -> None:
+        self.turns: Final = Turns()
+        self.unparsed: Final = UnparsedBytes(unparsed_bytes)
