@@ -1,7 +1,8 @@
 """The loop that all kinds of hostile plugins share: one epoll for the listeners, the connections and the commands.
 
-Lines on standard input are commands: ``counts`` prints what happened so far, ``quit`` ends the process, and so does the
-end of the input. The events are JSON, one per line.
+Lines on standard input are commands: ``counts`` prints what happened so far, ``words`` what each plugin was told last,
+``calm`` ends what the kind does unasked, ``quit`` ends the process, and so does the end of the input. The events are
+JSON, one per line.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from plugind.benchmarks.plugins.cheap_protocol import Automaton, Node
 
 #: Connections that wait to be accepted.
 BACKLOG = 128
+#: Seconds between two turns of a kind that acts unasked.
+_BEAT = 0.01
 #: Bytes that are sent on a connection before the next one has its turn.
 _TURN = 65_536
 
@@ -24,7 +27,7 @@ _TURN = 65_536
 class HostileSocket:
     """A listening socket: its path and what happened to it."""
 
-    __slots__ = ("dials", "ended", "fillers", "index", "listener", "notified", "path", "refused")
+    __slots__ = ("dials", "ended", "fillers", "index", "last", "listener", "notified", "path", "refused")
 
     def __init__(self, index: int, path: str) -> None:
         self.index = index
@@ -36,6 +39,8 @@ class HostileSocket:
         self.dials = self.ended = 0
         #: How often the plugin was told yes, and no.
         self.notified = self.refused = 0
+        #: What the present socket at the path was told last.
+        self.last: bool | None = None
 
 
 class Connection:
@@ -58,8 +63,8 @@ class Kind:
     interest = select.EPOLLRDHUP
     #: Whether connections are accepted.
     accepts = True
-    #: Seconds between two calls of ``act``; None if the kind only reacts.
-    beat: float | None = None
+    #: How many times a second ``act`` is called, for all peers together; 0 if the kind only reacts.
+    rate = 0
 
     @property
     def about(self) -> str:
@@ -79,8 +84,8 @@ class Kind:
     def writable(self, server: HostileServer, connection: Connection) -> None:
         """Send more; only called after ``HostileServer.want_room``."""
 
-    def act(self, server: HostileServer, seconds: float) -> None:
-        """Do what is due now, on the kind's own accord; ``seconds`` have passed since the last time."""
+    def act(self, server: HostileServer, number: int) -> None:
+        """Do something unasked, for the ``number``-th time."""
 
 
 class HostileServer:
@@ -93,8 +98,11 @@ class HostileServer:
         self.sockets: dict[int, HostileSocket] = {}
         #: What the kind did on its own accord, such as a chmod.
         self.acts = 0
+        #: Whether the kind is to do nothing unasked any more, and to die no more.
+        self.calm = False
         self._kind = kind
-        self._peers = peers
+        self.peers = peers
+        self._acted_at = time.monotonic()
         self._epoll = select.epoll()
         self._listeners: dict[int, HostileSocket] = {}
         self._connections: dict[int, Connection] = {}
@@ -105,16 +113,13 @@ class HostileServer:
         """Make all peers and serve them until ``quit`` or the end of standard input."""
         os.chdir(self.directory)  # Relative names keep every path short enough to bind.
         self._epoll.register(0, select.EPOLLIN)
-        for index in range(self._peers):
+        for index in range(self.peers):
             self._kind.appear(self, index)
         _print({"event": "ready"})
-        last = time.monotonic()
         while self._running:
-            self._turn(-1 if self._kind.beat is None else self._kind.beat)
-            now = time.monotonic()
-            if self._kind.beat is not None and now - last >= self._kind.beat:
-                self._kind.act(self, now - last)
-                last = now
+            self._turn(_BEAT if self._kind.rate and not self.calm else -1)
+            if self._kind.rate and not self.calm:
+                self._act()
 
     def file(self, index: int) -> str:
         """Return the name of a peer's socket."""
@@ -124,6 +129,7 @@ class HostileServer:
         """Bind and listen at the peer's path, whose counts go on if it did so before."""
         file = self.file(index)
         peer = self.sockets.setdefault(index, HostileSocket(index, file))
+        peer.last = None
         listener = peer.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         listener.bind(file)
         listener.listen(backlog)
@@ -137,7 +143,7 @@ class HostileServer:
         if peer.listener is not None:
             self._listeners.pop(peer.listener.fileno(), None)
             peer.listener.close()
-            peer.listener = None
+            peer.listener = peer.last = None
             Path(peer.path).unlink(missing_ok=True)
 
     def send(self, connection: Connection, data: bytes | memoryview) -> int:
@@ -161,6 +167,10 @@ class HostileServer:
             connection.owner.ended += 1
             os.close(connection.descriptor)
 
+    def connections(self) -> list[Connection]:
+        """Return those that are open."""
+        return list(self._connections.values())
+
     def counts(self) -> dict[str, object]:
         """Return sums over all sockets."""
         peers = self.sockets.values()
@@ -175,6 +185,16 @@ class HostileServer:
             "acts": self.acts,
             "cpu_s": time.process_time(),
         }
+
+    def _act(self) -> None:
+        """Catch up with the rate, but not with more than a second of it."""
+        now = time.monotonic()
+        due = min(now - self._acted_at, 1.0)
+        for _ in range(int(due * self._kind.rate)):
+            self._kind.act(self, self.acts)
+            self.acts += 1
+        if due * self._kind.rate >= 1:
+            self._acted_at = now
 
     def _turn(self, patience: float) -> None:
         for descriptor, events in self._epoll.poll(patience, 256):
@@ -219,12 +239,21 @@ class HostileServer:
         self._running = bool(chunk)
         *lines, self._commands = (self._commands + chunk).split(b"\n")
         for line in lines:
-            if line == b"counts":
-                _print({"event": "counts"} | self.counts())
-            elif line == b"quit":
-                self._running = False
-            else:
-                _print({"event": "error", "reason": f"no such command: {line.decode()}"})
+            match line:
+                case b"counts":
+                    _print({"event": "counts"} | self.counts())
+                case b"words":
+                    _print({"event": "words", "words": self._words()})
+                case b"calm":
+                    self.calm = True
+                case b"quit":
+                    self._running = False
+                case _:
+                    _print({"event": "error", "reason": f"no such command: {line.decode()}"})
+
+    def _words(self) -> dict[str, bool]:
+        heard = (peer for peer in self.sockets.values() if peer.last is not None)
+        return {str(self.directory / peer.path): bool(peer.last) for peer in heard}
 
 
 def _print(event: dict[str, object]) -> None:
