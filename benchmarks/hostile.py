@@ -2,6 +2,7 @@
 
     python -m benchmarks.hostile --kind silent chmod --peers 128
     python -m benchmarks.hostile --kind silent --peers 5000
+    python -m benchmarks.hostile --soak 30 --seed 7
     python -m benchmarks.hostile --list
 
 For each kind there are two runs with 100 good plugins that are replaced at a steady rate: one with the hostile plugins
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 
+from plugind.benchmarks import hostile_soak
 from plugind.benchmarks.hostile_run import Conditions, measure
 from plugind.benchmarks.peers.hostile.kinds import KINDS
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.report.files import add_json_argument, write_json
 from plugind.benchmarks.report.hostile_tables import Pair, rows, summary, verdicts
-from plugind.benchmarks.report.table import Progress, table
+from plugind.benchmarks.report.table import Progress, machine, table
 
 
 def compare(kinds: Sequence[str], conditions: Conditions) -> dict[str, Pair]:
@@ -53,10 +56,28 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--settle", type=float, default=15.0, help="seconds after which the burst is over at the latest (default 15)"
     )
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="random mixtures of the kinds, with an oracle")
+    parser.add_argument("--seed", type=int, help="the seed of a soak (default: a random one, which is printed)")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
     parser.add_argument("--run-option", action="append", default=[], metavar="OPTION", help="an option of plugind run")
     add_json_argument(parser)
     return parser.parse_args()
+
+
+def _soak(arguments: argparse.Namespace, seed: int, daemon_core: int | None, peers_core: int | None) -> bool:
+    print(f"soak of {arguments.soak:g} minutes, --seed {seed}; {machine()}", flush=True)
+    conditions = hostile_soak.Conditions(
+        seconds=arguments.soak * 60,
+        seed=seed,
+        kinds=arguments.kind,
+        most_peers=arguments.peers,
+        good=arguments.good,
+        mixture=(min(4.0, arguments.seconds), min(12.0, arguments.seconds)),
+        daemon_core=daemon_core,
+        peers_core=peers_core,
+        daemon_options=tuple(arguments.run_option),
+    )
+    return hostile_soak.soak(conditions, lambda line: print(line, flush=True))
 
 
 def main() -> int:
@@ -67,16 +88,21 @@ def main() -> int:
         return 0
     raise_descriptor_limit(1 << 20)
     cores = sorted(os.sched_getaffinity(0))
-    pinned = arguments.pin and len(cores) > 1
+    options, daemon_core, peers_core = tuple(arguments.run_option), None, None
+    if arguments.pin and len(cores) > 1:
+        daemon_core, peers_core = cores[:2]
+    if arguments.soak:
+        seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
+        return 0 if _soak(arguments, seed, daemon_core, peers_core) else 1
     conditions = Conditions(
         peers=arguments.peers,
         good=arguments.good,
         rate=arguments.rate,
         seconds=arguments.seconds,
         settle=arguments.settle,
-        daemon_core=cores[0] if pinned else None,
-        peers_core=cores[1] if pinned else None,
-        daemon_options=tuple(arguments.run_option),
+        daemon_core=daemon_core,
+        peers_core=peers_core,
+        daemon_options=options,
     )
     pairs = compare(arguments.kind, conditions)
     found = list(verdicts(pairs))

@@ -84,6 +84,7 @@ class PluginReport(TypedDict):
     listening_ns: int
     asked_ns: int
     notified_ns: int
+    removed_ns: int
     asked: int
     notified: int
     refused: int
@@ -113,6 +114,7 @@ class Plugin:
         "notified_ns",
         "path",
         "refused",
+        "removed_ns",
         "tally",
     )
 
@@ -130,7 +132,7 @@ class Plugin:
         self.listener: socket.socket | None = None
         self.accept: Callable[[], tuple[int, object]] | None = None
         self.fillers: list[socket.socket] = []
-        self.bound_ns = self.listening_ns = self.asked_ns = self.notified_ns = 0
+        self.bound_ns = self.listening_ns = self.asked_ns = self.notified_ns = self.removed_ns = 0
         self.asked = self.notified = self.refused = 0
         self.error = ""
 
@@ -157,6 +159,7 @@ class Plugin:
 
     def close(self) -> None:
         """Close the listener; ``Server`` removes the file."""
+        self.removed_ns = time.monotonic_ns()
         for one in (self.listener, *self.fillers):
             if one is not None:
                 one.close()
@@ -210,6 +213,7 @@ class Plugin:
             "listening_ns": self.listening_ns,
             "asked_ns": self.asked_ns,
             "notified_ns": self.notified_ns,
+            "removed_ns": self.removed_ns,
             "asked": self.asked,
             "notified": self.notified,
             "refused": self.refused,

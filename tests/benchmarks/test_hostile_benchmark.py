@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
-from plugind.benchmarks.plugins.cheap_plugin import PluginReport
 from plugind.benchmarks.report.hostile_tables import Pair, Verdict, rows, steps, summary, verdicts
+from plugind.tests.benchmarks.reports import report_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,33 +77,14 @@ def test_the_table_has_a_line_for_each_kind_and_a_verdict_for_each_limit() -> No
     assert json.dumps(rows(pairs))
 
 
-def plugin(index: int, listening: float, notified: float | None, *, times: int = 1, refused: int = 0) -> PluginReport:
-    """``listening`` and ``notified`` are seconds."""
-    report: PluginReport = {
-        "index": index,
-        "name": "",
-        "path": "",
-        "hang": "",
-        "error": "",
-        "bound_ns": 0,
-        "asked_ns": 0,
-        "asked": 1,
-        "refused": refused,
-        "notified": times if notified else 0,
-        "listening_ns": int(listening * 1e9),
-        "notified_ns": 0 if notified is None else int(notified * 1e9),
-    }
-    return report
-
-
 def test_delays_are_those_of_plugins_that_appear_in_the_steady_state() -> None:
     result = run_of(lost=0)
     report = [
-        plugin(0, 1.0, 9.0),
-        plugin(2, 10.0, 10.5),
-        plugin(3, 20.0, 20.25),
-        plugin(4, 21.0, None),
-        plugin(5, 22.0, 22.25, times=2, refused=1),
+        report_of(0, 1.0, 9.0),
+        report_of(2, 10.0, 10.5),
+        report_of(3, 20.0, 20.25),
+        report_of(4, 21.0, None),
+        report_of(5, 22.0, 22.25, times=2, refused=1),
     ]
     account(result, report, Conditions(good=2, rate=1.0), burst_over_ns=15 * 10**9)
     assert (result.plugins, result.lost, result.notified_twice, result.refused) == (4, 1, 1, 1)

@@ -213,9 +213,8 @@ def test_each_symlink_peer_adds_a_thousand_links_to_one_directory() -> None:
 
 
 def test_nobody_listens_on_what_was_left_behind() -> None:
-    with peers("unlistened") as server, socket.socket(socket.AF_UNIX) as client:
-        with pytest.raises(ConnectionRefusedError):
-            client.connect(str(next(server.options.directory.iterdir())))
+    with peers("unlistened") as server, socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(str(next(server.options.directory.iterdir())))
 
 
 @pytest.mark.parametrize(
