@@ -316,6 +316,9 @@ class _Registration:
                 case states.ReportReplaced():
                     replaced = m.SocketReplaced(self._socket.path, self._state.generation)
                     await self._wait.to_send(self._config.reconciler, replaced)
+                case states.PassTurn():
+                    passed = m.Released(self._socket.path, self._state.generation)
+                    await self._wait.to_send(self._config.reconciler, passed)
                 case states.Release():
                     released = m.Released(self._socket.path, command.generation)
                     await self._wait.to_send(self._config.reconciler, released)

@@ -34,6 +34,7 @@ Theory of operation
   - Nobody listens on the socket of a registered plugin, and the configuration says to deregister it then: Leaving, then
     Dialing, which leads to Stale.
   - Somebody listens on a stale socket again: Dialing, with a fresh backoff.
+  - The socket is touched, or its name is free: a wait ends, once in each step of the backoff (``pace.py``).
   - plugind stops: Gone. A registered plugin stays registered, unless the stop deregisters. A Register or a notification
     under way may finish, unless the stop deregisters or is forced (behaviour 42, fault 87).
 
@@ -82,6 +83,7 @@ from .messages import (
     StopForced,
     TryNow,
 )
+from .pace import Hurrying, is_hurried, paced
 from .plugins import PluginInfo
 from .states import (
     Announce,
@@ -111,6 +113,7 @@ from .states import (
     Notify,
     Notifying,
     Parked,
+    PassTurn,
     Refusing,
     Registered,
     Registering,
@@ -168,6 +171,11 @@ def step(state: State, event: Event) -> Step:
     Raises:
       IllegalStepError: if the event cannot happen in that state.
     """
+    after, commands = _step(state, event)
+    return paced(state, event, after), commands
+
+
+def _step(state: State, event: Event) -> Step:
     if isinstance(state, Gone):
         raise IllegalStepError(f"nothing follows {state}")
     match event:
@@ -309,7 +317,7 @@ _RETRIGGERS: dict[tuple[_Pause, type[_Trigger]], _Count] = {
     (_Pause.STALE, SocketTouched): _Count.NEXT,
     (_Pause.STALE, ListenerFound): _Count.FRESH,
     (_Pause.PARKED, TryNow): _Count.FRESH,
-    (_Pause.PARKED, SocketTouched): _Count.FRESH,
+    (_Pause.PARKED, SocketTouched): _Count.NEXT,
     (_Pause.NO_HANDLER, TryNow): _Count.FRESH,
     (_Pause.NO_HANDLER, HandlerAvailable): _Count.FRESH,
 }
@@ -323,6 +331,8 @@ def _retrigger(state: State, event: _Trigger) -> Step:
     count = _RETRIGGERS.get((_pause_of(paused), type(event)))
     if count is None:
         return state, ()
+    if isinstance(event, Hurrying) and is_hurried(state):
+        return _wait_out(state)
     # Once there is a handler, its absence is no cause any more.
     cause = None if isinstance(event, HandlerAvailable) else _kept(paused.cause)
     again = ThenDial(state.generation, count.after(paused.attempt), cause)
@@ -331,6 +341,16 @@ def _retrigger(state: State, event: _Trigger) -> Step:
     if isinstance(state, Waiting) and state.to_notify is not None:
         return _notify_again(state, state.to_notify, count.after(state.notify_try))
     return _enter(again, state.generation, None)
+
+
+def _wait_out(state: State) -> Step:
+    """Do not try sooner, since an event has brought the last try forward: what is parked waits for its backoff."""
+    if isinstance(state, Parked):
+        waiting = Waiting(state.generation, state.attempt, state.reason, state.info, cause=state.cause)
+        return waiting, (StartTimer(state.attempt),)
+    if isinstance(state, Refusing | Leaving) and isinstance(state.then, ThenPark):
+        return attrs.evolve(state, then=ThenWait(state.then.reason, state.then.attempt, state.then.cause)), ()
+    return state, ()
 
 
 def _pause_of(paused: _Paused) -> _Pause:
@@ -524,14 +544,23 @@ def _await_look(state: Dialing) -> Step:
 def _fail_before_info(state: Dialing | AskingInfo, failure: Failed) -> Step:
     """Handle a failed dial or GetInfo. The plugin cannot be notified of it."""
     generation, attempt, reason, cause = state.generation, state.attempt, failure.reason, _cause(state, failure)
+    undo = (HangUp(), *_pass_turn(state))
     match failure.retry:
         case Retry.BACKOFF:
-            return Waiting(generation, attempt, reason, cause=cause), (HangUp(), StartTimer(attempt))
+            return Waiting(generation, attempt, reason, cause=cause), (*undo, StartTimer(attempt))
         case Retry.STALE:
-            return Stale(generation, attempt, reason, cause), (HangUp(), StartTimer(attempt))
+            return Stale(generation, attempt, reason, cause), (*undo, StartTimer(attempt))
         case Retry.NEVER:
-            return Parked(generation, attempt, reason, cause=cause), (HangUp(),)
+            return Parked(generation, attempt, reason, cause=cause), undo
     assert_never(failure.retry)
+
+
+def _pass_turn(state: Dialing | AskingInfo) -> tuple[Command, ...]:
+    """Let the next plugin try for the name, if this one tries because the name is free: its try ends without a claim.
+
+    If it was brought forward for another reason, it has no turn to pass, and the command does nothing.
+    """
+    return (PassTurn(),) if state.hurried else ()
 
 
 def _fail_validation(
@@ -548,6 +577,8 @@ def _refuse(
     """Notify the plugin that it is not registered, and why; afterwards do ``then``."""
     # Only a plugin that was admitted holds its claim. The reconciler has settled a claim that it refused.
     release: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
+    if isinstance(state, AskingInfo):
+        release = _pass_turn(state)
     refusing = Refusing(state.generation, state.attempt, info, error, then, cause=cause)
     return refusing, (*release, Notify(error))
 

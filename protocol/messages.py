@@ -137,7 +137,7 @@ class PluginRegistered:
 
 @value
 class Released:
-    """The handler does not have the plugin of this generation (any more): its claim ends."""
+    """The handler does not have the plugin of this generation (any more): its claim ends, and its turn to make one."""
 
     path: str
     generation: int

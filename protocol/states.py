@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from typing import assert_never
 
+import attrs
+
 from . import status
 from .messages import LifecycleMessage
 from .plugins import PluginInfo
@@ -53,6 +55,15 @@ class Cause:
 
 
 @value
+class _Paced:
+    """What the states between two tries, and those of a try, have in common."""
+
+    #: An event has brought the last try of this generation forward, so none does so again before the next wait is over
+    #: (``plugind.protocol.pace``).
+    hurried: bool = attrs.field(default=False, kw_only=True)
+
+
+@value
 class ThenDial:
     """Dial this generation next."""
 
@@ -92,7 +103,7 @@ Then = ThenDial | ThenWait | ThenPark | ThenEnd
 
 
 @value
-class Dialing:
+class Dialing(_Paced):
     """Connecting to the socket."""
 
     generation: int
@@ -108,7 +119,7 @@ class Dialing:
 
 
 @value
-class AskingInfo:
+class AskingInfo(_Paced):
     """The plugin is asked for its info."""
 
     generation: int
@@ -117,7 +128,7 @@ class AskingInfo:
 
 
 @value
-class Claiming:
+class Claiming(_Paced):
     """The reconciler is asked to admit the plugin to its (type, name); shown as validating."""
 
     generation: int
@@ -127,7 +138,7 @@ class Claiming:
 
 
 @value
-class Validating:
+class Validating(_Paced):
     """The handler is asked whether it accepts the plugin."""
 
     generation: int
@@ -137,7 +148,7 @@ class Validating:
 
 
 @value
-class Registering:
+class Registering(_Paced):
     """The handler is asked to register; ``stopping`` ends the actor afterwards."""
 
     generation: int
@@ -148,7 +159,7 @@ class Registering:
 
 
 @value
-class Notifying:
+class Notifying(_Paced):
     """The plugin is notified that it is registered; ``stopping`` ends the actor afterwards."""
 
     generation: int
@@ -160,7 +171,7 @@ class Notifying:
 
 
 @value
-class Refusing:
+class Refusing(_Paced):
     """The plugin is notified that it is not registered, and why.
 
     What follows does not depend on whether the notification arrives (behaviour 32).
@@ -179,7 +190,7 @@ class Refusing:
 
 
 @value
-class Waiting:
+class Waiting(_Paced):
     """Waiting out the backoff."""
 
     generation: int
@@ -194,7 +205,7 @@ class Waiting:
 
 
 @value
-class Stale:
+class Stale(_Paced):
     """The socket has no listener; it is dialed again by backoff (behaviour 15, fault 28)."""
 
     generation: int
@@ -204,7 +215,7 @@ class Stale:
 
 
 @value
-class Parked:
+class Parked(_Paced):
     """No more tries until the socket changes, a retry is asked, or a handler of ``until_type`` is added."""
 
     generation: int
@@ -225,7 +236,7 @@ class Registered:
 
 
 @value
-class Leaving:
+class Leaving(_Paced):
     """The handler is asked to deregister ``info``; afterwards ``then``."""
 
     generation: int
@@ -417,9 +428,14 @@ class Release:
     generation: int
 
 
+@value
+class PassTurn:
+    """Report that no claim follows, since the reconciler may have said that it is this plugin's turn to make one."""
+
+
 #: Commands whose outcome is an event; a step has at most one of them, as its last.
 WaitingCommand = Dial | AskInfo | ClaimName | AskValidate | AskRegister | AskDeregister | Notify | StartTimer
-Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release
+Command = WaitingCommand | HangUp | Announce | ReportReplaced | Release | PassTurn
 Step = tuple[State, tuple[Command, ...]]
 
 

@@ -270,12 +270,26 @@ async def test_a_csi_driver_of_a_name_that_is_taken_must_have_a_higher_version(a
         await trio.sleep_until(10.0)
         assert node.state("lower.sock") == "waiting"
         assert await active(node) == {"first.sock": False, "higher.sock": True, "lower.sock": None}
+        node.directory.unlink("/plugins/higher.sock")
+        first.stop()
+        await node.settled()
+        assert node.timeline("lower.sock")[-6:] == registered_at(10.0)
+
+
+async def test_a_second_release_in_one_step_of_the_backoff_is_waited_for(autojump_clock: MockClock) -> None:
+    """Fault 49: a release brings a try forward once in a step, so that removals in a loop do not end the backoff."""
+    async with SimulatedNode() as node:
+        first = node.plug("first.sock", FakePlugin("CSIPlugin", "x.csi", ["1.2.0"]))
+        await node.settled()
+        node.plug("lower.sock", FakePlugin("CSIPlugin", "x.csi", ["1.1.0"]))
+        node.plug("higher.sock", FakePlugin("CSIPlugin", "x.csi", ["1.3.0"]))
+        await trio.sleep_until(10.0)
         first.stop()
         await trio.sleep(0.1)
-        assert node.state("lower.sock") == "waiting"
+        assert node.timeline("lower.sock")[-2:] == at(10.0, "notifying", "waiting")
         node.directory.unlink("/plugins/higher.sock")
-        await node.settled()
-        assert node.timeline("lower.sock")[-6:] == registered_at(10.1)
+        await trio.sleep_until(30.0)
+        assert node.timeline("lower.sock")[-6:] == registered_at(26.0)
 
 
 # --- handlers ---------------------------------------------------------------------------------------------------------

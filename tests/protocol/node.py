@@ -121,6 +121,8 @@ class Actor:
                 self.send(m.PluginRegistered(self.path, self.state.generation))
             case s.Release():
                 self.send(m.Released(self.path, command.generation))
+            case s.PassTurn():
+                self.send(m.Released(self.path, self.state.generation))
             case s.ClaimName():
                 self.send(m.Claimed(self.path, self.state.generation, command.info, self.next_ticket(command)))
             case s.AskValidate():

@@ -166,9 +166,6 @@ class Rules:
 
 def is_fresh(before: s.State, event: s.Event) -> bool:
     """Return whether an event that changes the state resets the count of tries (behaviour 23)."""
-    parked = isinstance(before, s.Parked)
-    if isinstance(before, s.Refusing | s.Leaving):
-        parked = isinstance(before.then, s.ThenPark)
     match event:
         case m.SocketAppeared() | m.HandlerWithdrawn() | m.HandlerAvailable():
             return True
@@ -176,7 +173,5 @@ def is_fresh(before: s.State, event: s.Event) -> bool:
             return True
         case m.TryNow():
             return s.pending_deregistration(before) is None or isinstance(before, s.Refusing)
-        case m.SocketTouched():
-            return parked
         case _:
             return False

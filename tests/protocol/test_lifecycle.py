@@ -101,7 +101,7 @@ def test_a_socket_without_a_listener_is_stale_and_dialed_again() -> None:
         Failed('refused' STALE) → Stale(g1 #1 'refused') | HangUp, StartTimer(1)
         TimerElapsed → Dialing(g1 #2) | Dial(patient=False)
         Failed('refused' STALE) → Stale(g1 #2 'refused') | HangUp, StartTimer(2)
-        SocketTouched(g1) → Dialing(g1 #3) | Dial(patient=False)
+        SocketTouched(g1) → Dialing(hurried g1 #3) | Dial(patient=False)
         """
     )
 
@@ -113,8 +113,8 @@ def test_a_socket_that_can_never_be_dialed_is_parked_until_it_changes() -> None:
     ) == script(
         """
         Failed('datagrams' NEVER) → Parked(g1 #1 'datagrams') | HangUp
-        SocketTouched(g1) → Dialing(g1 #1) | Dial(patient)
-        Failed('datagrams' NEVER) → Parked(g1 #1 'datagrams') | HangUp
+        SocketTouched(g1) → Dialing(hurried g1 #2) | Dial(patient=False)
+        Failed('datagrams' NEVER) → Parked(hurried g1 #2 'datagrams') | HangUp, PassTurn
         SocketVanished(g1) → Gone(g1)
         """
     )
@@ -198,7 +198,7 @@ def test_a_plugin_whose_name_is_taken_is_notified_and_retried_when_the_name_is_f
         ClaimRefused('taken') → Refusing(g1 #1 a '…validation failed with err: taken' then=ThenWait(#1))
             | Notify('…validation failed with err: taken')
         Notified → Waiting(g1 #1 '…validation failed with err: taken' a) | HangUp, StartTimer(1)
-        NameFreed → Dialing(g1 #2) | Dial(patient=False)
+        NameFreed → Dialing(hurried g1 #2) | Dial(patient=False)
         """
     )
 
@@ -533,8 +533,8 @@ def test_a_requested_retry_resets_the_backoff() -> None:
     waiting = after(Failed("no"), Elapsed(), Failed("no"))
 
     assert then(waiting, m.TryNow()) == "TryNow → Dialing(g1 #1) | Dial(patient)"
-    assert then(waiting, m.NameFreed()) == "NameFreed → Dialing(g1 #3) | Dial(patient=False)"
-    assert then(waiting, TOUCHED) == "SocketTouched(g1) → Dialing(g1 #3) | Dial(patient=False)"
+    assert then(waiting, m.NameFreed()) == "NameFreed → Dialing(hurried g1 #3) | Dial(patient=False)"
+    assert then(waiting, TOUCHED) == "SocketTouched(g1) → Dialing(hurried g1 #3) | Dial(patient=False)"
 
 
 @pytest.mark.parametrize(

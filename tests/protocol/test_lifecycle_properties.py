@@ -159,6 +159,8 @@ class Life:
                 assert self.claimed, "a claim is released once"
                 assert not self.registered, "a registered plugin must keep its claim"
                 self.claimed = False
+            case s.PassTurn():
+                assert not self.claimed, "a plugin that has claimed its name uses its turn"
             case s.ReportReplaced():
                 assert not self.asked_to_stop
             case s.StartTimer():

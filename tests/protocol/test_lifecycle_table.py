@@ -58,7 +58,9 @@ STATES: dict[str, s.State] = {
     "dialing": s.Dialing(1, 2),
     "dialing to notify": s.Dialing(1, 2, INFO, 2),
     "dialing to notify for the last time": s.Dialing(1, 2, INFO, 5),
+    "dialing after an event": s.Dialing(1, 2, hurried=True),
     "asking info": s.AskingInfo(1, 2),
+    "asking info after an event": s.AskingInfo(1, 2, hurried=True),
     "claiming": s.Claiming(1, 2, INFO),
     "validating": s.Validating(1, 2, INFO),
     "registering": s.Registering(1, 2, INFO),
@@ -70,17 +72,23 @@ STATES: dict[str, s.State] = {
     "refusing": s.Refusing(1, 2, INFO, "e", s.ThenWait("e", 2)),
     "refusing before it dials": s.Refusing(1, 2, INFO, "e", s.ThenDial(1, 3)),
     "refusing without info": s.Refusing(1, 2, None, "e", s.ThenWait("e", 2)),
+    "refusing after an event": s.Refusing(1, 2, INFO, "e", s.ThenWait("e", 2), hurried=True),
     "refusing an orphan": s.Refusing(1, 2, INFO, "e", s.ThenPark("e", 2, "T")),
     "refusing after register": s.Refusing(1, 2, INFO, "e", s.ThenWait("e", 2), INFO),
     "refusing after register before a stop": s.Refusing(1, 2, INFO, "e", s.ThenEnd(stopped=True), INFO),
     "waiting": s.Waiting(1, 2, "no", INFO),
+    "waiting after an event": s.Waiting(1, 2, "no", INFO, hurried=True),
     "waiting to notify": s.Waiting(1, 2, "no", INFO, INFO, 2),
+    "waiting to notify after an event": s.Waiting(1, 2, "no", INFO, INFO, 2, hurried=True),
     "stale": s.Stale(1, 2, "no"),
+    "stale after an event": s.Stale(1, 2, "no", hurried=True),
     "parked": s.Parked(1, 2, "no"),
+    "parked after an event": s.Parked(1, 2, "no", hurried=True),
     "parked orphan": s.Parked(1, 2, "no", INFO, "T"),
     "registered": s.Registered(1, 2, INFO),
     "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
     "leaving to park": s.Leaving(1, INFO, "no", s.ThenPark("no", 2)),
+    "leaving to park after an event": s.Leaving(1, INFO, "no", s.ThenPark("no", 2), hurried=True),
     "leaving to dial": s.Leaving(1, INFO, "no", s.ThenDial(2)),
     "leaving to start over": s.Leaving(1, INFO, "no", s.ThenDial(1)),
     "leaving to try again": s.Leaving(1, INFO, "no", s.ThenDial(1, 3)),
@@ -146,6 +154,22 @@ TABLE: dict[str, str] = {
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
     """,
+    "dialing after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Dialed → AskingInfo(hurried g1 #2) | AskInfo
+        Replaced → Waiting(hurried g1 #1 'another socket took its place; the watcher looks again')
+            | HangUp, ReportReplaced, StartTimer(1)
+        Failed('no') → Waiting(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
+        Failed('no' STALE) → Stale(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
+        Failed('no' NEVER) → Parked(hurried g1 #2 'no') | HangUp, PassTurn
+        HeldUp('no') → Dialing(hurried g1 #2 held_up='no') | Dial(patient=False held_up)
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed
+    """,
     "asking info": """
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
         SocketVanished(g1) → Gone(g1) | HangUp
@@ -156,6 +180,21 @@ TABLE: dict[str, str] = {
         Failed('no') → Waiting(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' STALE) → Stale(g1 #2 'no') | HangUp, StartTimer(2)
         Failed('no' NEVER) → Parked(g1 #2 'no') | HangUp
+        unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
+            Notified, TimerElapsed, HeldUp('no')
+    """,
+    "asking info after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        InfoReceived(a) → Claiming(hurried g1 #2 a) | ClaimName(a)
+        InfoRejected('bad') → Refusing(hurried g1 #2 None '…validation failed with err: bad' then=ThenWait(#2))
+            | PassTurn, Notify('…validation failed with err: bad')
+        Failed('no') → Waiting(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
+        Failed('no' STALE) → Stale(hurried g1 #2 'no') | HangUp, PassTurn, StartTimer(2)
+        Failed('no' NEVER) → Parked(hurried g1 #2 'no') | HangUp, PassTurn
         unchanged: SocketTouched(g1), TryNow, NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
             HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, HandlerAccepted,
@@ -300,7 +339,7 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
         SocketVanished(g1) → Gone(g1) | HangUp
         TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1))
-        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3))
+        NameFreed → Refusing(hurried g1 #2 a 'e' then=ThenDial(g1 #3))
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'e' a) | HangUp, StartTimer(2)
@@ -324,11 +363,23 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
         SocketVanished(g1) → Gone(g1) | HangUp
         TryNow → Refusing(g1 #2 None 'e' then=ThenDial(g1 #1))
-        NameFreed → Refusing(g1 #2 None 'e' then=ThenDial(g1 #3))
+        NameFreed → Refusing(hurried g1 #2 None 'e' then=ThenDial(g1 #3))
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Waiting(g1 #2 'e') | HangUp, StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
+    """,
+    "refusing after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | HangUp, Dial(patient)
+        SocketVanished(g1) → Gone(g1) | HangUp
+        TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1))
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped) | HangUp
+        Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(hurried g1 #2 'e' a) | HangUp, StartTimer(2)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, TimerElapsed, HeldUp('no')
     """,
@@ -349,7 +400,7 @@ TABLE: dict[str, str] = {
             | HangUp, AskDeregister(a g1)
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
         TryNow → Refusing(g1 #2 a 'e' then=ThenDial(g1 #1) to_deregister=a)
-        NameFreed → Refusing(g1 #2 a 'e' then=ThenDial(g1 #3) to_deregister=a)
+        NameFreed → Refusing(hurried g1 #2 a 'e' then=ThenDial(g1 #3) to_deregister=a)
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
         Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
@@ -376,11 +427,24 @@ TABLE: dict[str, str] = {
     "waiting": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
         SocketVanished(g1) → Gone(g1)
-        SocketTouched(g1), NameFreed, TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        SocketTouched(g1), NameFreed → Dialing(hurried g1 #3) | Dial(patient=False)
         TryNow → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
         unchanged: HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
+    """,
+    "waiting after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
             HeldUp('no')
@@ -389,14 +453,32 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
             | HangUp, AskDeregister(a g1)
         SocketVanished(g1) → Leaving(g1 a 'the socket was removed' then=ThenEnd) | HangUp, AskDeregister(a g1)
-        SocketTouched(g1), TimerElapsed → Dialing(g1 #2 to_notify=a notify_try=3) | Dial(patient=False)
+        SocketTouched(g1) → Dialing(hurried g1 #2 to_notify=a notify_try=3) | Dial(patient=False)
         TryNow → Dialing(g1 #2 to_notify=a notify_try=1) | Dial(patient=False)
         HandlerWithdrawn('T') → Leaving(g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
             | HangUp, AskDeregister(a g1)
         StopAsked, StopAsked(deregister), StopForced
             → Leaving(g1 a 'plugind stops' then=ThenEnd(stopped)) | HangUp, AskDeregister(a g1)
+        TimerElapsed → Dialing(g1 #2 to_notify=a notify_try=3) | Dial(patient=False)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('U'),
             ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
+    """,
+    "waiting to notify after an event": """
+        SocketAppeared(g2) → Leaving(hurried g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
+            | HangUp, AskDeregister(a g1)
+        SocketVanished(g1) → Leaving(hurried g1 a 'the socket was removed' then=ThenEnd)
+            | HangUp, AskDeregister(a g1)
+        TryNow → Dialing(g1 #2 to_notify=a notify_try=1) | Dial(patient=False)
+        HandlerWithdrawn('T') → Leaving(hurried g1 a 'the handler for T was removed' then=ThenDial(g1 #1))
+            | HangUp, AskDeregister(a g1)
+        StopAsked, StopAsked(deregister), StopForced → Leaving(hurried g1 a 'plugind stops' then=ThenEnd(stopped))
+            | HangUp, AskDeregister(a g1)
+        TimerElapsed → Dialing(g1 #2 to_notify=a notify_try=3) | Dial(patient=False)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
             HeldUp('no')
@@ -404,11 +486,24 @@ TABLE: dict[str, str] = {
     "stale": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
         SocketVanished(g1) → Gone(g1)
-        SocketTouched(g1), TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        SocketTouched(g1) → Dialing(hurried g1 #3) | Dial(patient=False)
         TryNow, ListenerFound(g1) → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
+    """,
+    "stale after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        TryNow, ListenerFound(g1) → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
             HeldUp('no')
@@ -416,7 +511,20 @@ TABLE: dict[str, str] = {
     "parked": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
         SocketVanished(g1) → Gone(g1)
-        SocketTouched(g1), TryNow → Dialing(g1 #1) | Dial(patient)
+        SocketTouched(g1) → Dialing(hurried g1 #3) | Dial(patient=False)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER), HeldUp('no')
+    """,
+    "parked after an event": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        SocketTouched(g1) → Waiting(hurried g1 #2 'no') | StartTimer(2)
+        TryNow → Dialing(g1 #1) | Dial(patient)
         StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
@@ -455,7 +563,7 @@ TABLE: dict[str, str] = {
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
         SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
         TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
-        NameFreed → Leaving(g1 a 'no' then=ThenDial(g1 #3))
+        NameFreed → Leaving(hurried g1 a 'no' then=ThenDial(g1 #3))
         StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
             → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
@@ -467,9 +575,23 @@ TABLE: dict[str, str] = {
     "leaving to park": """
         SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
         SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
-        SocketTouched(g1), TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
+        SocketTouched(g1) → Leaving(hurried g1 a 'no' then=ThenDial(g1 #3))
+        TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
         StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
         HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER) → Parked(g1 #2 'no' a) | Release(g1)
+        unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
+            HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+    """,
+    "leaving to park after an event": """
+        SocketAppeared(g2) → Leaving(hurried g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(hurried g1 a 'no' then=ThenEnd)
+        SocketTouched(g1) → Leaving(hurried g1 a 'no' then=ThenWait(#2))
+        TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
+        StopAsked, StopAsked(deregister), StopForced → Leaving(hurried g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Parked(hurried g1 #2 'no' a) | Release(g1)
         unchanged: NameFreed, HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),

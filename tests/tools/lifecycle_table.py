@@ -19,6 +19,7 @@ from plugind.protocol import lifecycle
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
 from plugind.protocol.errors import IllegalStepError
+from plugind.protocol.pace import is_hurried
 from plugind.tests.protocol.test_lifecycle_table import EVENTS, STATES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design.md"
@@ -79,6 +80,10 @@ def _event(event: s.Event) -> str:
 
 
 def _state(state: s.State) -> str:
+    return _named(state) + (" after an event" if is_hurried(state) else "")
+
+
+def _named(state: s.State) -> str:
     match state:
         case s.Refusing() | s.Leaving():
             deregister = ", Leaving" if isinstance(state, s.Refusing) and state.to_deregister is not None else ""

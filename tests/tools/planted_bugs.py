@@ -343,7 +343,7 @@ NEW = (
     Planted(count_dials_that_find_another_socket, "backoff", 3, (28, 30, 31, 32, 33, 34, 37, 45, 47, 48, 50)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
-    Planted(look_at_no_stale_socket, "stale", 305, (170, 179, 180, 182, 184, 199)),
+    Planted(look_at_no_stale_socket, "stale", 26, (28, 46, 60, 68, 93, 107, 135, 136, 198, 199, 200)),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
     Planted(report_no_end_of_a_registration, "log", 0, (199,)),
 )
