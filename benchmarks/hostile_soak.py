@@ -15,7 +15,7 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -225,12 +225,12 @@ class Soak:
         living = [group for group in groups if not group.killed]
         for group in living:
             group.server.ask("calm")
-        self._await(lambda: list(self._wrong_words(groups, living)))
+        self._await(lambda: self._wrong_words(groups, living))
         for group in living:
             counts = group.server.counts()
             self._check(soak_oracle.check_refused(group.kind, int(counts["notified"])))
 
-    def _wrong_words(self, groups: Sequence[_Group], living: Sequence[_Group]) -> Iterator[str]:
+    def _wrong_words(self, groups: Sequence[_Group], living: Sequence[_Group]) -> dict[str, str]:
         words = {p["path"]: True for p in self._good.report() if p["notified"] and not p["removed_ns"]}
         for group in living:
             group.server.ask("words")
@@ -247,25 +247,30 @@ class Soak:
     def _await_rest(self) -> None:
         """Wait until the daemon knows only good plugins, and remember what it takes then."""
 
-        def strangers() -> list[str]:
+        def strangers() -> dict[str, str]:
             good = {str(self._good.options.path(index)) for index in self._standing}
-            return [
-                f"{path} is gone, and is shown as {state}" for path, state in self._shown().items() if path not in good
-            ]
+            shown = self._shown().items()
+            return {path: f"{path} is gone, and is shown as {state}" for path, state in shown if path not in good}
 
         self._await(strangers)
         self._wait(_LOOK)
         self.rests.append(Rest(self._elapsed, self._daemon.memory_kib(), self._daemon.descriptors()))
 
-    def _await(self, wrong: Callable[[], list[str]]) -> None:
-        """Wait until nothing is wrong any more."""
-        deadline = time.monotonic() + _PATIENCE
-        while found := wrong():
-            if time.monotonic() > deadline:
-                self._check(iter(found))
-            self._wait(_BEAT * 4)
+    def _await(self, wrong: Callable[[], Mapping[str, str]]) -> None:
+        """Wait until of all paths that were wrong at first none is any more.
 
-    def _check(self, found: Iterator[str]) -> None:
+        Others may be wrong in between: good plugins come and go while the plugins and the daemon are asked.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        found = wrong()
+        while found:
+            if time.monotonic() > deadline:
+                self._check(found.values())
+            self._wait(_BEAT * 4)
+            now = wrong()
+            found = {path: now[path] for path in found if path in now}
+
+    def _check(self, found: Iterable[str]) -> None:
         if violations := list(found):
             more = f", and {len(violations) - 5} more" if len(violations) > 5 else ""
             raise Violation("; ".join(violations[:5]) + more)

@@ -49,17 +49,19 @@ def check_generations(report: Sequence[PluginReport], now_ns: int, patience: flo
             yield f"{who} was never told that it is registered"
 
 
-def check_words(words: Mapping[str, bool], shown: Mapping[str, str]) -> Iterator[str]:
-    """Compare the last word to each plugin with the state that the daemon shows, both by path."""
+def check_words(words: Mapping[str, bool], shown: Mapping[str, str]) -> dict[str, str]:
+    """Compare the last word to each plugin with the state that the daemon shows; return what is wrong, by path."""
+    found = {}
     for path, registered in words.items():
         state = shown.get(path, "unknown")
-        if registered and state != "registered":
-            yield f"{path} was told that it is registered, and is shown as {state}"
-        if not registered and state == "registered":
-            yield f"{path} was told that it is refused, and is shown as registered"
+        if registered != (state == "registered"):
+            found[path] = (
+                f"{path} was told that it is {'registered' if registered else 'refused'}, and is shown as {state}"
+            )
     for path, state in shown.items():
         if state == "registered" and path not in words:
-            yield f"{path} is shown as registered, and was not told so"
+            found[path] = f"{path} is shown as registered, and was not told so"
+    return found
 
 
 def check_refused(kind: str, notified: int) -> Iterator[str]:
