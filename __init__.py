@@ -17,6 +17,7 @@ if _typing.TYPE_CHECKING:
     from .protocol.errors import ConfigError, PluginError
     from .protocol.messages import RetryAnswer
     from .protocol.plugins import InstancePolicy, Plugin
+    from .protocol.trust import Trust
     from .protocol.version import __version__
     from .protocol.wire.limits import Limits
     from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
@@ -39,6 +40,7 @@ __all__ = [
     "RootBusyError",
     "Supervisor",
     "Timeouts",
+    "Trust",
     "__version__",
 ]
 
@@ -62,6 +64,7 @@ if not _typing.TYPE_CHECKING:
         "RootBusyError": ".supervisor",
         "Supervisor": ".supervisor",
         "Timeouts": ".protocol.config",
+        "Trust": ".protocol.trust",
         "__version__": ".protocol.version",
     }
 

@@ -41,6 +41,7 @@ from .actors.io.grpc_client.dial import dial
 from .actors.io.grpc_client.turns import Shared
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
+from .actors.io.users import users_of
 from .actors.liveness import LivenessConfig, ProcessPort
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
@@ -54,6 +55,7 @@ from .protocol.config import Config, Root, check_roots
 from .protocol.errors import ConfigError
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
+from .protocol.trust import Trust, Users
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
@@ -81,6 +83,8 @@ class Ports:
     processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
     #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
     count_descriptors: Callable[[int], int] | None = None
+    #: Returns what the system says about users.
+    users: Callable[[Trust], Users] = users_of
 
 
 @attrs.frozen(eq=False)
@@ -163,6 +167,7 @@ class Supervisor:
         )
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or _real_ports(self.config)
+        self._users = ports.users(self.config.trust)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(
             most_open=most_connections, count_descriptors=ports.count_descriptors or self._reserve.count_left
@@ -213,7 +218,9 @@ class Supervisor:
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts
         return RegistrationConfig(
-            ConversationConfig(dialer, self._dial_slots, timeouts, self.config.info_limits),
+            ConversationConfig(
+                dialer, self._dial_slots, timeouts, self.config.info_limits, self.config.trust, self._users
+            ),
             timeouts,
             self.config.backoff,
             rng,
@@ -334,6 +341,7 @@ class Supervisor:
                     self._retire,
                     {root.path: inbox for root, inbox in self._watchers.items()},
                     self._handlers.added,
+                    users=self._users,
                     max_instances=self.config.max_instances,
                 )
             except Exception:

@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -24,10 +25,12 @@ from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
 from ..protocol.status import Outcome
+from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
 from .io.grpc_client.channel import Channel
+from .io.grpc_client.dial import Judge
 from .io.unix_socket import Credentials
 
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
@@ -38,6 +41,7 @@ _RETRIES = {
     DialFailure.REFUSED: states.Retry.STALE,
     DialFailure.NOT_A_STREAM: states.Retry.NEVER,
     DialFailure.BAD_PATH: states.Retry.NEVER,
+    DialFailure.UNTRUSTED: states.Retry.NEVER,
 }
 
 
@@ -59,8 +63,12 @@ _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status"
 class Dialer(Protocol):
     """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
 
-    async def __call__(self, path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
+    async def __call__(
+        self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+    ) -> Channel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
+
+        ``judge`` decides by the process that listens whether it may be called, before anything is sent.
 
         Raises:
           DialError: if there is no connection.
@@ -75,6 +83,8 @@ class ConversationConfig:
     dial_slots: DialSlots
     timeouts: Timeouts
     limits: InfoLimits
+    trust: Trust = attrs.field(factory=Trust)
+    users: Users = AS_ROOT
 
 
 class Conversation:
@@ -94,13 +104,14 @@ class Conversation:
         self.dialed_at = 0.0
 
     async def dial(
-        self, identity: Identity, *, patient: bool, held_up: bool = False
+        self, identity: Identity, *, patient: bool, held_up: bool = False, uid: int | None = None
     ) -> states.Dialed | states.Replaced | states.Failed | states.HeldUp:
         """Connect, as soon as there is a slot; ``patient`` allows for a plugin between bind and listen.
 
         A dial that is not ``patient`` is a retry, and those wait for the slots that first attempts leave.
 
-        No other socket is reached than that with this ``identity`` (fault 41). Return at once while dials pause, unless
+        No other socket is reached than that with this ``identity`` (fault 41), and the process that listens there must
+        be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
         timeouts = self._config.timeouts
@@ -108,7 +119,11 @@ class Conversation:
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
             self._channel = await self._config.dial(
-                self._path, identity=identity, timeout=timeouts.dial, refused_grace=grace
+                self._path,
+                identity=identity,
+                timeout=timeouts.dial,
+                refused_grace=grace,
+                judge=partial(self._judge, uid),
             )
         except PausedError:
             return states.HeldUp(NO_DESCRIPTORS)
@@ -122,9 +137,16 @@ class Conversation:
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
         # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
         self._channel.on_used_up = self._slot.expire
-        self.peer, self.dialed_at = self._channel.peer, trio.current_time()
+        self.dialed_at = trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
         return states.Dialed()
+
+    def _judge(self, uid: int | None, peer: Credentials) -> str | None:
+        """Return why the process that listens is not trusted, after taking note of it; None if it is (fault 40)."""
+        self.peer = peer
+        if uid is not None and peer.uid != uid:
+            return another_user(peer.uid, peer.pid, uid)
+        return self._config.trust.refusal(peer.uid, peer.pid, self._config.users)
 
     def _pause(self) -> states.HeldUp:
         """Give the slot back, and let all dials pause until there are descriptors again."""
@@ -144,7 +166,13 @@ class Conversation:
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
         try:
             info = check_info(
-                reply.type, reply.name, reply.endpoint, versions, socket=self._path, limits=self._config.limits
+                reply.type,
+                reply.name,
+                reply.endpoint,
+                versions,
+                socket=self._path,
+                uid=None if self.peer is None else self.peer.uid,
+                limits=self._config.limits,
             )
         except ValidationError as error:
             rejected = info_to_show(reply.type, reply.name, limits=self._config.limits)

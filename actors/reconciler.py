@@ -17,6 +17,7 @@ import trio
 from ..protocol import messages as m
 from ..protocol import world
 from ..protocol.plugins import MAX_INSTANCES
+from ..protocol.trust import AS_ROOT, Users
 from .mailbox import Readable, report, send_answer
 
 #: Asks the supervisor to start a registration actor, and returns the actor's address.
@@ -34,13 +35,16 @@ async def run(
     watchers: Mapping[str, m.Address[m.WatcherMessage]],
     handlers: Sequence[m.HandlerAdded] = (),
     *,
+    users: Users = AS_ROOT,
     max_instances: int = MAX_INSTANCES,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
-    ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name.
+    ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
+    says who may share the name of another user.
     """
-    reconciler = _Reconciler(world.World(handlers, max_instances=max_instances), status, spawn, retire, watchers)
+    decisions = world.World(handlers, users=users, max_instances=max_instances)
+    reconciler = _Reconciler(decisions, status, spawn, retire, watchers)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         await reconciler.take(await inbox.receive())

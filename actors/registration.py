@@ -367,8 +367,8 @@ class _Registration:
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
         match command:
             case states.Dial():
-                patient, held_up = command.patient, command.held_up
-                return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up)
+                patient, held_up, uid = command.patient, command.held_up, command.uid
+                return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up, uid=uid)
             case states.AskInfo():
                 return self.conversation.get_info()
             case states.Notify():

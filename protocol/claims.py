@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 
 import attrs
 
 from . import messages as m
 from .plugins import InstancePolicy, PluginInfo
 from .ranking import Rank, Ranking
+from .trust import Users
 from .values import value
 
 
@@ -119,6 +121,10 @@ class Name:
         self.busy[path] = None
         return was_registered
 
+    def holders(self) -> Iterator[tuple[str, int | None]]:
+        """Yield the sockets of the registered plugins, and their users."""
+        return ((claim.path, claim.info.uid) for claim in self.registered.values())
+
     def release(self, claim: Claim) -> Freed:
         """Forget a claim that was admitted, and return what that means for the others."""
         path = claim.path
@@ -196,3 +202,25 @@ def taken(info: PluginInfo, socket: str) -> str:
 def crowded(info: PluginInfo, limit: int) -> str:
     """Return the reason why ``info`` cannot have its name: ``limit`` plugins have it."""
     return f"{info.type} {info.name!r} has {limit} instances already, the limit (raise it with --max-instances)"
+
+
+def taken_by_another_user(info: PluginInfo, holders: Iterable[tuple[str, int | None]], users: Users) -> str | None:
+    """Return why ``info`` cannot share its name with ``holders``, which are sockets and their users; None if it can.
+
+    A user's name is not for others, whatever the policy (fault 80). Only root and the user that runs plugind may share
+    it, since a driver that is updated may run as another user for a while.
+    """
+    if users.is_privileged(info.uid):
+        return None
+    for socket, uid in holders:
+        if uid != info.uid:
+            return (
+                f"{info.type} {info.name!r} is registered already for {_user(uid)}, by the socket {socket}, and"
+                f" {_user(info.uid)} may not take it over: stop that plugin first, or run this one as that user or as"
+                " root"
+            )
+    return None
+
+
+def _user(uid: int | None) -> str:
+    return "an unknown user" if uid is None else f"user {uid}"

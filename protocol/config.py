@@ -14,6 +14,7 @@ from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, at_least_one, not_negative, or_none
 from .errors import ConfigError, ValidationError
 from .plugins import MAX_INSTANCES, InfoLimits, check_name
+from .trust import Trust
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
 #: How many characters of a wrong name are shown.
@@ -74,6 +75,8 @@ class Config:
     roots: tuple[Root, ...] = (Root(DEFAULT_ROOT),)
     #: Seconds between rescans, more than 0, with a jitter of a tenth (behaviour 14).
     rescan: float = attrs.field(default=10.0, validator=above_zero)
+    #: Who may register plugins: the users whose processes may listen on sockets in the roots (fault 40).
+    trust: Trust = attrs.field(factory=Trust)
     #: The deadlines of single steps.
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     #: The delays between attempts to register a plugin.

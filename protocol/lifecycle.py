@@ -426,8 +426,8 @@ def _after_dialing(state: Dialing, event: _Outcome) -> Step | None:
         case Replaced():
             return _await_look(state)
         case HeldUp():
-            patient = state.attempt == 1 and to_notify is None
-            return attrs.evolve(state, held_up=event.reason), (Dial(patient, held_up=True),)
+            patient, uid = state.attempt == 1 and to_notify is None, None if to_notify is None else to_notify.uid
+            return attrs.evolve(state, held_up=event.reason), (Dial(patient, held_up=True, uid=uid),)
         case Failed():
             if to_notify is None:
                 return _fail_before_info(state, event)
@@ -699,4 +699,4 @@ def _try_again(generation: int, attempt: int, cause: Cause | None = None) -> Ste
 def _notify_again(state: Waiting, info: PluginInfo, notify_try: int) -> Step:
     """Dial the socket only to notify the plugin, which the handler has registered."""
     dialing = Dialing(state.generation, state.attempt, info, notify_try, _kept(state.cause))
-    return dialing, (Dial(patient=False),)
+    return dialing, (Dial(patient=False, uid=info.uid),)

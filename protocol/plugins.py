@@ -176,6 +176,8 @@ class PluginInfo:
     name: str
     endpoint: str
     versions: Versions = attrs.field(converter=_as_versions)
+    #: The user whose process answered, as far as is known: the name belongs to that user (fault 80).
+    uid: int | None = None
 
     @property
     def version(self) -> Version | None:
@@ -203,9 +205,16 @@ class Plugin:
 
 
 def check_info(
-    plugin_type: str, name: str, endpoint: str, versions: tuple[str, ...], *, socket: str, limits: InfoLimits
+    plugin_type: str,
+    name: str,
+    endpoint: str,
+    versions: tuple[str, ...],
+    *,
+    socket: str,
+    limits: InfoLimits,
+    uid: int | None = None,
 ) -> PluginInfo:
-    """Return what the plugin said as a :class:`PluginInfo`; an empty endpoint becomes the ``socket``.
+    """Return what the plugin of user ``uid`` said; an empty endpoint becomes the ``socket``.
 
     Raises:
       ValidationError: if a text is empty, too long or holds control characters, if there are too many versions, or if
@@ -216,7 +225,7 @@ def check_info(
         raise ValidationError(f"more than {limits.max_versions} supported versions")
     for version in versions:
         _check_text("version", version, limits.max_string)
-    return PluginInfo(plugin_type, name, _check_endpoint(endpoint, limits) if endpoint else socket, versions)
+    return PluginInfo(plugin_type, name, _check_endpoint(endpoint, limits) if endpoint else socket, versions, uid)
 
 
 def info_to_show(plugin_type: str, name: str, *, limits: InfoLimits) -> PluginInfo | None:

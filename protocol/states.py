@@ -351,11 +351,13 @@ class Dial:
 
     ``patient`` retries a refused connection for a moment, for a plugin between bind and listen (behaviour 12). A socket
     that has refused before is not waited for: it is retried by backoff. ``held_up`` waits for as long as this process
-    cannot dial; without it, the outcome says so.
+    cannot dial; without it, the outcome says so. ``uid`` is the user that must listen: the plugin is only notified, and
+    this user answered GetInfo.
     """
 
     patient: bool
     held_up: bool = False
+    uid: int | None = None
 
 
 @value

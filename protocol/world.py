@@ -29,7 +29,7 @@ from typing import assert_never
 import attrs
 
 from . import messages as m
-from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken
+from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken, taken_by_another_user
 from .effects import (
     Answer,
     Effect,
@@ -44,6 +44,7 @@ from .effects import (
 )
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
+from .trust import AS_ROOT, Users
 
 __all__ = [
     "Answer",
@@ -83,8 +84,14 @@ class _Handler:
 class World:
     """Desired and actual. Only the reconciler has one."""
 
-    def __init__(self, handlers: Iterable[m.HandlerAdded] = (), *, max_instances: int = MAX_INSTANCES) -> None:
-        """Begin with these ``handlers`` and without a socket; ``max_instances`` may register under one name."""
+    def __init__(
+        self, handlers: Iterable[m.HandlerAdded] = (), *, users: Users = AS_ROOT, max_instances: int = MAX_INSTANCES
+    ) -> None:
+        """Begin with these ``handlers`` and without a socket.
+
+        ``max_instances`` may register under one name, and ``users`` says who may share the name of another user.
+        """
+        self._users = users
         self._max_instances = max_instances
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
@@ -312,6 +319,9 @@ class World:
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
+        problem = taken_by_another_user(info, name.holders(), self._users)
+        if problem is not None:
+            return problem
         if policy is InstancePolicy.REJECT and name.registered:
             return taken(info, next(iter(name.registered)))
         if len(name.registered) >= self._max_instances:

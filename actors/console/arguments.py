@@ -9,6 +9,9 @@ import argparse
 import os
 from collections.abc import Callable
 
+from ...protocol.errors import ConfigError
+from ...protocol.trust import TrustedUser, parse_trusted_user
+
 
 def seconds(least: float, most: float) -> Callable[[str], float]:
     """Return a parser of a number of seconds from ``least`` to ``most``."""
@@ -34,6 +37,26 @@ def plugin_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a plugin's name")
     return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--trust-uid``, whose value is a list of trusted users."""
+    parser.add_argument(
+        "--trust-uid",
+        action="append",
+        default=[],
+        type=_trusted_user,
+        metavar="UID|FIRST-LAST|NAME",
+        help="also register plugins whose process runs as this user, or as one of these; may be repeated (default:"
+        " root, and the user that runs plugind)",
+    )
+
+
+def _trusted_user(text: str) -> TrustedUser:
+    try:
+        return parse_trusted_user(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def path_of(target: str) -> str:

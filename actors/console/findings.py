@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ...protocol.text import cut
+from ...protocol.trust import AS_ROOT, Trust, Users
 
 #: Characters of a detail (fault 94).
 MAX_DETAIL = 2048
@@ -68,6 +69,10 @@ class ProbeOptions:
     strict: bool = False
     #: Whether the socket's root is marked deprecated (behaviour 16).
     deprecated: bool = False
+    #: Whose plugins the daemon registers (fault 40). The kubelet does not ask for that.
+    trust: Trust = attrs.field(factory=Trust)
+    #: What the system says about users; a daemon is meant that the same user runs.
+    users: Users = AS_ROOT
 
 
 @attrs.frozen

@@ -18,9 +18,11 @@ import trio
 from ...protocol.errors import ConfigError
 from ...protocol.status_json import Json
 from ...protocol.text import encodable, escaped
+from ...protocol.trust import Trust
 from ..handlers.actor import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
-from .arguments import seconds
+from ..io.users import users_of
+from .arguments import add_trust_argument, seconds
 from .beside import registered_at
 from .client import add_answer_timeout, daemon
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
@@ -32,7 +34,9 @@ _EPILOG = """exit codes:
   1  something is wrong: the lines with ✗ say what, and the last one what a daemon would do
   2  wrong usage
   69 no daemon answers at the socket that --status names
-  78 an installed handler cannot be loaded
+  78 an installed handler cannot be loaded, or a user to trust does not exist
+
+A daemon is meant that the user runs who probes: it trusts root, that user, and those of --trust-uid.
 
 A server may have the method NotifyRegistrationStatus and answer that it is not implemented, as generated base classes
 do. Only --notify finds that out, since only then the method is called.
@@ -107,21 +111,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deprecated", action="store_true", help="apply the rules for a root that is marked deprecated"
     )
+    add_trust_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Probe a plugin; return the exit code.
 
     Raises:
-      CommandError: if an installed handler cannot be loaded, or the daemon that is named does not answer.
+      CommandError: if an installed handler cannot be loaded, a user does not exist, or the daemon that is named does
+        not answer.
     """
-    options = ProbeOptions(args.timeout, notify=args.notify, strict=args.strict, deprecated=args.deprecated)
+    options = _options(args)
     result = trio.run(_probe, args, options, os.path.abspath(args.socket))
     if args.json:
         say(json.dumps(_to_json(args.socket, result)) + "\n")
     else:
         say(_last_line(result, options) + "\n")
     return EXIT_OK if result.well else EXIT_FAILED
+
+
+def _options(args: argparse.Namespace) -> ProbeOptions:
+    trust = Trust(tuple(args.trust_uid))
+    try:
+        users = users_of(trust)
+    except ConfigError as error:
+        raise CommandError(str(error), EXIT_CONFIG) from error
+    return ProbeOptions(
+        args.timeout,
+        notify=args.notify,
+        strict=args.strict,
+        deprecated=args.deprecated,
+        trust=trust,
+        users=users,
+    )
 
 
 async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -> ProbeResult:

@@ -21,7 +21,7 @@ import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from ...protocol.claims import taken
+from ...protocol.claims import taken, taken_by_another_user
 from ...protocol.config import Timeouts
 from ...protocol.errors import ValidationError
 from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
@@ -37,7 +37,8 @@ from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
-from ..io.unix_socket import MAX_PATH
+from ..io.unix_socket import MAX_PATH, Credentials
+from .beside import Other
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLS
 
@@ -52,7 +53,7 @@ async def probe(
     handlers: Mapping[str, Handler],
     options: ProbeOptions,
     on_step: Callable[[ProbeStep], None],
-    others: Sequence[Plugin] | None = None,
+    others: Sequence[Other] | None = None,
 ) -> ProbeResult:
     """Probe the registration socket at ``path``; ``on_step`` is given each step as it is done.
 
@@ -62,7 +63,7 @@ async def probe(
     with suppress(StopError):
         whole = _check_path(found, path, options)
         deadline = trio.current_time() + options.timeout
-        channel = await _connect(found, whole, deadline)
+        channel = await _connect(found, whole, options, deadline)
         try:
             info, took = await _ask(found, channel, whole, deadline)
             await _check_type(found, info, whole, handlers, options, others)
@@ -138,14 +139,18 @@ _DIAL_FATES = {
     DialFailure.REFUSED: Fate.STALE,
     DialFailure.NOT_A_STREAM: Fate.PARKED,
     DialFailure.BAD_PATH: Fate.PARKED,
+    DialFailure.UNTRUSTED: Fate.PARKED,
 }
 _PLAIN = "gRPC on a unix socket is plain HTTP/2, without TLS"
 
 
-async def _connect(found: Findings, path: str, deadline: float) -> Channel:
+async def _connect(found: Findings, path: str, options: ProbeOptions, deadline: float) -> Channel:
+    def judge(peer: Credentials) -> str | None:
+        return None if options.strict else options.trust.refusal(peer.uid, peer.pid, options.users)
+
     clock = Clock(deadline)
     try:
-        channel = await dial(path, timeout=clock.left, limits=REGISTRATION_LIMITS)
+        channel = await dial(path, timeout=clock.left, judge=judge, limits=REGISTRATION_LIMITS)
     except DialError as error:
         hint = _HINTS.get(error.kind)
         detail = f"{error.message}: {hint}" if hint else error.message
@@ -170,11 +175,12 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         found.wrong("GetInfo", detail, Fate.FAILED, took)
     else:
         found.note("GetInfo", Verdict.OK, "answered", took)
-    limits = InfoLimits()
+    limits, peer = InfoLimits(), channel.peer
     # One more than is allowed is enough to refuse it, as in a conversation (fault 51).
     versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
     try:
-        info = check_info(reply.type, reply.name, reply.endpoint, versions, socket=path, limits=limits)
+        uid = None if peer is None else peer.uid
+        info = check_info(reply.type, reply.name, reply.endpoint, versions, socket=path, uid=uid, limits=limits)
     except ValidationError as error:
         raise found.stop("info", str(error), Fate.FAILED) from error
     found.note("info", Verdict.OK, f"type {info.type}, name {info.name}, versions {', '.join(info.versions) or 'none'}")
@@ -204,7 +210,7 @@ async def _check_type(
     path: str,
     handlers: Mapping[str, Handler],
     options: ProbeOptions,
-    others: Sequence[Plugin] | None,
+    others: Sequence[Other] | None,
 ) -> None:
     handler = handlers.get(info.type)
     if handler is None:
@@ -214,7 +220,7 @@ async def _check_type(
         detail = f"the kubelet has no handler for {info.type}, only for {', '.join(BUILT_IN_TYPES)}"
         found.wrong("type", detail, Fate.NO_HANDLER)
     if others is not None:
-        await _check_claim(found, info, handler, others)
+        await _check_claim(found, info, handler, options, others)
     plugin = Plugin(
         info.type,
         info.name,
@@ -233,15 +239,25 @@ async def _check_type(
         found.wrong("validation", error, Fate.FAILED)
 
 
-async def _check_claim(found: Findings, info: PluginInfo, handler: Handler, others: Sequence[Plugin]) -> None:
+async def _check_claim(
+    found: Findings, info: PluginInfo, handler: Handler, options: ProbeOptions, others: Sequence[Other]
+) -> None:
     """Check whether the others leave the plugin its name. They are also passed to the built-in handlers."""
     if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
         for other in others:
-            if other.type == info.type:
-                await handler.register(other)
-    same = [other.socket for other in others if (other.type, other.name) == (info.type, info.name)]
-    if same and policy_of(handler) is InstancePolicy.REJECT:
-        found.wrong("claim", taken(info, same[0]), Fate.FAILED)
+            if other.plugin.type == info.type:
+                await handler.register(other.plugin)
+    # The kubelet does not ask which user has a name.
+    same = {
+        other.plugin.socket: info.uid if options.strict else other.uid
+        for other in others
+        if (other.plugin.type, other.plugin.name) == (info.type, info.name)
+    }
+    problem = taken_by_another_user(info, same.items(), options.users)
+    if problem is not None:
+        found.wrong("claim", problem, Fate.FAILED)
+    elif same and policy_of(handler) is InstancePolicy.REJECT:
+        found.wrong("claim", taken(info, next(iter(same))), Fate.FAILED)
     elif same:
         found.note("claim", Verdict.OK, f"the name is shared with {', '.join(same)}")
     else:

@@ -21,6 +21,7 @@ from ...protocol.config import DEFAULT_ROOT, Config, Root
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import MAX_INSTANCES
+from ...protocol.trust import Trust
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
 from ..handlers.registry import installed_handlers
@@ -29,7 +30,7 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
-from .arguments import plugin_name, seconds
+from .arguments import add_trust_argument, plugin_name, seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
 from .signals import Answering, answer, received
@@ -97,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
     )
+    add_trust_argument(parser)
     parser.add_argument(
         "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
     )
@@ -150,6 +152,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     return Config(
         roots=tuple(roots),
         rescan=args.rescan,
+        trust=Trust(tuple(args.trust_uid)),
         expected=tuple(args.expect),
         max_instances=args.max_instances,
         deregister_at_stop=args.deregister_at_stop,

@@ -22,7 +22,7 @@ from ...protocol.discovery import Kind
 from ...protocol.identity import Identity
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..io.grpc_client.channel import Channel
-from ..io.grpc_client.dial import retry
+from ..io.grpc_client.dial import Judge, check_peer, retry
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .faults import InjectedError
@@ -179,7 +179,13 @@ class MemoryNetwork:
                 del self._listeners[node]
 
     async def dial(
-        self, path: str, *, identity: Identity | None = None, timeout: float, refused_grace: float = 1.0
+        self,
+        path: str,
+        *,
+        identity: Identity | None = None,
+        timeout: float,
+        refused_grace: float = 1.0,
+        judge: Judge | None = None,
     ) -> Channel:
         """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does.
 
@@ -206,9 +212,15 @@ class MemoryNetwork:
             await retry(path, problem, attempt, timeout, refused_grace)
         assert listener is not None
         self.reached[path] = self._inode_of(listener)
+        peer = listener.process.credentials
         made = listener.connect()
+        try:
+            check_peer(path, peer, judge)
+        except BaseException:
+            made.client.close()
+            raise
         self.opened.append((path, made.client))
-        return Channel(made.client, limits=REGISTRATION_LIMITS, peer=listener.process.credentials)
+        return Channel(made.client, limits=REGISTRATION_LIMITS, peer=peer)
 
     def listens(self, path: str) -> bool | None:
         """Return whether somebody listens on the socket at ``path``; None if there is none, or connecting is denied."""

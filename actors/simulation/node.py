@@ -53,6 +53,7 @@ from ...protocol.config import Config, Root
 from ...protocol.health import ActorHealth
 from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
+from ...protocol.trust import Users
 from ...supervisor import Ports, Supervisor
 from ..handlers.actor import Handler
 from ..io.grpc_server.serve import Service
@@ -69,6 +70,10 @@ T = TypeVar("T")
 
 #: Where plugins are discovered, unless the configuration names roots of its own.
 ROOT: Final = "/plugins"
+#: The user that the daemon runs as.
+DAEMON_UID: Final = 500
+#: The overflow uid; not all users are mapped, so that it is never trusted.
+OVERFLOW_UID: Final = 65534
 #: No jitter, so that delays read as they are meant.
 DEFAULT_CONFIG: Final = Config(roots=(Root(ROOT),), backoff=Backoff(jitter=0.0), seed=0)
 
@@ -139,6 +144,8 @@ class SimulatedNode:
         self.root = config.roots[0].path
         #: The file system, with its faults as methods.
         self.directory = MemoryDirectory(now=_now_or_zero)
+        #: What the system says about users: the daemon runs as :data:`DAEMON_UID`, and not all uids are mapped.
+        self.users = Users(DAEMON_UID, OVERFLOW_UID)
         #: The listening sockets; it records every attempt to connect.
         self.network = MemoryNetwork(self.directory, follow_symlinks=config.follow_symlinks_inside_root)
         self._handlers = dict(handlers or {})
@@ -238,7 +245,11 @@ class SimulatedNode:
     async def _run_daemon(self, task_status: trio.TaskStatus[None]) -> None:
         network = self.network
         ports = Ports(
-            network.dial, lambda _root: self.directory, lambda: MemoryProcesses(network), network.count_descriptors
+            network.dial,
+            lambda _root: self.directory,
+            lambda: MemoryProcesses(network),
+            network.count_descriptors,
+            lambda _trust: self.users,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()
@@ -364,7 +375,9 @@ class SimulatedNode:
         ``socket`` is relative to the first root, or absolute; directories above it are made. ``plugin`` is a
         :class:`FakePlugin`, or one or several services built on grpclib's generated base classes, one of them a
         ``RegistrationBase``. With ``listening`` false the socket is bound alone (behaviour 12). Each plugin has a
-        ``pid`` of its own unless one is given; 0 is that of a process in another pid namespace.
+        ``pid`` of its own unless one is given; 0 is that of a process in another pid namespace. Root's plugins and
+        those of the user that runs the daemon (:data:`DAEMON_UID`) are trusted, and for other a ``uid`` needs
+        ``Config.trust``.
 
         Raises:
           OSError: if something is at ``socket``.

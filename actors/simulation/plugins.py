@@ -239,6 +239,13 @@ class PluggedIn:
             self._process.end()
             self._process = self._network.start(self._credentials)
 
+    def become(self, uid: int) -> None:
+        """Let the process run as user ``uid``, and listen anew on the same socket file (fault 40)."""
+        self._credentials = Credentials(self._credentials.pid, uid, uid)
+        if self._process is not None:
+            self._process.credentials = self._credentials
+        self.listen()
+
     def crash(self) -> None:
         """End the process: its connections end; its socket file stays, and connecting is refused (fault 39)."""
         self._die()

@@ -26,6 +26,8 @@ class DialFailure(enum.Enum):
     DENIED = "denied"
     #: The socket is of another type, such as datagram (fault 31).
     NOT_A_STREAM = "not a stream socket"
+    #: The user whose process listens may not register plugins, or is not the one that is expected (fault 40).
+    UNTRUSTED = "untrusted"
     #: The deadline passed, with the backlog full or while refused (fault 30).
     TIMED_OUT = "timed out"
     #: This process or this node has no descriptor left (fault 46).

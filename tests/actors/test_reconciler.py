@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from plugind.protocol.messages import RetryAnswer, RetryAnswered, RetryAsked
 from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.trust import Trust
 from plugind.testing import (
+    DEFAULT_CONFIG,
     Fails,
     FakeHandler,
     FakePlugin,
@@ -48,7 +51,8 @@ async def test_a_registered_socket_is_shown_completely(autojump_clock: MockClock
 
     Desired state Test_DSW_AddOrUpdatePlugin_Positive_NewPlugin: listed.
     """
-    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((42,)))
+    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", FakePlugin("Colour", "red", ("1.0.0", "2.0.0"), "/run/red.sock"), uid=42)
         await node.settled()
         (plugin,) = (await node.snapshot()).plugins

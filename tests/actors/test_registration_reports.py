@@ -17,6 +17,7 @@ from plugind.actors import registration
 from plugind.actors.conversation import ConversationConfig
 from plugind.actors.dial_slots import DialSlots
 from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.mailbox import RegistrationInbox
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
@@ -61,7 +62,7 @@ class Rig:
 async def running(handler: Asked | None = None, failure: DialFailure = DialFailure.TIMED_OUT) -> AsyncIterator[Rig]:
     """Run an actor whose dials fail after two seconds; with a ``handler``, a deregistration is pending."""
 
-    async def refuse(path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
+    async def refuse(path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge) -> Channel:
         await trio.sleep(2)
         raise DialError(failure, path, "too slow")
 

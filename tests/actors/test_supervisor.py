@@ -414,7 +414,10 @@ class OwnError(Exception):
 def embedded(node: SimulatedNode, **named: object) -> Supervisor:
     """A supervisor on the ports of a simulated node that is not entered."""
     ports = supervisor_module.Ports(
-        node.network.dial, lambda _root: node.directory, lambda: MemoryProcesses(node.network)
+        node.network.dial,
+        lambda _root: node.directory,
+        lambda: MemoryProcesses(node.network),
+        users=lambda _trust: node.users,
     )
     return Supervisor(node.config, handlers={"Colour": FakeHandler()}, ports=ports)
 

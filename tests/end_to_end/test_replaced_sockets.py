@@ -17,7 +17,7 @@ from plugind import Config, Root, Supervisor
 from plugind.actors.io import exact_connect
 from plugind.actors.io.directory import Chunk, RealDirectory
 from plugind.actors.io.grpc_client.channel import Channel
-from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.io.grpc_client.dial import Judge, dial
 from plugind.actors.io.grpc_server.serve import serve_stream
 from plugind.actors.io.unix_socket import UnixListener, listen
 from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
@@ -74,11 +74,13 @@ class Hook:
     happens: Callable[[], None]
     dials: int = 0
 
-    async def __call__(self, path: str, *, identity: Identity, timeout: float, refused_grace: float) -> Channel:
+    async def __call__(
+        self, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
+    ) -> Channel:
         self.dials += 1
         if self.dials == 1:
             self.happens()
-        return await dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace)
+        return await dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
 
 @asynccontextmanager

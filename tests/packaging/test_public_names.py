@@ -32,6 +32,7 @@ PUBLIC = [
     "RootBusyError",
     "Supervisor",
     "Timeouts",
+    "Trust",
     "__version__",
 ]
 VALUES = [
@@ -44,6 +45,7 @@ VALUES = [
     "PluginError",
     "Root",
     "Timeouts",
+    "Trust",
     "__version__",
 ]
 

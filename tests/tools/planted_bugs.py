@@ -24,6 +24,7 @@ import attrs
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
 from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
@@ -268,10 +269,10 @@ def dial_whatever_is_there() -> Iterator[None]:
     dial = WatchedNetwork.dial
 
     async def by_path(
-        network: WatchedNetwork, path: str, *, identity: Identity, timeout: float, refused_grace: float
+        network: WatchedNetwork, path: str, *, identity: Identity, timeout: float, refused_grace: float, judge: Judge
     ) -> Channel:
         del identity
-        return await dial(network, path, timeout=timeout, refused_grace=refused_grace)
+        return await dial(network, path, timeout=timeout, refused_grace=refused_grace, judge=judge)
 
     with patch.object(WatchedNetwork, "dial", by_path):
         yield

@@ -54,6 +54,33 @@ async def test_the_credentials_of_the_listener_are_available(tmp_path: Path) -> 
             assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
 
 
+async def test_a_listener_that_is_not_trusted_gets_no_byte(tmp_path: Path) -> None:
+    """Fault 40: it is judged by its credentials after the connect, and before anything is sent."""
+    path = str(tmp_path / "a.sock")
+    judged: list[Credentials] = []
+
+    def judge(peer: Credentials) -> str:
+        judged.append(peer)
+        return "no friend"
+
+    with listener(path) as server:
+        with pytest.raises(DialError) as caught:
+            await dial(path, timeout=1, judge=judge)
+        with server.accept()[0] as connection:
+            assert connection.recv(1) == b""
+    assert judged == [Credentials(os.getpid(), os.getuid(), os.getgid())]
+    assert (caught.value.kind, caught.value.cause) == (DialFailure.UNTRUSTED, "no friend")
+    assert caught.value.message == f"cannot trust {path!r}: no friend"
+
+
+async def test_a_listener_that_is_trusted_is_connected_to(tmp_path: Path) -> None:
+    """Fault 40."""
+    path = str(tmp_path / "a.sock")
+    with listener(path):
+        async with await dial(path, timeout=1, judge=lambda _: None) as channel:
+            assert channel.peer is not None
+
+
 async def test_a_socket_that_begins_to_listen_within_the_grace_is_reached(tmp_path: Path) -> None:
     """Behaviour 12: bind comes before listen, and connect is refused between them."""
     path = str(tmp_path / "a.sock")

@@ -28,6 +28,9 @@ from .turns import Shared
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.05
 
+#: Returns why the process that listens must not be called; None if it may be.
+Judge = Callable[[Credentials], str | None]
+
 _KINDS: Final = {
     errno.ENOENT: DialFailure.GONE,
     errno.ENOTDIR: DialFailure.GONE,
@@ -49,6 +52,7 @@ async def dial(
     timeout: float,
     refused_grace: float = 1.0,
     roots: Sequence[str] = (),
+    judge: Judge | None = None,
     follow_symlinks: bool = False,
     authority: str = "localhost",
     limits: Limits = DEFAULT_LIMITS,
@@ -64,6 +68,8 @@ async def dial(
     directory on the way may be a link. A link is then not followed, unless ``follow_symlinks`` makes it stand for the
     file that it leads to.
 
+    ``judge`` decides by the credentials of the process that listens, before anything is sent (fault 40).
+
     Raises:
         DialError: there is no connection; its ``kind`` says why.
     """
@@ -74,6 +80,7 @@ async def dial(
         if problem is not None:
             await retry(path, problem, attempt, timeout, refused_grace)
         peer = _peer_of(connection, path)
+        check_peer(path, peer, judge)
     except BaseException:
         connection.close()
         raise
@@ -85,6 +92,13 @@ def _peer_of(connection: socket.socket, path: str) -> Credentials:
         return peer_credentials(connection)
     except OSError as error:
         raise _failure(error, path) from error
+
+
+def check_peer(path: str, peer: Credentials, judge: Judge | None) -> None:
+    """Raise DialError if ``judge`` says that the process that listens on ``path`` must not be called (fault 40)."""
+    problem = None if judge is None else judge(peer)
+    if problem is not None:
+        raise DialError(DialFailure.UNTRUSTED, path, f"cannot trust {path!r}: {problem}", problem)
 
 
 def _socket(path: str) -> socket.socket:

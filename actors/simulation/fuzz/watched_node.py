@@ -16,6 +16,7 @@ from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.actor import Handler
 from ...io.grpc_client.channel import Channel
+from ...io.grpc_client.dial import Judge
 from ...supervision import leaves
 from ..directory import MemoryDirectory, Telling
 from ..faults import is_injected
@@ -38,7 +39,13 @@ class WatchedNetwork(MemoryNetwork):
         self._backoff = backoff
 
     async def dial(
-        self, path: str, *, identity: Identity | None = None, timeout: float, refused_grace: float = 1.0
+        self,
+        path: str,
+        *,
+        identity: Identity | None = None,
+        timeout: float,
+        refused_grace: float = 1.0,
+        judge: Judge | None = None,
     ) -> Channel:
         """See :class:`MemoryNetwork`."""
         self._trace.line("dial", path)
@@ -47,7 +54,9 @@ class WatchedNetwork(MemoryNetwork):
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
         try:
-            return await super().dial(path, identity=identity, timeout=timeout, refused_grace=refused_grace)
+            return await super().dial(
+                path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
+            )
         except DialError as error:
             if error.kind is DialFailure.REPLACED:
                 self._trace.line("replaced", path)

@@ -18,14 +18,19 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
+from plugind.actors.console.beside import Other
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.console.findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from plugind.actors.console.probing import probe
 from plugind.actors.handlers.actor import Handler
 from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.registry import built_in_handlers
+from plugind.actors.io.grpc_client import dial as grpc_dial
+from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.io.users import users_of
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.protocol.trust import Trust
 from plugind.testing import Call, FakePlugin
 
 DEADLINE = 20.0
@@ -52,9 +57,15 @@ async def probed(
     deprecated: bool = False,
     handlers: dict[str, Handler] | None = None,
     others: Sequence[Plugin] | None = None,
+    others_uid: int | None = os.geteuid(),
+    trust: Trust | None = None,
 ) -> ProbeResult:
-    options = ProbeOptions(timeout, notify=notify, strict=strict, deprecated=deprecated)
-    return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None, others)
+    trust = trust or Trust()
+    options = ProbeOptions(
+        timeout, notify=notify, strict=strict, deprecated=deprecated, trust=trust, users=users_of(trust)
+    )
+    beside = None if others is None else [Other(other, others_uid) for other in others]
+    return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None, beside)
 
 
 def verdicts(steps: Iterable[ProbeStep]) -> list[tuple[str, Verdict]]:
@@ -241,6 +252,41 @@ async def test_a_probe_beside_a_daemon_judges_beside_its_plugins(
     (step,) = [step for step in result.steps if (step.step, step.verdict) == expected]
     assert words in step.detail
     assert result.fate is (Fate.REGISTERED if expected[1] is OK else Fate.FAILED)
+
+
+#: A user who is neither root nor the one that runs the tests.
+STRANGER = 4242
+
+
+@pytest.fixture
+def run_by_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel say that process 7 of user 4242 listens."""
+    monkeypatch.setattr(grpc_dial, "peer_credentials", lambda _: Credentials(7, STRANGER, STRANGER))
+
+
+@pytest.mark.usefixtures("run_by_a_stranger")
+async def test_a_probe_judges_the_user_as_a_daemon_does(tmp_path: Path) -> None:
+    """Fault 40: a plugin of a user who is not trusted would be parked, and it is asked nothing."""
+    path = tmp_path / "a.sock"
+    async with fake(path, GOOD) as calls:
+        result = await probed(path)
+        assert (calls, result.fate) == ([], Fate.PARKED)
+        assert verdicts(result.steps)[1:] == [("connect", WRONG)]
+        assert "process 7 of user 4242 listens there, which is not trusted: " in result.steps[1].detail
+        assert (await probed(path, trust=Trust((STRANGER,)))).fate is Fate.REGISTERED
+        assert (await probed(path, strict=True)).steps[1].verdict is OK, "the kubelet asks for no user"
+
+
+@pytest.mark.usefixtures("run_by_a_stranger")
+@pytest.mark.parametrize(("holder", "expected"), [(STRANGER, OK), (0, WRONG)])
+async def test_a_probe_says_that_another_user_has_the_name(holder: int, expected: Verdict, tmp_path: Path) -> None:
+    """Fault 80: the type's policy would allow it."""
+    path, other = tmp_path / "a.sock", attrs.evolve(OTHER, versions=("0.9",))
+    async with fake(path, GOOD):
+        result = await probed(path, trust=Trust((STRANGER,)), others=[other], others_uid=holder)
+        (step,) = [step for step in result.steps if step.step == "claim"]
+        assert (step.verdict, result.fate) == (expected, Fate.REGISTERED if expected is OK else Fate.FAILED)
+        assert ("is registered already for user 0, by the socket /reg/other.sock" in step.detail) is (expected is WRONG)
 
 
 async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(tmp_path: Path) -> None:

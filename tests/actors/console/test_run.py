@@ -12,6 +12,7 @@ from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.config import DEFAULT_ROOT, Config, Root
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.trust import Trust
 
 
 def configured(*arguments: str, **environment: str) -> Config:
@@ -42,6 +43,29 @@ def test_deprecated_roots_are_added_to_the_others() -> None:
 def test_a_relative_root_is_relative_to_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert configured("--root", "plugins/").roots == (Root(f"{tmp_path}/plugins"),)
+
+
+def test_trusted_users_are_uids_ranges_and_names() -> None:
+    """Fault 40."""
+    assert configured().trust == Trust()
+    arguments = ["--trust-uid", "1000", "--trust-uid", "2000-2999", "--trust-uid", "www-data"]
+    assert configured(*arguments).trust == Trust((1000, (2000, 2999), "www-data"))
+
+
+def test_what_is_no_uid_is_not_trusted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fault 40."""
+    with pytest.raises(SystemExit) as error:
+        configured("--trust-uid", "9-8")
+    assert error.value.code == 2
+    assert "--trust-uid: 9-8 is no range of uids from 0 to 4294967294" in capsys.readouterr().err
+
+
+def test_a_user_who_does_not_exist_is_not_trusted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Fault 40."""
+    arguments = ["--root", str(tmp_path / "root"), "--status", str(tmp_path / "status"), "--trust-uid", "no-such-user"]
+    assert commands.main(["run", *arguments]) == 78
+    said = "no user is called 'no-such-user': trust another one, or give the uid"
+    assert capsys.readouterr().err == f"plugind: {said}\n"
 
 
 def test_an_empty_name_is_not_expected(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,206 @@
+"""Who may register plugins, and who may take a name: users on a whole node, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
+from plugind.protocol.plugins import InstancePolicy
+from plugind.protocol.trust import Trust
+from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
+from plugind.tests.actors.timelines import asked, at, notified_ok, refused_at, registered_at
+
+#: Users of the machine who are trusted, and one who is not.
+ANN, BOB, EVE = 1001, 1002, 6666
+
+
+@asynccontextmanager
+async def running(handler: FakeHandler | None = None) -> AsyncIterator[SimulatedNode]:
+    """A node that trusts Ann and Bob."""
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust(((ANN, BOB),)))
+    async with SimulatedNode(config, handlers={"Colour": handler or FakeHandler()}) as node:
+        yield node
+
+
+def red(notify_fails: int = 0) -> FakePlugin:
+    return FakePlugin("Colour", "red", notify_fails=notify_fails)
+
+
+# --- who may register -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uid", [EVE, OVERFLOW_UID])
+async def test_a_plugin_of_a_user_who_is_not_trusted_is_parked_before_any_call(
+    autojump_clock: MockClock, uid: int
+) -> None:
+    """Fault 40: the reason names the process, the user, and what to do."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=uid)
+        await trio.sleep(3600.0)
+        assert node.timeline("a.sock") == at(0.0, "dialing", "parked")
+        assert (plugin.calls, plugin.accepted) == ([], 1)
+        status = node.status("a.sock")
+        assert status is not None
+        assert (status.uid, status.pid) == (uid, 1000)
+        assert status.cause == node.config.trust.refusal(uid, 1000, node.users)
+        assert status.reason == (
+            "RegisterPlugin error -- dial failed at socket /plugins/a.sock, err: cannot trust '/plugins/a.sock': "
+            f"{status.cause}"
+        )
+
+
+@pytest.mark.parametrize("uid", [0, DAEMON_UID, ANN, BOB])
+async def test_plugins_of_trusted_users_are_registered(autojump_clock: MockClock, uid: int) -> None:
+    """Fault 40."""
+    async with running() as node:
+        node.plug("a.sock", red(), uid=uid)
+        await node.settled()
+        assert node.timeline("a.sock") == registered_at(0.0)
+
+
+async def test_a_parked_plugin_that_runs_as_another_user_is_registered(autojump_clock: MockClock) -> None:
+    """Fault 40: it is judged at each connect."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=EVE)
+        await node.settled()
+        plugin.become(ANN)
+        await trio.sleep(100.0)
+        assert node.state("a.sock") == "parked"
+        node.directory.chmod(plugin.path)
+        await node.settled()
+        assert node.timeline("a.sock")[2:] == registered_at(100.0)
+
+
+# --- who is notified --------------------------------------------------------------------------------------------------
+
+
+async def registered_but_not_notified(node: SimulatedNode) -> PluggedIn:
+    """Return Ann's plugin, which the handler has registered, and which was not to be notified so far."""
+    plugin = node.plug("a.sock", red(notify_fails=2), uid=ANN)
+    await trio.sleep(0.1)
+    assert node.timeline("a.sock") == [*registered_at(0.0)[:-1], *at(0.0, "dialing", "notifying", "waiting")]
+    return plugin
+
+
+async def test_another_user_is_not_notified_of_a_registration(autojump_clock: MockClock) -> None:
+    """Fault 40: the connection that notifies must be to the user who answered GetInfo; the registration is undone."""
+    handler = FakeHandler()
+    async with running(handler) as node:
+        plugin = await registered_but_not_notified(node)
+        before = list(plugin.calls)
+        plugin.become(BOB)
+        await trio.sleep(3600.0)
+        assert node.timeline("a.sock")[-3:] == at(0.5, "dialing", "leaving", "parked")
+        assert plugin.calls == before
+        assert handler.asked() == ["validate", "register", "deregister"]
+        status = node.status("a.sock")
+        assert status is not None
+        assert (status.uid, status.pid) == (BOB, 1000)
+        assert str(status.reason).endswith(
+            "process 1000 of user 1002 listens there now, and user 1001 answered GetInfo: a plugin must not change its"
+            " user; restart it, or ask for a retry to register the one that listens now"
+        )
+
+
+async def test_the_same_user_in_another_process_is_notified(autojump_clock: MockClock) -> None:
+    """Fault 40."""
+    async with running() as node:
+        plugin = await registered_but_not_notified(node)
+        plugin.become(ANN)
+        await node.settled()
+        assert node.state("a.sock") == "registered"
+        assert plugin.calls[-1] == notified_ok(0.5)
+
+
+# --- who may have a name ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", InstancePolicy)
+@pytest.mark.parametrize("holder", [0, DAEMON_UID, ANN])
+async def test_another_user_does_not_get_a_name_that_is_taken(
+    autojump_clock: MockClock, policy: InstancePolicy, holder: int
+) -> None:
+    """Fault 80: whatever the policy for several instances; the reason names the user that has the name."""
+    handler = FakeHandler(instances=policy)
+    async with running(handler) as node:
+        node.plug("a.sock", red(), uid=holder)
+        await node.settled()
+        thief = node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(0.1)
+        assert node.timeline("b.sock") == [*refused_at(0.0), (0.0, "waiting")]
+        assert handler.asked() == ["validate", "register"]
+        reason = (
+            f"Colour 'red' is registered already for user {holder}, by the socket /plugins/a.sock, and user 1002 may"
+            " not take it over: stop that plugin first, or run this one as that user or as root"
+        )
+        assert node.history("b.sock")[-1].cause == f"plugin validation failed: {reason}"
+        assert thief.calls[-1].error == f"RegisterPlugin error -- plugin validation failed with err: {reason}"
+        active = {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins}
+        assert active == {"/plugins/a.sock": True, "/plugins/b.sock": None}
+
+
+async def test_a_claim_that_waits_is_refused_once_another_user_has_the_name(autojump_clock: MockClock) -> None:
+    """Fault 80: the handler still validates the first one when the second one comes."""
+    handler = FakeHandler().script("validate", Takes(5.0))
+    async with running(handler) as node:
+        node.plug("a.sock", red(), uid=ANN)
+        await trio.sleep(1.0)
+        node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(5.0)
+        assert node.state("a.sock") == "registered"
+        assert node.state("b.sock") == "waiting"
+        assert "is registered already for user 1001, by the socket /plugins/a.sock" in str(
+            node.history("b.sock")[-1].cause
+        )
+
+
+@pytest.mark.parametrize("uid", [0, DAEMON_UID, ANN])
+async def test_root_and_the_daemon_and_the_same_user_may_succeed_a_plugin(autojump_clock: MockClock, uid: int) -> None:
+    """Fault 80: a surge, in which the new instance is there before the old one is gone."""
+    async with running(FakeHandler(instances=InstancePolicy.NEWEST)) as node:
+        old = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", red(), uid=uid)
+        await node.settled()
+        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "registered")
+        assert {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins} == {
+            "/plugins/a.sock": False,
+            "/plugins/b.sock": True,
+        }
+        old.stop()
+        await node.settled()
+        assert (node.state("a.sock"), node.state("b.sock")) == (None, "registered")
+
+
+async def test_a_name_that_is_free_again_is_for_anybody(autojump_clock: MockClock) -> None:
+    """Fault 80: the one that was refused is tried at once when the name is freed."""
+    async with running() as node:
+        holder = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        other = node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(100.0)
+        holder.stop()
+        await node.settled()
+        assert node.state("b.sock") == "registered"
+        assert other.calls[-2:] == [asked(100.0), notified_ok(100.0)]
+
+
+async def test_a_plugin_keeps_its_name_when_it_becomes_root_and_loses_none_to_its_old_user(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 80: Ann's driver runs as root after an update, and what she starts later does not get its name back."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        plugin.stop()
+        node.plug("a.sock", red(), uid=0)
+        await node.settled()
+        node.plug("b.sock", red(), uid=ANN)
+        await trio.sleep(0.1)
+        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")

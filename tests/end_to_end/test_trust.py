@@ -1,0 +1,78 @@
+"""A plugin of a user who is not trusted, and a daemon. Only root can listen as another user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.io.grpc_server.serve import serve_stream
+from plugind.actors.io.unix_socket import stream_socket
+from plugind.actors.simulation.plugins import Call, FakePlugin, FakeRegistration
+from plugind.tests.end_to_end.processes import DEADLINE, PATIENT, daemon
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
+
+NOBODY = 65534
+ANN = 4242
+
+
+@contextmanager
+def as_user(uid: int) -> Iterator[None]:
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@asynccontextmanager
+async def plugin_of(uid: int, path: Path, name: str) -> AsyncIterator[list[Call]]:
+    """Serve a plugin on ``path``, with the credentials of a process of user ``uid``; the value is its calls."""
+    calls: list[Call] = []
+    with stream_socket() as made:
+        made.bind(str(path))
+        with as_user(uid):
+            made.listen()
+        service = FakeRegistration(FakePlugin("DRAPlugin", name, ("v1.DRAPlugin",)), calls.append, lambda: None)
+        serve = partial(serve_stream, [service], report=lambda _: None)
+        async with trio.open_nursery() as nursery:
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(made))
+            nursery.start_soon(partial(trio.serve_listeners, serve, [listener]))
+            yield calls
+            nursery.cancel_scope.cancel()
+    os.unlink(path)
+
+
+async def test_a_process_of_another_user_does_not_get_the_name_of_a_driver_of_root(tmp_path: Path) -> None:
+    """Faults 40 and 80: it was registered, and became the active one of its name.
+
+    Once its user is trusted, it is asked for its name, and does not get that.
+    """
+    root = tmp_path / "root"
+    with daemon(tmp_path, "--trust-uid", str(ANN), timeouts=PATIENT) as node:
+        await node.ready()
+        driver, stranger, friend = root / "driver.sock", root / "stranger.sock", root / "friend.sock"
+        with trio.fail_after(DEADLINE):
+            async with plugin_of(0, driver, "gpu.example.com"), node.watch() as watch:
+                await watch.state(driver, "registered")
+                async with plugin_of(NOBODY, stranger, "gpu.example.com") as calls:
+                    parked = await watch.state(stranger, "parked")
+                    assert parked["cause"] == (
+                        f"process {os.getpid()} of user {NOBODY} listens there, which is not trusted: run the plugin as"
+                        f" root, or plugind with --trust-uid {NOBODY}"
+                    )
+                    assert (calls, parked["uid"], parked["pid"]) == ([], NOBODY, os.getpid())
+                async with plugin_of(ANN, friend, "gpu.example.com"):
+                    waiting = await watch.state(friend, "waiting")
+                    assert f"is registered already for user 0, by the socket {driver}, and user {ANN} may not" in str(
+                        waiting["cause"]
+                    )
+                assert watch.now[str(driver)]["active"] is True
+                async with plugin_of(ANN, friend, "net.example.com"):
+                    await watch.state(friend, "registered", after=int(str(waiting["generation"])))
