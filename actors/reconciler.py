@@ -1,15 +1,17 @@
 """The reconciler: the only owner of the desired and of the actual world.
 
-It has no timer. It wakes when a message arrives, takes all messages that have arrived, and carries out the effects that
+It wakes when a message arrives, takes all messages that have arrived, and carries out the effects that
 ``plugind.protocol.world`` returns for each. It waits only for its inbox and, when the inbox of the status actor is
-full, for the status actor, which waits for no other actor.
+full, for the status actor, which waits for no other actor. Its only timer is the end of a turn: while a plugin tries
+for a name that was released, the next in line waits for a second at most.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 import trio
@@ -47,13 +49,24 @@ async def run(
     reconciler = _Reconciler(decisions, status, spawn, retire, watchers)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
-        await reconciler.take(await inbox.receive())
+        if (message := await _receive_until(inbox, reconciler.next_turn)) is None:
+            await reconciler.pass_turns()
+            continue
+        await reconciler.take(message)
         for _ in range(BATCH):
             try:
                 message = inbox.receive_nowait()
             except trio.WouldBlock:
                 break
             await reconciler.take(message)
+
+
+async def _receive_until(inbox: Readable[m.ReconcilerMessage], deadline: float) -> m.ReconcilerMessage | None:
+    if deadline == math.inf:
+        return await inbox.receive()  # The usual case, without the cost of a scope.
+    with trio.move_on_at(deadline):
+        return await inbox.receive()
+    return None
 
 
 class _Reconciler:
@@ -76,7 +89,17 @@ class _Reconciler:
     async def take(self, message: m.ReconcilerMessage) -> None:
         if isinstance(message, m.RegistrationEnded):
             self._registrations.pop(message.path, None)
-        for effect in self._world.handle(message, trio.current_time()):
+        await self._carry_out_all(self._world.handle(message, trio.current_time()))
+
+    @property
+    def next_turn(self) -> float:
+        return self._world.next_turn
+
+    async def pass_turns(self) -> None:
+        await self._carry_out_all(self._world.pass_turns(trio.current_time()))
+
+    async def _carry_out_all(self, effects: Iterable[world.Effect]) -> None:
+        for effect in effects:
             if isinstance(effect, world.Show):
                 await report(self._status, effect.message)
             else:

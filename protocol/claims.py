@@ -68,8 +68,14 @@ class Name:
     registered: dict[str, Claim] = attrs.Factory(dict)
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
-    #: Paths whose plugin was refused under this name, perhaps because of another one. They are notified when one goes.
-    blocked: Paths = attrs.Factory(dict)
+    #: The line for the name: paths whose plugin was refused under it, perhaps because of another one. When one goes,
+    #: each may try again, one after the other. The number is that of the last release before it was refused, or of the
+    #: one that it was told of.
+    blocked: dict[str, int] = attrs.Factory(dict)
+    #: How often a plugin has left the name.
+    releases: int = 0
+    #: The path in line whose turn it is to try.
+    turn: str | None = None
     #: Registered paths that are not active.
     standby: Paths = attrs.Factory(dict)
     #: The path that was last found to be the active one, if the policy has a single one.
@@ -142,6 +148,21 @@ class Name:
         elif self._ranking is not None:
             self._ranking.remove(path)
         return True
+
+    # --- the line of those that were refused ---
+
+    def block(self, path: str) -> None:
+        """Put ``path`` at the end of the line. The next release is the first that it is told of."""
+        self.blocked.pop(path, None)
+        self.blocked[path] = self.releases
+
+    def take_turn(self) -> str | None:
+        """Give the turn to the next path in line, and return it; None if each was told of the last release."""
+        path, notified_of = next(iter(self.blocked.items()), (None, self.releases))
+        self.turn = path if notified_of < self.releases else None
+        if self.turn is not None:
+            self.block(self.turn)
+        return self.turn
 
     # --- roles ---
 

@@ -15,6 +15,11 @@ that name is admitted and not registered yet, or is leaving. So no plugin is val
 being deregistered, and of two that appear at once the second is validated against the first (behaviours 20, 21 and
 37).
 
+When a plugin leaves its name, those that were refused the name may try again, one after the other: the next in line is
+sent ``NameFreed``, and the one after it when that one is registered, fails or is refused, after :data:`TURN` seconds at
+the latest. If all were told at once, the removal of one socket would have thousands of others dialed.
+:attr:`World.next_turn` is the only time that the world has; the reconciler calls :meth:`World.pass_turns` then.
+
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
 
 PYTEST_DONT_REWRITE
@@ -23,6 +28,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -59,6 +65,10 @@ __all__ = [
     "Stopped",
     "World",
 ]
+
+
+#: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
+TURN = 1.0
 
 
 @attrs.define
@@ -111,9 +121,18 @@ class World:
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
         #: The last request to stop.
         self._stopping: m.StopAsked | m.StopForced | None = None
+        #: When the turn of a plugin ends that was told that its name is free, by name; the earliest first.
+        self._turns: dict[tuple[str, str], float] = {}
+        #: The time of the message that is being handled.
+        self._now = 0.0
         self._effects: list[Effect] = []
 
     # --- to inspect ---
+
+    @property
+    def next_turn(self) -> float:
+        """When :meth:`pass_turns` has something to do; infinity if no plugin has a turn."""
+        return next(iter(self._turns.values()), math.inf)
 
     def desired(self) -> dict[str, int]:
         """Return the generation of each socket, by path."""
@@ -134,8 +153,17 @@ class World:
 
     def handle(self, message: m.ReconcilerMessage, now: float) -> list[Effect]:
         """Take one message and return what to do, in order; ``now`` is ``trio.current_time()`` in seconds."""
-        self._effects = []
+        self._effects, self._now = [], now
         self._handle(message, now)
+        return self._effects
+
+    def pass_turns(self, now: float) -> list[Effect]:
+        """End the turns whose time is over, and return what to do, in order."""
+        self._effects, self._now = [], now
+        for key in [key for key, until in self._turns.items() if until <= now]:
+            del self._turns[key]
+            if key in self._names:
+                self._give_turn(key, self._names[key])
         return self._effects
 
     def _handle(self, message: m.ReconcilerMessage, now: float) -> None:
@@ -259,7 +287,9 @@ class World:
 
     def _supersede(self, path: str, actor: _Actor, message: m.SocketAppeared | m.SocketVanished) -> None:
         """Send the actor that its generation has ended; it deregisters first if Register was asked."""
+        key = actor.key
         self._forget_attempt(path, actor)
+        self._end_turn(key, path)
         self._leave(path)
         self._effects.append(Send(path, message))
 
@@ -295,8 +325,11 @@ class World:
         actor = self._actors.get(message.path)
         if actor is None or actor.sent_vanished or actor.sent.generation != message.generation:
             return  # Superseded: a message that its actor has not read yet ends the attempt.
+        before, key = actor.key, key_of(message.info)
         self._forget_attempt(message.path, actor)
-        key = actor.key = key_of(message.info)
+        actor.key = key
+        if before != key:
+            self._end_turn(before, message.path)
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = Name()
@@ -310,10 +343,12 @@ class World:
             if handler is None:
                 self._refuse_orphan(claimed)
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
-                name.blocked[claimed.path] = None
+                name.block(claimed.path)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             else:
                 self._grant(claimed, name, handler)
+                continue
+            self._end_turn(key, claimed.path)
         if name.empty:
             del self._names[key]
 
@@ -322,11 +357,14 @@ class World:
         problem = taken_by_another_user(info, name.holders(), self._users)
         if problem is not None:
             return problem
-        if policy is InstancePolicy.REJECT and name.registered:
+        if not self._is_full(name, policy):
+            return None
+        if policy is InstancePolicy.REJECT:
             return taken(info, next(iter(name.registered)))
-        if len(name.registered) >= self._max_instances:
-            return crowded(info, self._max_instances)
-        return None
+        return crowded(info, self._max_instances)
+
+    def _is_full(self, name: Name, policy: InstancePolicy) -> bool:
+        return len(name.registered) >= (1 if policy is InstancePolicy.REJECT else self._max_instances)
 
     def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
         rank = rank_of(claimed.info, handler.policy)
@@ -343,6 +381,22 @@ class World:
         reason = f"RegisterPlugin error -- {cause} at socket {claimed.path}"
         self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason, cause)))
 
+    def _give_turn(self, key: tuple[str, str], name: Name) -> None:
+        """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
+        self._turns.pop(key, None)
+        handler = self._handlers.get(key[0])
+        if handler is not None and self._is_full(name, handler.policy):
+            name.turn = None
+        elif (path := name.take_turn()) is not None:
+            self._turns[key] = self._now + TURN
+            self._effects.append(Send(path, m.NameFreed()))
+
+    def _end_turn(self, key: tuple[str, str] | None, path: str) -> None:
+        """Let the next plugin in line try for the name, if the one at ``path`` had its turn."""
+        name = None if key is None else self._names.get(key)
+        if key is not None and name is not None and name.turn == path:
+            self._give_turn(key, name)
+
     def _registered(self, message: m.PluginRegistered) -> None:
         claim = self._claims.get(message.path)
         if claim is None or claim.generation != message.generation or claim.phase is not Phase.ADMITTED:
@@ -353,12 +407,14 @@ class World:
         name.register(claim)
         self._show_roles(name, claim.info.type)
         self._admit(key, name)
+        self._end_turn(key, message.path)
 
     def _released(self, path: str, generation: int) -> None:
         claim, actor = self._claims.get(path), self._actors.get(path)
         if claim is None:
             if actor is not None:
                 self._withdraw_claim(path, actor)
+                self._end_turn(actor.key, path)
         elif claim.generation == generation:
             self._free(self._claims.pop(path), actor)
 
@@ -374,11 +430,14 @@ class World:
         if freed.was_taken:
             # Other plugins may have been refused because of this one.
             self._show_roles(name, claim.info.type)
-            self._effects.extend(Send(path, m.NameFreed()) for path in name.blocked)
+            name.releases += 1
+            if name.turn is None:
+                self._give_turn(key, name)
         elif actor is not None and actor.key == key:
             # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
             # sent ``NameFreed`` when that one goes.
-            name.blocked[claim.path] = None
+            name.block(claim.path)
+        self._end_turn(key, claim.path)
         self._admit(key, name)
         self._retire(claim.info.type)
 
@@ -397,7 +456,9 @@ class World:
         actor = self._actors.pop(message.path, None)
         if actor is None:
             return
+        key = actor.key
         self._forget_attempt(message.path, actor)
+        self._end_turn(key, message.path)
         claim = self._claims.get(message.path)
         if message.crashed and claim is not None:
             self._resume(actor, claim)

@@ -6,6 +6,7 @@ rules that hold for every node are checked while it runs (``plugind.tests.protoc
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -248,6 +249,10 @@ class Node:
         for effect in self.world.handle(message, 0.0):
             self.carry_out(effect)
 
+    def pass_turns(self) -> None:
+        for effect in self.world.pass_turns(self.world.next_turn):
+            self.carry_out(effect)
+
     def carry_out(self, effect: w.Effect) -> None:
         match effect:
             case w.Send():
@@ -297,6 +302,8 @@ class Node:
             return not faults or (self.rng.random() < 0.7 if goes_well is None else goes_well)
 
         picks: list[Pick] = [lambda sender=sender: self.deliver(sender) for sender, mail in self.mail.items() if mail]  # type: ignore[misc]
+        if self.world.next_turn < math.inf:
+            picks.append(self.pass_turns)
         for actor in self.actors.values():
             if actor.dead:
                 continue
