@@ -42,6 +42,11 @@ class Conditions:
     peers_core: int | None = None
     daemon_options: tuple[str, ...] = ()
 
+    def options_for(self, kind: str) -> tuple[str, ...]:
+        """Return the daemon's options: all plugins of one name are registered, so that their cost can be compared."""
+        raised = ("--max-instances", str(self.peers)) if kind == "one-name" else ()
+        return self.daemon_options + raised
+
     @property
     def life(self) -> float:
         """How long a good plugin lives, in seconds."""
@@ -96,7 +101,7 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
         root, outside = scratch / "root", scratch / "outside"
         root.mkdir()
         outside.mkdir()
-        with _good_plugins(root, conditions) as (good, daemon):
+        with _good_plugins(root, conditions, conditions.options_for(kind)) as (good, daemon):
             place = root if dialed else outside
             pinned = conditions.peers_core is not None
             peers = hostile_peers(kind, place, conditions.peers, core=conditions.peers_core, idle=pinned, wait=False)
@@ -111,13 +116,15 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
 
 
 @contextmanager
-def _good_plugins(root: Path, conditions: Conditions) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
+def _good_plugins(
+    root: Path, conditions: Conditions, options: Sequence[str]
+) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
     sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 1
-    options = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
+    server = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
     log = root.parent / "log"
     with (
-        cheap_server(options) as good,
-        plugind_run(root, log, conditions.daemon_options, core=conditions.daemon_core) as daemon,
+        cheap_server(server) as good,
+        plugind_run(root, log, options, core=conditions.daemon_core) as daemon,
     ):
         good.create(0, conditions.good)
         if (notified := good.reached(conditions.good, _PATIENCE)) < conditions.good:
