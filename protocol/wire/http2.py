@@ -131,7 +131,9 @@ class ClientConnection:
         """End the connection: every stream gets ``error``, and the peer gets its code. The first cause is kept."""
         if self.failure is not None:
             return
-        self.failure = error
+        # Its traceback would keep the frames of this connection, and so whatever they were reading, until the garbage
+        # collector comes.
+        self.failure = error.with_traceback(None)
         self._buffer = self._block = None
         self.outgoing += frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(error.code))
         self.sender.refuse(error)

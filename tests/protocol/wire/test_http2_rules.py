@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import pytest
@@ -778,3 +779,14 @@ def test_the_texts_of_codes_limits_and_bytes() -> None:
     assert shown(b"x" * 201) == "x" * 200 + "…"
     error = over_limit(WireProblem.PINGS, 7, "things")
     assert (str(error), error.problem.is_limit) == ("things over the limit of 7 (limit pings)", True)
+
+
+def test_a_connection_that_failed_is_freed_without_the_garbage_collector() -> None:
+    """Otherwise a thousand flooders held 100 MB, since the collector seldom comes (fault 64)."""
+    connection = ClientConnection()
+    connection.receive(HELLO)
+    gc.collect()
+    connection.receive(frame(CONTINUATION, 0, 1))
+    assert connection.failure is not None
+    del connection
+    assert gc.collect() == 0
