@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, cast
 
 import attrs
 import trio
+from google.protobuf.message import DecodeError
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from ..protocol import states
+from ..protocol.bounded_info import TooManyFieldsError, first_versions
 from ..protocol.config import Timeouts
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
-from ..protocol.proto.pluginregistration_pb2 import InfoRequest, RegistrationStatus
+from ..protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from ..protocol.status import Outcome
 from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
@@ -60,6 +62,27 @@ _GET_INFO = _Call("GetInfo", "failed to get plugin info using RPC GetInfo")
 _NOTIFY = _Call("NotifyRegistrationStatus", "failed to send registration status")
 
 
+class _BoundedInfo:
+    """Stands for ``PluginInfo`` where an answer is parsed: it has no more versions made than can be refused."""
+
+    __name__ = PluginInfo.__name__
+
+    def __init__(self, most_versions: int) -> None:
+        self._most_versions = most_versions
+
+    def FromString(self, message: bytes) -> PluginInfo:  # noqa: N802 - protobuf's name
+        try:
+            return PluginInfo.FromString(first_versions(message, self._most_versions))
+        except TooManyFieldsError as error:
+            raise DecodeError(str(error)) from error
+
+
+def bounded_info_type(limits: InfoLimits) -> type[PluginInfo]:
+    """Return what parses the answer to GetInfo within ``limits`` (fault 51), for ``RegistrationStub.GetInfo``."""
+    # A call uses nothing of the type of its answer but what _BoundedInfo has.
+    return cast("type[PluginInfo]", _BoundedInfo(limits.max_versions))
+
+
 class Dialer(Protocol):
     """The port to the plugins; the real one is ``plugind.actors.io.grpc_client.dial``, tests use a simulated one."""
 
@@ -85,6 +108,12 @@ class ConversationConfig:
     limits: InfoLimits
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
+    #: What parses the answers to GetInfo.
+    info_type: type[PluginInfo] = attrs.field(init=False)
+
+    @info_type.default
+    def _make_info_type(self) -> type[PluginInfo]:
+        return bounded_info_type(self.limits)
 
 
 class Conversation:
@@ -139,6 +168,7 @@ class Conversation:
         self._channel.on_used_up = self._slot.expire
         self.dialed_at = trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
+        self._stub.GetInfo.reply_type = self._config.info_type
         return states.Dialed()
 
     def _judge(self, uid: int | None, peer: Credentials) -> str | None:
@@ -162,7 +192,7 @@ class Conversation:
             reply = await self._stub.GetInfo(InfoRequest())
         except GRPCError as error:
             return self._call_failed(_GET_INFO, error)
-        # One more than is allowed is enough to refuse it: a message may hold millions (fault 51).
+        # One more than is allowed is enough to refuse it (fault 51).
         versions = tuple(islice(reply.supported_versions, self._config.limits.max_versions + 1))
         try:
             info = check_info(

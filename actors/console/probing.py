@@ -31,6 +31,7 @@ from ...protocol.status import Outcome
 from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.limits import REGISTRATION_LIMITS
+from ..conversation import bounded_info_type
 from ..handlers.actor import Handler, policy_of, validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
@@ -163,9 +164,11 @@ async def _connect(found: Findings, path: str, options: ProbeOptions, deadline: 
 
 async def _ask(found: Findings, channel: Channel, path: str, deadline: float) -> tuple[PluginInfo, float]:
     """Return the plugin's info, and how many seconds it took."""
-    clock = Clock(deadline)
+    clock, limits = Clock(deadline), InfoLimits()
     try:
-        reply = await channel.stub(RegistrationStub).GetInfo(InfoRequest(), timeout=clock.left)
+        stub = channel.stub(RegistrationStub)
+        stub.GetInfo.reply_type = bounded_info_type(limits)
+        reply = await stub.GetInfo(InfoRequest(), timeout=clock.left)
     except GRPCError as error:
         fate = Fate.PARKED if error.status is Status.UNIMPLEMENTED else Fate.FAILED
         raise found.stop("GetInfo", _get_info_failed(error, channel, clock), fate, clock.took) from error
@@ -175,7 +178,7 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
         found.wrong("GetInfo", detail, Fate.FAILED, took)
     else:
         found.note("GetInfo", Verdict.OK, "answered", took)
-    limits, peer = InfoLimits(), channel.peer
+    peer = channel.peer
     # One more than is allowed is enough to refuse it, as in a conversation (fault 51).
     versions = tuple(islice(reply.supported_versions, limits.max_versions + 1))
     try:

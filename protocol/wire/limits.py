@@ -72,8 +72,9 @@ class Limits:
     call_header_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: Bytes that may come for one call, frames and padding included (fault 64).
     call_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
-    #: Bytes that all connections of a node may hold unparsed, together (fault 65).
-    unparsed_bytes: int = attrs.field(default=8 * 1024 * 1024, validator=_positive)
+    #: Bytes that all connections of a node may hold unparsed, together (fault 65). With what buffers take beyond their
+    #: content, that is about 8 MiB of memory.
+    unparsed_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
     #: Bytes of one call that may be under way or kept unread, beyond one message (fault 65).
     stream_window: int = attrs.field(default=256 * 1024, validator=_window)
     #: Bytes of all calls of a connection that may be under way.

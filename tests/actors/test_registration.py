@@ -308,6 +308,7 @@ async def test_a_plugin_without_the_method_is_parked_for_its_generation(autojump
             "the endpoint '@abstract' is an abstract socket; give the path of a unix socket",
         ),
         (FakePlugin("Colour", "a", ["1"] * 129), "more than 128 supported versions"),
+        (FakePlugin("Colour", "a", [""] * 30_000), "more than 128 supported versions"),
     ],
 )
 async def test_a_plugin_with_unacceptable_info_is_notified_of_the_reason(

@@ -162,7 +162,7 @@ async def test_a_channel_may_be_closed_while_it_waits_for_its_turn() -> None:
 
 async def test_half_sent_messages_fill_the_account_and_no_more(autojump_clock: trio.testing.MockClock) -> None:
     """Fault 65: those without room are refused, the others end at their deadline, and all of it is given back."""
-    shared = Shared(8 * 1024 * 1024)
+    shared = Shared(REGISTRATION_LIMITS.unparsed_bytes)
     reasons = list[WireProblem | None]()
 
     async def half_sent() -> None:
@@ -178,7 +178,7 @@ async def test_half_sent_messages_fill_the_account_and_no_more(autojump_clock: t
         for _ in range(300):
             nursery.start_soon(half_sent)
         await trio.sleep(0.5)
-        assert 6_000_000 < shared.unparsed.kept <= shared.unparsed.limit
+        assert 1_500_000 < shared.unparsed.kept <= shared.unparsed.limit
         await answered_in_pieces(shared)
     assert shared.unparsed.kept == 0
     assert set(reasons) == {None, WireProblem.UNPARSED_BYTES}

@@ -6,22 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.wire.errors import ErrorCode, WireProblem
+from plugind.protocol.wire.limits import Limits
 from plugind.protocol.wire.unparsed import LITTLE, UnparsedBytes
 
-LIMIT = 8 * 1024 * 1024
+LIMIT = Limits().unparsed_bytes
 
 
 def test_a_connection_that_asks_for_too_much_is_refused_and_the_others_keep_what_they_hold() -> None:
     account = UnparsedBytes(LIMIT)
     share = 64 * 1024
     refused = [account.change(0, share) for _ in range(200)]
-    assert refused[:96] == [None] * 96
-    assert account.kept == 96 * share == LIMIT - LIMIT // 4
-    error = refused[96]
+    assert refused[:32] == [None] * 32
+    assert account.kept == 32 * share == LIMIT // 2
+    error = refused[32]
     assert error is not None
     assert (error.problem, error.code) == (WireProblem.UNPARSED_BYTES, ErrorCode.ENHANCE_YOUR_CALM)
     assert error.message == (
-        "unparsed bytes of all conversations together over the limit of 8388608 (limit unparsed_bytes)"
+        "unparsed bytes of all conversations together over the limit of 4194304 (limit unparsed_bytes)"
     )
 
 
@@ -35,11 +36,11 @@ def test_those_that_hold_much_do_not_shut_out_those_that_hold_little() -> None:
 
 
 def test_what_is_given_back_can_be_held_by_others() -> None:
-    account = UnparsedBytes(1000)
-    assert account.change(0, 700) is None
-    assert account.change(0, 700) is not None
-    assert account.change(700, 0) is None
-    assert account.change(0, 700) is None
+    account = UnparsedBytes(10_000)
+    assert account.change(0, 4000) is None
+    assert account.change(0, 4000) is not None
+    assert account.change(4000, 0) is None
+    assert account.change(0, 4000) is None
 
 
 def test_a_connection_over_the_limit_may_still_give_something_back() -> None:
