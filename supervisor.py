@@ -557,6 +557,7 @@ def _real_ports(config: Config) -> Ports:
     return Ports(
         dial=partial(
             dial,
+            wait_if_full=False,
             limits=config.wire_limits,
             roots=roots,
             follow_symlinks=follow,

@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import Protocol, cast
@@ -32,11 +33,16 @@ from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProble
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
 from .io.grpc_client.channel import Channel
-from .io.grpc_client.dial import Judge
+from .io.grpc_client.dial import Judge, was_full
 from .io.unix_socket import Credentials
 
 #: Characters of an error that a plugin is sent or a user is shown (fault 94).
 MAX_ERROR = 2048
+
+#: Seconds between the first two dials of a socket whose backlog is full. Each pause is twice as long as the one before,
+#: up to the longest, so that 3,000 such sockets cost some hundred tries a second and not 60,000.
+FULL_PAUSE = 0.01
+LONGEST_FULL_PAUSE = 2.0
 
 #: Whether and how each failed dial is retried.
 _RETRIES = {
@@ -91,6 +97,8 @@ class Dialer(Protocol):
     ) -> Channel:
         """Connect to the socket with this ``identity`` at ``path``, and to no other, within ``timeout`` seconds.
 
+        A full backlog is an error at once, since whoever waits for room in it must not keep a slot.
+
         ``judge`` decides by the process that listens whether it may be called, before anything is sent.
 
         Raises:
@@ -144,16 +152,17 @@ class Conversation:
         ``held_up`` says that this is known.
         """
         timeouts = self._config.timeouts
-        grace = timeouts.refused_grace if patient else 0.0
+        dial = partial(
+            self._config.dial,
+            self._path,
+            identity=identity,
+            timeout=timeouts.dial,
+            refused_grace=timeouts.refused_grace if patient else 0.0,
+            judge=partial(self._judge, uid),
+        )
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
-            self._channel = await self._config.dial(
-                self._path,
-                identity=identity,
-                timeout=timeouts.dial,
-                refused_grace=grace,
-                judge=partial(self._judge, uid),
-            )
+            self._channel = await self._while_full(dial, through_pause=held_up)
         except PausedError:
             return states.HeldUp(NO_DESCRIPTORS)
         except DialError as error:
@@ -164,12 +173,38 @@ class Conversation:
             reason = f"RegisterPlugin error -- dial failed at socket {self._path}, err: {error.message}"
             outcome = Outcome.TIMED_OUT if error.kind is DialFailure.TIMED_OUT else Outcome.FAILED
             return states.Failed(reason, _RETRIES.get(error.kind, states.Retry.BACKOFF), outcome, error.cause)
+        assert self._slot is not None, "a connection has a slot"
         # A flooder takes its turns last, so it must not keep a slot from others meanwhile.
         self._channel.on_used_up = self._slot.expire
         self.dialed_at = trio.current_time()
         self._stub = self._channel.stub(RegistrationStub)
         self._stub.GetInfo.reply_type = self._config.info_type
         return states.Dialed()
+
+    async def _while_full(self, dial: Callable[[], Awaitable[Channel]], *, through_pause: bool) -> Channel:
+        """Dial, and dial again while the backlog is full, with growing pauses in which this conversation has no slot.
+
+        Thousands of such sockets would otherwise hold all slots (fault 30).
+
+        Raises:
+          DialError: for any other reason, or if the time for it is over.
+          PausedError: as :meth:`DialSlots.acquire` does.
+        """
+        timeout, pause = self._config.timeouts.dial, FULL_PAUSE
+        until = trio.current_time() + timeout
+        while True:
+            try:
+                return await dial()
+            except DialError as error:
+                if error.kind is not DialFailure.FULL:
+                    raise
+            left = until - trio.current_time()
+            if left <= 0:
+                raise was_full(self._path, timeout)
+            self._release_slot()
+            await trio.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_FULL_PAUSE)
+            self._slot = await self._config.dial_slots.acquire(retry=True, through_pause=through_pause)
 
     def _judge(self, uid: int | None, peer: Credentials) -> str | None:
         """Return why the process that listens is not trusted, after taking note of it; None if it is (fault 40)."""
@@ -224,9 +259,12 @@ class Conversation:
         channel, self._channel, self._stub = self._channel, None, None
         if channel is not None:
             channel.close()
-        if self._slot is not None:
-            self._slot.release()
-            self._slot = None
+        self._release_slot()
+
+    def _release_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
 
     def timed_out(self, command: states.AskInfo | states.Notify, reason: str) -> states.Failed:
         """Return the event of a call that was not answered before its deadline."""

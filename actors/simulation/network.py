@@ -187,7 +187,7 @@ class MemoryNetwork:
         refused_grace: float = 1.0,
         judge: Judge | None = None,
     ) -> Channel:
-        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does.
+        """Connect as :func:`plugind.actors.io.grpc_client.dial.dial` does for a node: a full backlog is an error.
 
         Raises:
           DialError: of the same kinds, after the same waits.
@@ -209,7 +209,7 @@ class MemoryNetwork:
 
         problem = attempt()
         if problem is not None:
-            await retry(path, problem, attempt, timeout, refused_grace)
+            await retry(path, problem, attempt, timeout, refused_grace, wait_if_full=False)
         assert listener is not None
         self.reached[path] = self._inode_of(listener)
         peer = listener.process.credentials

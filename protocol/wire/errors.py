@@ -28,6 +28,8 @@ class DialFailure(enum.Enum):
     NOT_A_STREAM = "not a stream socket"
     #: The user whose process listens may not register plugins, or is not the one that is expected (fault 40).
     UNTRUSTED = "untrusted"
+    #: The backlog is full, and the caller waits itself for room in it (fault 30).
+    FULL = "backlog full"
     #: The deadline passed, with the backlog full or while refused (fault 30).
     TIMED_OUT = "timed out"
     #: This process or this node has no descriptor left (fault 46).

@@ -51,6 +51,7 @@ async def dial(
     identity: Identity | None = None,
     timeout: float,
     refused_grace: float = 1.0,
+    wait_if_full: bool = True,
     roots: Sequence[str] = (),
     judge: Judge | None = None,
     follow_symlinks: bool = False,
@@ -61,8 +62,8 @@ async def dial(
     """Connect to the unix stream socket at ``path``, within ``timeout`` seconds.
 
     A socket that refuses is tried again for ``refused_grace`` seconds, since its process may be between bind and listen
-    (behaviour 12). One with a full backlog is tried until the deadline (fault 30). This function does not wait, and so
-    does not checkpoint, when the socket accepts at once.
+    (behaviour 12). One with a full backlog is tried until the deadline, or once unless ``wait_if_full`` (fault 30).
+    This function does not wait, and so does not checkpoint, when the socket accepts at once.
 
     With an ``identity``, only that very file is connected to (fault 41), and for a file below one of ``roots`` no
     directory on the way may be a link. A link is then not followed, unless ``follow_symlinks`` makes it stand for the
@@ -78,7 +79,7 @@ async def dial(
     try:
         problem = attempt()
         if problem is not None:
-            await retry(path, problem, attempt, timeout, refused_grace)
+            await retry(path, problem, attempt, timeout, refused_grace, wait_if_full=wait_if_full)
         peer = _peer_of(connection, path)
         check_peer(path, peer, judge)
     except BaseException:
@@ -112,7 +113,13 @@ def _socket(path: str) -> socket.socket:
 
 
 async def retry(
-    path: str, error: OSError, attempt: Callable[[], OSError | None], timeout: float, refused_grace: float
+    path: str,
+    error: OSError,
+    attempt: Callable[[], OSError | None],
+    timeout: float,
+    refused_grace: float,
+    *,
+    wait_if_full: bool = True,
 ) -> None:
     """Repeat ``attempt`` until it succeeds, as long as its error can pass by itself; ``error`` is the first one.
 
@@ -124,10 +131,11 @@ async def retry(
     began = trio.current_time()
     pause = _FIRST_PAUSE
     while True:
+        if error.errno == errno.EAGAIN and not wait_if_full:
+            raise DialError(DialFailure.FULL, path, f"the backlog of {path!r} is full", "its backlog is full")
         if error.errno == errno.EAGAIN:
             left = began + timeout - trio.current_time()
-            full = f"was full for {in_seconds(timeout)}"
-            over = DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} {full}", f"its backlog {full}")
+            over = was_full(path, timeout)
         elif error.errno == errno.ECONNREFUSED:
             left = began + min(refused_grace, timeout) - trio.current_time()
             over = DialError(DialFailure.REFUSED, path, f"nobody listens on {path!r}", "nobody listens")
@@ -141,6 +149,12 @@ async def retry(
         if again is None:
             return
         error = again
+
+
+def was_full(path: str, timeout: float) -> DialError:
+    """Return the error of a socket whose backlog was full for ``timeout`` seconds."""
+    full = f"was full for {in_seconds(timeout)}"
+    return DialError(DialFailure.TIMED_OUT, path, f"the backlog of {path!r} {full}", f"its backlog {full}")
 
 
 def _try(

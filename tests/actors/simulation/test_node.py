@@ -165,7 +165,7 @@ async def test_a_renamed_socket_can_be_dialed_and_a_new_one_at_its_old_path_is_a
 @pytest.mark.parametrize(
     ("accepting", "kind", "after"),
     [
-        (Accepting.BACKLOG_FULL, DialFailure.TIMED_OUT, 10.0),
+        (Accepting.BACKLOG_FULL, DialFailure.FULL, 0.0),
         (Accepting.DENIED, DialFailure.DENIED, 0.0),
         (None, DialFailure.REFUSED, 1.0),
     ],
