@@ -143,6 +143,17 @@ def test_a_flood_that_fits_in_its_windows_is_a_valid_answer(flood: Flood) -> Non
     assert flood.data_in(0, read) == len(message)
 
 
+def test_what_is_held_back_is_the_end_of_a_message_of_nearly_64_kib() -> None:
+    sent = first_frames("held-back", 65)
+    message = b"".join(payload for kind, _, payload in sent if kind == DATA)
+    assert 0 < int.from_bytes(message[1:5], "big") + 5 - len(message) <= 1024
+    with peers("held-back") as server, connected(server) as client:
+        client.sendall(calling(GET_INFO))
+        client.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            list(frames(client))
+
+
 def test_a_flood_stops_where_the_windows_end_and_goes_on_when_they_grow() -> None:
     """Otherwise a client would end the connection for a flow-control error, at no cost."""
     with peers("big-info") as server, connected(server) as client:
@@ -291,6 +302,9 @@ def test_entries_are_renamed_created_and_removed() -> None:
     with peers("files", 2) as server:
         wait_until(lambda: any(server.options.directory.iterdir()))
         wait_until(lambda: not any(server.options.directory.iterdir()))
+    with peers("moving-directories") as server:
+        wait_until(lambda: (server.options.directory / "moving-directories-00000-renamed/plugin.sock").is_socket())
+        wait_until(lambda: (server.options.directory / "moving-directories-00000/plugin.sock").is_socket())
     with peers("directories") as server:
         assert len(list((server.options.directory / "directories-00000").iterdir())) == Directories.directories
 

@@ -79,3 +79,25 @@ class Renames(Kind):
         other = name if peer.path != name else f"renamed-{name}"
         Path(peer.path).rename(other)
         peer.path = other
+
+
+class MovingDirectories(Kind):
+    """Has its socket in a directory that is renamed all the time: 1,000 times a second in all."""
+
+    rate = 1000
+
+    def appear(self, server: HostileServer, index: int) -> None:
+        """Bind inside of the directory."""
+        self._here(server, index).mkdir()
+        peer = server.listen(index)
+        Path(peer.path).rename(self._here(server, index) / "plugin.sock")
+
+    def act(self, server: HostileServer, number: int) -> None:
+        """Rename the next directory, to and fro."""
+        round_, index = divmod(number, server.peers)
+        here = self._here(server, index)
+        there = here.with_name(f"{here.name}-renamed")
+        (there if round_ % 2 else here).rename(here if round_ % 2 else there)
+
+    def _here(self, server: HostileServer, index: int) -> Path:
+        return Path(f"{server.name}-{index:05d}")

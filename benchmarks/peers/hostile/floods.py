@@ -146,6 +146,13 @@ def big_info() -> Flood:
 
 
 @cache
+def held_back() -> Flood:
+    """Return an answer of nearly 64 KiB without its last frame: its reader keeps the rest for as long as it waits."""
+    whole = _answer(_named(1 << 16), 1024)
+    return Answer(whole.begin, whole.frames[: len(whole.frames) // (1024 + _FRAME.size) * (1024 + _FRAME.size)], 1024)
+
+
+@cache
 def empty_versions() -> Flood:
     """Return an answer of nearly 4 MiB that consists of 2.1 million empty versions."""
     identity = plugin_info("CSIPlugin", "empty-versions.example.com", "", ())

@@ -16,7 +16,7 @@ from plugind.benchmarks.peers.hostile.closed import (
     Trickle,
     Unlistened,
 )
-from plugind.benchmarks.peers.hostile.entries import Directories, Files, Rebind, Renames, Symlinks
+from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
 from plugind.benchmarks.peers.hostile.server import Kind
 from plugind.benchmarks.peers.hostile.speaking import (
@@ -39,6 +39,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "settings": lambda: Flooder("Sends SETTINGS of 2,730 entries.", floods.settings),
     "pings": lambda: Flooder("Sends PINGs, each of which asks for an answer.", floods.pings),
     "big-info": lambda: Flooder("Answers with a PluginInfo of 4 MiB.", floods.big_info),
+    "held-back": lambda: Flooder("Answers with 64 KiB, and holds the end back.", floods.held_back),
     "empty-versions": lambda: Flooder("Answers with 2.1 million empty versions.", floods.empty_versions),
     "many-versions": ManyVersions,
     "one-name": OneName,
@@ -59,5 +60,6 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "renames": Renames,
     "files": Files,
     "directories": Directories,
+    "moving-directories": MovingDirectories,
     "own-names": OwnNames,
 }
