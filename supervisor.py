@@ -36,6 +36,7 @@ from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
 from .actors.io.directory import Directory, RealDirectory
+from .actors.io.endpoints import EndpointFiles, Endpoints, RealEndpointFiles
 from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.grpc_client.dial import dial
 from .actors.io.grpc_client.turns import Shared
@@ -52,6 +53,7 @@ from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Resta
 from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, Root, check_roots
+from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
@@ -81,6 +83,7 @@ class Ports:
         default=lambda root: RealDirectory(root.path, insecure=root.insecure)
     )
     processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
+    endpoints: EndpointFiles = attrs.field(factory=RealEndpointFiles)
     #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
     count_descriptors: Callable[[int], int] | None = None
     #: Returns what the system says about users.
@@ -173,6 +176,7 @@ class Supervisor:
             most_open=most_connections, count_descriptors=ports.count_descriptors or self._reserve.count_left
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
+        self._endpoints = _endpoints(self.config, ports.endpoints, status_config.socket, self._users)
         self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler, self._inboxes)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
@@ -219,7 +223,13 @@ class Supervisor:
         timeouts = self.config.timeouts
         return RegistrationConfig(
             ConversationConfig(
-                dialer, self._dial_slots, timeouts, self.config.info_limits, self.config.trust, self._users
+                dialer,
+                self._dial_slots,
+                timeouts,
+                self.config.info_limits,
+                self._endpoints,
+                self.config.trust,
+                self._users,
             ),
             timeouts,
             self.config.backoff,
@@ -352,7 +362,10 @@ class Supervisor:
 
     async def _run_liveness(self) -> None:
         config = LivenessConfig(
-            self._processes, self.config.rescan, deregister_not_serving=self.config.deregister_not_serving
+            self._processes,
+            self._endpoints,
+            self.config.rescan,
+            deregister_not_serving=self.config.deregister_not_serving,
         )
         await liveness.run(config, self._to_liveness, self._liveness_inbox, self._to_status)
 
@@ -550,6 +563,14 @@ def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
                 f"the status socket {path} lies in the root {root.path}, where it would be dialed as a plugin:"
                 " give it another path with --status"
             )
+
+
+def _endpoints(config: Config, files: EndpointFiles, status_socket: str | None, users: Users) -> Endpoints:
+    directories = config.endpoint_directories
+    if directories is None:
+        directories = default_directories(root.path for root in config.roots)
+    status_socket = None if status_socket is None else os.path.abspath(status_socket)
+    return Endpoints(files, directories, status_socket, lambda peer: config.trust.refusal(peer.uid, peer.pid, users))
 
 
 def _real_ports(config: Config) -> Ports:

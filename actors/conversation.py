@@ -22,6 +22,7 @@ from grpclib.exceptions import GRPCError
 from ..protocol import states
 from ..protocol.bounded_info import TooManyFieldsError, first_versions
 from ..protocol.config import Timeouts
+from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
 from ..protocol.plugins import InfoLimits, check_info, info_to_show
@@ -32,6 +33,7 @@ from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
+from .io.endpoints import Endpoints
 from .io.grpc_client.channel import Channel
 from .io.grpc_client.dial import Judge, was_full
 from .io.unix_socket import Credentials
@@ -114,6 +116,7 @@ class ConversationConfig:
     dial_slots: DialSlots
     timeouts: Timeouts
     limits: InfoLimits
+    endpoints: Endpoints
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
     #: What parses the answers to GetInfo.
@@ -127,7 +130,7 @@ class ConversationConfig:
 class Conversation:
     """The connection to the plugin at one path, which may be dialed again; there is one at a time."""
 
-    __slots__ = ("_channel", "_config", "_path", "_slot", "_stub", "dialed_at", "peer")
+    __slots__ = ("_channel", "_config", "_identity", "_path", "_slot", "_stub", "dialed_at", "endpoint", "peer")
 
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
@@ -135,6 +138,10 @@ class Conversation:
         self._channel: Channel | None = None
         self._stub: RegistrationStub | None = None
         self._slot: DialSlot | None = None
+        #: The file that was dialed last.
+        self._identity: Identity | None = None
+        #: What was at the plugin's endpoint when it was named; None if that is the socket.
+        self.endpoint: FoundFile | None = None
         #: The process that listened when the socket was last dialed.
         self.peer: Credentials | None = None
         #: ``trio.current_time()`` of that.
@@ -151,6 +158,9 @@ class Conversation:
         be trusted, and be of this ``uid`` if that is given (fault 40). Return at once while dials pause, unless
         ``held_up`` says that this is known.
         """
+        self._identity = identity
+        if self._config.endpoints.is_status_socket(identity):
+            return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
         timeouts = self._config.timeouts
         dial = partial(
             self._config.dial,
@@ -223,6 +233,7 @@ class Conversation:
     async def get_info(self) -> states.InfoReceived | states.InfoRejected | states.Failed:
         """Ask the plugin for its info, and check it."""
         assert self._stub is not None, "GetInfo follows a dial"
+        assert self._identity is not None, "GetInfo follows a dial"
         try:
             reply = await self._stub.GetInfo(InfoRequest())
         except GRPCError as error:
@@ -239,6 +250,7 @@ class Conversation:
                 uid=None if self.peer is None else self.peer.uid,
                 limits=self._config.limits,
             )
+            self.endpoint = self._config.endpoints.judge(info.endpoint, self._path, self._identity)
         except ValidationError as error:
             rejected = info_to_show(reply.type, reply.name, limits=self._config.limits)
             return states.InfoRejected(str(error)[:MAX_ERROR], rejected)

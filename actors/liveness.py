@@ -26,7 +26,8 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol.identity import Identity
-from ..protocol.liveness import Answer, Owners, Schedule, Subject
+from ..protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject, answer_of
+from .io.endpoints import EndpointRefusedError, Endpoints
 from .mailbox import Readable, report
 
 #: In a storm thousands of plugins are registered within a second. To read their messages together, at pauses of so many
@@ -69,6 +70,7 @@ class LivenessConfig:
     """What the liveness actor is configured with."""
 
     processes: Callable[[], ProcessPort]
+    endpoints: Endpoints
     #: Seconds within which each socket that refuses is looked at again.
     rescan: float
     #: Whether to deregister a plugin on whose socket nobody listens.
@@ -104,6 +106,7 @@ class _Liveness:
     ) -> None:
         self._deregister = config.deregister_not_serving
         self._processes = processes
+        self._endpoints = config.endpoints
         self._inbox = inbox
         self._status = status
         self._schedule = Schedule(config.rescan)
@@ -172,6 +175,7 @@ class _Liveness:
 
     async def _look(self) -> None:
         """Look at the sockets that are due, as far as that is no long go."""
+        await self._look_at_awaited_endpoints()
         began = before = trio.current_time()
         for subject in self._schedule.take(began):
             answer, endpoint = self._ask(subject)
@@ -184,7 +188,14 @@ class _Liveness:
                 return
             before = now
 
-    def _ask(self, subject: Subject) -> tuple[Answer, Answer | None]:
+    async def _look_at_awaited_endpoints(self) -> None:
+        now = trio.current_time()
+        for subject in self._schedule.take_awaited(now):
+            changed = self._schedule.judge_endpoint(subject, self._ask_endpoint(subject.asked.endpoint), now)
+            if changed is not None:
+                await report(self._status, changed)
+
+    def _ask(self, subject: Subject) -> tuple[Answer, EndpointAnswer | None]:
         """Return what a connect says of the socket and, if nobody listens there, of an endpoint elsewhere."""
         unowned = subject.asked.registered and self._owners.of_path(subject.path) is None
         answer, process = self._processes.look(subject.path, subject.asked.identity, take_process=unowned)
@@ -192,7 +203,16 @@ class _Liveness:
             self._owners.add(subject.path, process)
         if answer is not Answer.REFUSED or subject.other_endpoint is None:
             return answer, None
-        return answer, self._processes.look(subject.other_endpoint, None, take_process=False)[0]
+        return answer, self._ask_endpoint(subject.other_endpoint)
+
+    def _ask_endpoint(self, endpoint: str) -> EndpointAnswer:
+        try:
+            self._endpoints.connect(endpoint).close()
+        except EndpointRefusedError as error:
+            return EndpointAnswer(Answer.FORBIDDEN, str(error))
+        except OSError as error:
+            return EndpointAnswer(answer_of(error))
+        return EndpointAnswer(Answer.ACCEPTED)
 
     async def _tell(self, subject: Subject, found: m.ServingChanged | m.ListenerFound) -> None:
         if isinstance(found, m.ListenerFound):

@@ -332,7 +332,9 @@ class _Registration:
         match command:
             case states.ClaimName():
                 self._info = command.info
-                claimed = m.Claimed(self._socket.path, generation, command.info, self.asks.new_ticket())
+                found = self.conversation.endpoint
+                file = None if found is None else found.identity
+                claimed = m.Claimed(self._socket.path, generation, command.info, self.asks.new_ticket(), file)
                 await self._wait.to_send(self._config.reconciler, claimed)
             case states.AskValidate():
                 self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
@@ -458,6 +460,7 @@ class _Registration:
             endpoint=self._state.info.endpoint,
             pid=pid,
             dialed=conversation.dialed_at,
+            endpoint_missing=conversation.endpoint is not None and conversation.endpoint.kind is None,
         )
 
 

@@ -7,7 +7,7 @@ Run it beside a daemon, or beside ``examples/example_handler.py``, which is the 
 Its services are served on the registration socket. With ``--endpoint PATH`` they have a separate socket, as those of
 most real plugins do, so that the registration socket can be in one directory and the service in another::
 
-    python examples/example_plugin.py --socket /tmp/plugins/b.sock --name b.example.com --endpoint /tmp/b.sock
+    python examples/example_plugin.py --socket /tmp/plugins/b.sock --name b.example.com --endpoint /tmp/plugins/.b.sock
 
 On SIGTERM and Ctrl-C calls in progress finish, both sockets are removed, and the exit code is 0. After a refused
 registration the plugin prints the reason and exits with code 1, as the registrars of real plugins do.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 
 import attrs
 
@@ -48,6 +49,10 @@ def _root_path(path: str | os.PathLike[str]) -> str:
     """Return ``path`` as text without a slash at its end."""
     text = os.fspath(path)
     return text.rstrip("/") or text[:1]
+
+
+def _directories(paths: Iterable[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
+    return None if paths is None else tuple(map(_root_path, paths))
 
 
 @attrs.frozen
@@ -96,6 +101,9 @@ class Config:
     deregister_not_serving: bool = False
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
+    #: Where endpoints may be that are not the plugin's own socket (fault 43). None: in each root and, beside a root
+    #: named ``plugins_registry``, in ``plugins``, ``csi-plugins`` and ``device-plugins``, where drivers have them.
+    endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its
@@ -104,6 +112,12 @@ class Config:
     hung_after: float | None = attrs.field(default=10.0, validator=or_none(above_zero))
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
+
+    @endpoint_directories.validator
+    def _check_endpoint_directories(self, _: object, directories: tuple[str, ...] | None) -> None:
+        for path in directories or ():
+            if not path.startswith("/") or "\0" in path:
+                raise ConfigError(f"the directory for endpoints {path!r} is not an absolute path: see --endpoint-dir")
 
     @expected.validator
     def _check_expected(self, _: object, names: tuple[str, ...]) -> None:

@@ -20,13 +20,15 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
+import errno
 import math
 from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 import attrs
 
-from .messages import ListenerFound, ServingChanged, WatchLiveness
+from .endpoints import MISSING
+from .messages import EndpointChanged, ListenerFound, ServingChanged, WatchLiveness
 
 #: Seconds between two looks at a plugin that serves, at least.
 PLUGIN_PERIOD = 60.0
@@ -53,10 +55,37 @@ class Answer(enum.Enum):
     MISSING = "missing"
     #: Another file is there, of which the watcher will tell, too (fault 41).
     REPLACED = "replaced"
+    #: The endpoint may not be used: its file or the process that listens there is refused (fault 43).
+    FORBIDDEN = "forbidden"
     #: No descriptor was left for the connect: the look has to be made again.
     EXHAUSTED = "exhausted"
     #: Any other error says nothing of the listener.
     UNKNOWN = "unknown"
+
+
+_ANSWERS = {
+    errno.EAGAIN: Answer.ACCEPTED,
+    errno.ECONNREFUSED: Answer.REFUSED,
+    errno.ENOENT: Answer.MISSING,
+    errno.ENOTDIR: Answer.MISSING,
+    errno.ESTALE: Answer.REPLACED,
+    errno.EMFILE: Answer.EXHAUSTED,
+    errno.ENFILE: Answer.EXHAUSTED,
+}
+
+
+def answer_of(error: OSError) -> Answer:
+    """Return what the error of a connect says."""
+    return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN)
+
+
+@attrs.frozen
+class EndpointAnswer:
+    """What a connect says of an endpoint."""
+
+    answer: Answer
+    #: Why it may not be used, if it is forbidden.
+    reason: str | None = None
 
 
 @attrs.define(eq=False)
@@ -68,6 +97,8 @@ class Subject:
     serving: bool | None = None
     #: While nobody listens: whether somebody listens on the endpoint, if that is another socket.
     endpoint_serves: bool = False
+    #: Why its endpoint is awaited; None before the first look.
+    endpoint_problem: str | None = None
 
     @property
     def path(self) -> str:
@@ -95,6 +126,10 @@ class Schedule:
         #: When each is due, the earliest first.
         self._accepting: dict[str, float] = {}
         self._refusing: dict[str, float] = {}
+        #: Registered plugins whose endpoint did not exist: those before the first look at it, and when the others are
+        #: due, the earliest first.
+        self._new_endpoints: dict[str, None] = {}
+        self._awaited: dict[str, float] = {}
         self._next_round = -math.inf
         self._next_chunk = -math.inf
         #: Until then the refusing sockets have had their share of the core.
@@ -116,12 +151,16 @@ class Schedule:
         self._accepting[path] = now + PLUGIN_PERIOD
         if not process_is_watched:
             self._unknown[path] = None
+        if asked.endpoint_missing:
+            self._new_endpoints[path] = None
 
     def unwatch(self, path: str) -> None:
         """Watch the socket at ``path`` no more, if it is watched."""
         if self._subjects.pop(path, None) is not None:
             for queue in (self._at_once, self._unknown, self._accepting, self._refusing):
                 queue.pop(path, None)
+            self._new_endpoints.pop(path, None)
+            self._awaited.pop(path, None)
 
     def ask(self, path: str) -> None:
         """Have a look at ``path`` at once: its process has ended."""
@@ -132,9 +171,9 @@ class Schedule:
 
     def next_time(self) -> float:
         """Return when :meth:`take` has something to return; infinite if nothing is watched."""
-        if self._at_once:
+        if self._at_once or self._new_endpoints:
             return -math.inf
-        return min(self._time_of_round(), self._time_of_chunk())
+        return min(self._time_of_round(), self._time_of_chunk(), next(iter(self._awaited.values()), math.inf))
 
     def _time_of_round(self) -> float:
         if self._unknown:
@@ -160,6 +199,16 @@ class Schedule:
             self._next_chunk = now + size * self._period / len(self._refusing)
             for path in [*islice(self._refusing, size)]:
                 yield self._taken(path, now)
+
+    def take_awaited(self, now: float) -> list[Subject]:
+        """Return some plugins whose endpoints are awaited and have to be looked at now."""
+        due = takewhile(lambda path: self._awaited[path] <= now, self._awaited)
+        paths = [*islice(chain(self._new_endpoints, due), CHUNK)]
+        for path in paths:
+            self._new_endpoints.pop(path, None)
+            self._awaited.pop(path, None)
+            self._awaited[path] = now + self._period
+        return [self._subjects[path] for path in paths]
 
     def _round(self, now: float) -> list[str]:
         paths = [*islice(self._unknown, ROUND)]
@@ -189,7 +238,7 @@ class Schedule:
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def judge(
-        self, subject: Subject, answer: Answer, now: float, endpoint: Answer | None = None
+        self, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
     ) -> ServingChanged | ListenerFound | None:
         """Return the message that follows from the ``answer`` of a socket, and of its other ``endpoint`` if asked.
 
@@ -203,15 +252,25 @@ class Schedule:
         serving = answer is Answer.ACCEPTED
         if not subject.asked.registered:
             return self._found(subject) if serving else None
-        endpoint_serves = endpoint in (Answer.ACCEPTED, Answer.EXHAUSTED, Answer.UNKNOWN)
+        endpoint_serves = endpoint is not None and endpoint.answer in _MAY_SERVE
         if (serving, endpoint_serves) == (subject.serving, subject.endpoint_serves):
             return None
         subject.serving, subject.endpoint_serves = serving, endpoint_serves
         self._put(subject, now)
-        reason = None if serving else _reason(subject)
+        reason = None if serving else _reason(subject, endpoint)
         return ServingChanged(
             subject.path, subject.asked.generation, serving, now, reason, endpoint_serves=endpoint_serves
         )
+
+    def judge_endpoint(self, subject: Subject, found: EndpointAnswer, now: float) -> EndpointChanged | None:
+        """Return the message that follows from a look at an endpoint that is awaited; one that accepts no longer is."""
+        problem = _problem_of(found)
+        if problem is None:
+            self._awaited.pop(subject.path, None)
+        if found.answer is Answer.EXHAUSTED or problem == subject.endpoint_problem:
+            return None
+        subject.endpoint_problem = problem
+        return EndpointChanged(subject.path, subject.asked.generation, now, problem)
 
     def _found(self, subject: Subject) -> ListenerFound:
         self.unwatch(subject.path)
@@ -228,10 +287,29 @@ class Schedule:
             self._refusing[path] = now + self._period
 
 
-def _reason(subject: Subject) -> str:
+#: What a connect says of an endpoint on which somebody may listen.
+_MAY_SERVE = (Answer.ACCEPTED, Answer.EXHAUSTED, Answer.UNKNOWN)
+
+
+def _problem_of(found: EndpointAnswer) -> str | None:
+    """Return why an endpoint cannot be used."""
+    match found.answer:
+        case Answer.MISSING:
+            return MISSING
+        case Answer.REFUSED:
+            return "nobody listens on its endpoint"
+        case Answer.FORBIDDEN:
+            return found.reason
+        case _:
+            return None
+
+
+def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
     endpoint = subject.other_endpoint
     if endpoint is None:
         return "nobody listens on its socket"
+    if found is not None and found.answer is Answer.FORBIDDEN:
+        return f"nobody listens on its socket, and {found.reason}"
     if subject.endpoint_serves:
         return f"nobody listens on its socket, but somebody listens on its endpoint {endpoint}"
     return f"nobody listens on its socket, nor on its endpoint {endpoint}"

@@ -125,6 +125,8 @@ class Claimed:
     generation: int
     info: PluginInfo
     ticket: int
+    #: The file of its endpoint, if that is another one than the socket, and exists.
+    endpoint: Identity | None = None
 
 
 @value
@@ -411,6 +413,8 @@ class WatchLiveness:
     pid: int = 0
     #: ``trio.current_time()`` of that, in seconds.
     dialed: float = 0.0
+    #: Its endpoint did not exist when it was asked for its info, and has to be awaited.
+    endpoint_missing: bool = False
 
 
 @value
@@ -507,6 +511,18 @@ class ServingChanged:
 
 
 @value
+class EndpointChanged:
+    """An endpoint that did not exist when its plugin was registered can be used now, or cannot for another reason."""
+
+    socket: str
+    generation: int
+    #: ``trio.current_time()`` of the look that found it out, in seconds.
+    time: float
+    #: Why it cannot be used.
+    problem: str | None = None
+
+
+@value
 class RootReported:
     """The state of a watcher, sent on each change and after each scan; its counters grow as long as it lives."""
 
@@ -576,6 +592,7 @@ StatusMessage = (
     StateChanged
     | RoleChanged
     | ServingChanged
+    | EndpointChanged
     | EntryIgnored
     | RootReported
     | HandlersChanged

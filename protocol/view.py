@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from .messages import RootReported, ServingChanged, StateChanged
+from .messages import EndpointChanged, RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
@@ -58,6 +58,8 @@ class Row(NamedTuple):
     logged: tuple[Said, ...] = ()
     #: That nobody listens on the socket of a registered plugin; None while somebody does.
     unserved: ServingChanged | None = None
+    #: Why the endpoint of a registered plugin cannot be used; None as far as is known.
+    endpoint_problem: str | None = None
 
     @property
     def type(self) -> str | None:
@@ -100,7 +102,7 @@ class Row(NamedTuple):
             self.registered_in if registered else None,
             # A registered plugin is active unless a role says otherwise.
             self.active is not False if registered else None,
-            (DEPRECATED,) if last.deprecated else (),
+            self._warnings,
             self.uid,
             self.pid,
             last.cause,
@@ -108,6 +110,11 @@ class Row(NamedTuple):
             not_serving=None if self.unserved is None else self.unserved.reason,
             not_serving_since=None if self.unserved is None else self.unserved.time,
         )
+
+    @property
+    def _warnings(self) -> tuple[str, ...]:
+        deprecated = (DEPRECATED,) if self.last.deprecated else ()
+        return deprecated if self.endpoint_problem is None else (*deprecated, self.endpoint_problem)
 
     @property
     def status_with_history(self) -> PluginStatus:
@@ -180,6 +187,7 @@ class View:
             before.history,
             () if change.deregistered is not None else before.logged,
             before.unserved if stays else None,
+            before.endpoint_problem if stays else None,
         )
 
     def set_logged(self, row: Row, said: Said) -> None:
@@ -207,6 +215,16 @@ class View:
         if (unserved and unserved.reason) == (before.unserved and before.unserved.reason):
             return None
         after = self.rows[change.socket] = before._replace(unserved=unserved)
+        return after
+
+    def set_endpoint(self, change: EndpointChanged) -> Row | None:
+        """Note whether the endpoint of a registered plugin can be used; return its row if that changed."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state is not _REGISTERED or before.last.generation != change.generation:
+            return None
+        if before.endpoint_problem == change.problem:
+            return None
+        after = self.rows[change.socket] = before._replace(endpoint_problem=change.problem)
         return after
 
     def find(self, target: str) -> list[Row]:

@@ -48,6 +48,7 @@ from .effects import (
     StartRegistration,
     Stopped,
 )
+from .endpoints import EndpointOwners, belongs_to
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
 from .trust import AS_ROOT, Users
@@ -115,6 +116,8 @@ class World:
         self._served: collections.Counter[int] = collections.Counter()
         #: The names that a plugin has or wants.
         self._names: dict[tuple[str, str], Name] = {}
+        #: The endpoints of the plugins that have a claim.
+        self._endpoints = EndpointOwners()
         #: The handlers that take plugins, by type.
         self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
         #: Removed handlers that still have plugins, by type.
@@ -345,6 +348,9 @@ class World:
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
                 name.block(claimed.path)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
+            elif (owner := self._owner_of_endpoint(claimed)) is not None:
+                reason = belongs_to(claimed.info.endpoint, owner)
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             else:
                 self._grant(claimed, name, handler)
                 continue
@@ -374,6 +380,18 @@ class World:
         self._served[id(handler.address)] += 1
         name.busy[claimed.path] = None
         self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
+
+    def _owner_of_endpoint(self, claimed: m.Claimed) -> tuple[str, str] | None:
+        """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
+        path, named, endpoint = claimed.path, key_of(claimed.info), claimed.info.endpoint
+        own = self._actors[path].sent.identity
+        if endpoint == path or (claimed.endpoint is not None and own.is_same(claimed.endpoint)):
+            self._endpoints.add_own(path, named, own)
+            return None
+        owner = self._endpoints.other_owner(named, endpoint, claimed.endpoint)
+        if owner is None:
+            self._endpoints.add(path, named, endpoint, claimed.endpoint)
+        return owner
 
     def _refuse_orphan(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
@@ -420,6 +438,7 @@ class World:
 
     def _free(self, claim: Claim, actor: _Actor | None) -> None:
         """Delete a claim, and admit the next plugin of its name."""
+        self._endpoints.remove(claim.path)
         key = key_of(claim.info)
         name = self._names[key]
         self._served -= collections.Counter((id(claim.handler),))

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import functools
 import json
+import os
 import signal
 import sys
 import time
@@ -22,6 +23,11 @@ from typing import Literal, TextIO, cast
 import attrs
 import trio
 
+from ...protocol.endpoints import default_directories
+from ...protocol.errors import ValidationError
+from ...protocol.plugins import InfoLimits, check_info
+from ..io.endpoints import Endpoints, RealEndpointFiles
+from ..io.file_identity import identity_at
 from ..io.grpc_server.serve import serve_listener
 from ..io.unix_socket import UnixListener, listen
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
@@ -96,6 +102,7 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
             await nursery.start(functools.partial(_play, spec, listener, on_call=printer.print))
             plugin = spec.plugin
             _say(f"listening at {json.dumps(spec.socket)} as {json.dumps(plugin.type)} {json.dumps(plugin.name)}")
+            _warn_of_endpoint(spec)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
 
@@ -105,6 +112,18 @@ def _say(line: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"plugind fake: {line}\n")
         sys.stderr.flush()
+
+
+def _warn_of_endpoint(spec: FakeSpec) -> None:
+    """Say why a daemon whose root is the directory of the socket would refuse the endpoint (fault 43)."""
+    plugin, socket = spec.plugin, os.path.abspath(spec.socket)
+    directories = default_directories([os.path.dirname(socket)])
+    try:
+        info = check_info(plugin.type, plugin.name, plugin.endpoint, (), socket=socket, limits=InfoLimits())
+        judge = Endpoints(RealEndpointFiles(), directories)
+        judge.judge(info.endpoint, socket, identity_at(os.lstat(socket), socket))
+    except ValidationError as error:
+        _say(f"a daemon would refuse this plugin: {error}")
 
 
 class _Printer:

@@ -107,6 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="judge beside the plugins that the daemon with this status socket has registered",
     )
+    parser.add_argument(
+        "--endpoint-dir",
+        action="append",
+        metavar="DIR",
+        help="where endpoints may be, as for plugind run, repeatable (default: the socket's directory is the root)",
+    )
     add_answer_timeout(parser)
     parser.add_argument(
         "--deprecated", action="store_true", help="apply the rules for a root that is marked deprecated"
@@ -143,6 +149,7 @@ def _options(args: argparse.Namespace) -> ProbeOptions:
         deprecated=args.deprecated,
         trust=trust,
         users=users,
+        endpoint_directories=None if args.endpoint_dir is None else tuple(map(os.path.abspath, args.endpoint_dir)),
     )
 
 

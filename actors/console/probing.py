@@ -23,6 +23,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.claims import taken, taken_by_another_user
 from ...protocol.config import Timeouts
+from ...protocol.endpoints import default_directories
 from ...protocol.errors import ValidationError
 from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
 from ...protocol.proto.pluginregistration_grpc import RegistrationStub
@@ -36,6 +37,8 @@ from ..handlers.actor import Handler, policy_of, validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
+from ..io.endpoints import Endpoints, RealEndpointFiles
+from ..io.file_identity import identity_at
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
 from ..io.unix_socket import MAX_PATH, Credentials
@@ -67,6 +70,7 @@ async def probe(
         channel = await _connect(found, whole, options, deadline)
         try:
             info, took = await _ask(found, channel, whole, deadline)
+            _judge_endpoint(found, info, whole, options)
             await _check_type(found, info, whole, handlers, options, others)
             await _check_endpoint(found, info, channel, whole, options, deadline)
             if options.notify and found.fate is Fate.REGISTERED:
@@ -190,6 +194,29 @@ async def _ask(found: Findings, channel: Channel, path: str, deadline: float) ->
     return info, took
 
 
+def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: ProbeOptions) -> None:
+    """Check whether a daemon lets the plugin name its endpoint (fault 43); the kubelet takes any."""
+    if options.strict:
+        return
+    directories = options.endpoint_directories
+    if directories is None:
+        directories = default_directories([_root_of(path)])
+    try:
+        judge = Endpoints(RealEndpointFiles(), directories)
+        judge.judge(info.endpoint, path, identity_at(os.lstat(path), path))
+    except ValidationError as error:
+        raise found.stop("info", str(error), Fate.FAILED) from error
+    except OSError as error:
+        raise found.stop("path", f"{path}: {error.strerror}", Fate.IGNORED) from error
+
+
+def _root_of(path: str) -> str:
+    """Return the root in which a socket probably lies: the kubelet's directory, or the one of the socket."""
+    above = os.path.dirname(path)
+    kubelets, registry, _ = above.partition("/plugins_registry/")
+    return kubelets + registry.rstrip("/") if registry else above
+
+
 def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
     if error.status is Status.DEADLINE_EXCEEDED and not clock.left:
         return f"no answer in {clock.took:.1f} s; a daemon waits no longer than {_DAEMON.get_info:g} s"
@@ -303,6 +330,12 @@ async def _check_endpoint(
         found.wrong("endpoint", error.message, Fate.FAILED if called else Fate.UNUSABLE, clock.took)
         return
     try:
+        distrust = None
+        if own.peer is not None and not options.strict:
+            distrust = options.trust.refusal(own.peer.uid, own.peer.pid, options.users)
+        if distrust is not None:
+            found.wrong("endpoint", f"{info.endpoint} is not used: {distrust}", Fate.UNUSABLE, clock.took)
+            return
         found.note("endpoint", Verdict.OK, f"{info.endpoint} accepts connections", clock.took)
         await _check_consumer(found, info, own, options, deadline)
     finally:

@@ -103,6 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
     )
     parser.add_argument(
+        "--endpoint-dir",
+        action="append",
+        metavar="DIR",
+        help="where endpoints may be that are not the plugin's own socket, repeatable (default: each root; beside a"
+        " root named plugins_registry also plugins, csi-plugins and device-plugins)",
+    )
+    parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
         help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
@@ -157,6 +164,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         max_instances=args.max_instances,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
+        endpoint_directories=None if args.endpoint_dir is None else map(_absolute, args.endpoint_dir),
     )
 
 

@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import select
@@ -21,20 +20,12 @@ from typing import Final
 import trio
 
 from ...protocol.identity import Identity
-from ...protocol.liveness import Answer
+from ...protocol.liveness import Answer, answer_of
 from .exact_connect import connect_to
 from .unix_socket import connect, stream_socket
 
 #: The option of SOL_SOCKET that returns a pidfd of the peer, since Linux 6.5. The socket module does not name it.
 SO_PEERPIDFD: Final = 77
-_ANSWERS: Final = {
-    errno.EAGAIN: Answer.ACCEPTED,
-    errno.ENOENT: Answer.MISSING,
-    errno.ENOTDIR: Answer.MISSING,
-    errno.ESTALE: Answer.REPLACED,
-    errno.EMFILE: Answer.EXHAUSTED,
-    errno.ENFILE: Answer.EXHAUSTED,
-}
 #: Times of /proc/PID/stat are in ticks; an age may be wrong by one of them, and by the time that it takes to look.
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _UNCERTAINTY: Final = 2 / _TICKS_PER_SECOND
@@ -64,7 +55,7 @@ class Processes:
         try:
             connection = self._unconnected or stream_socket()
         except OSError as error:
-            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
+            return answer_of(error), None
         self._unconnected = None
         try:
             self._connect(connection, path, identity)
@@ -73,7 +64,7 @@ class Processes:
             return Answer.REFUSED, None
         except OSError as error:
             connection.close()
-            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
+            return answer_of(error), None
         with connection:
             return Answer.ACCEPTED, self._peer_of(connection) if take_process else None
 

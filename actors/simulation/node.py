@@ -60,6 +60,7 @@ from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from ..mailbox import Inbox
 from .directory import MemoryDirectory
+from .endpoints import MemoryEndpointFiles
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
@@ -248,6 +249,7 @@ class SimulatedNode:
             network.dial,
             lambda _root: self.directory,
             lambda: MemoryProcesses(network),
+            MemoryEndpointFiles(self.directory, network),
             network.count_descriptors,
             lambda _trust: self.users,
         )

@@ -5,25 +5,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import errno
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import trio
 
 from ...protocol.identity import Identity
-from ...protocol.liveness import Answer
+from ...protocol.liveness import Answer, answer_of
 from .network import MemoryNetwork, Process
-
-_ANSWERS: Final = {
-    errno.EAGAIN: Answer.ACCEPTED,
-    errno.ECONNREFUSED: Answer.REFUSED,
-    errno.ENOENT: Answer.MISSING,
-    errno.ESTALE: Answer.REPLACED,
-    errno.EMFILE: Answer.EXHAUSTED,
-}
 
 
 class MemoryProcesses:
@@ -40,7 +30,7 @@ class MemoryProcesses:
         try:
             process = self._network.look(path, identity)
         except OSError as error:
-            return _ANSWERS.get(error.errno or 0, Answer.UNKNOWN), None
+            return answer_of(error), None
         return Answer.ACCEPTED, self._add(process) if take_process else None
 
     def watch(self, pid: int, age: float) -> int | None:

@@ -22,6 +22,7 @@ from ...protocol.messages import (
     ActorRestarted,
     Address,
     Deregistered,
+    EndpointChanged,
     EntryIgnored,
     HandlersChanged,
     Lagged,
@@ -150,6 +151,8 @@ class _Status:
                     self._publish(row, trio.current_time())
             case ServingChanged():
                 self._note_serving(message)
+            case EndpointChanged():
+                self._note_endpoint(message)
             case EntryIgnored():
                 self._note_ignored(message)
             case RootReported():
@@ -306,6 +309,24 @@ class _Status:
             cause=change.reason,
             generation=change.generation,
             pid=after.pid,
+        )
+
+    def _note_endpoint(self, change: EndpointChanged) -> None:
+        """Show whether an endpoint that did not exist can be used."""
+        after = self.memory.view.set_endpoint(change)
+        if after is None:
+            return
+        if self.memory.subscribers:
+            self._publish(after, change.time)
+        self._log.event(
+            Level.INFO if change.problem is None else Level.WARNING,
+            "endpoint can be used" if change.problem is None else "endpoint cannot be used",
+            socket=change.socket,
+            type=after.type,
+            name=after.name,
+            endpoint=None if after.info is None else after.info.endpoint,
+            cause=change.problem,
+            generation=change.generation,
         )
 
     def _note_ignored(self, message: EntryIgnored) -> None:

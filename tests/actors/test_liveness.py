@@ -115,7 +115,7 @@ async def test_a_separate_endpoint_is_checked_too_once_nobody_listens_on_the_soc
     autojump_clock: MockClock, alive: bool
 ) -> None:
     """Fault 39: a dead registrar does not mean a dead driver."""
-    async with SimulatedNode() as node:
+    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, endpoint_directories=("/run",))) as node:
         driver = node.plug("/run/csi.sock", csi("driver.example.com"), listening=alive)
         registrar = node.plug("a.sock", csi(endpoint="/run/csi.sock"))
         await trio.sleep(5.0)

@@ -53,14 +53,14 @@ async def test_a_registered_socket_is_shown_completely(autojump_clock: MockClock
     """
     config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((42,)))
     async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
-        node.plug("a.sock", FakePlugin("Colour", "red", ("1.0.0", "2.0.0"), "/run/red.sock"), uid=42)
+        node.plug("a.sock", FakePlugin("Colour", "red", ("1.0.0", "2.0.0"), "/plugins/.red.sock"), uid=42)
         await node.settled()
         (plugin,) = (await node.snapshot()).plugins
         assert (plugin.socket, plugin.type, plugin.name, plugin.endpoint, plugin.versions) == (
             "/plugins/a.sock",
             "Colour",
             "red",
-            "/run/red.sock",
+            "/plugins/.red.sock",
             ("1.0.0", "2.0.0"),
         )
         assert (plugin.state, plugin.uid, plugin.pid, plugin.attempt, plugin.reason) == (

@@ -59,14 +59,14 @@ async def test_the_handler_gets_the_info_of_the_plugin_with_its_socket_for_an_em
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", FakePlugin("Colour", "a", ("1.0.0", "2.0.0")))
-        node.plug("b.sock", FakePlugin("Colour", "b", (), "/run/b/service.sock"))
+        node.plug("b.sock", FakePlugin("Colour", "b", (), "/plugins/b/.service.sock"))
         await node.settled()
         seen = {
             plugin.name: (plugin.endpoint, plugin.versions, plugin.socket) for plugin in handler.registered.values()
         }
         assert seen == {
             "a": ("/plugins/a.sock", ("1.0.0", "2.0.0"), "/plugins/a.sock"),
-            "b": ("/run/b/service.sock", (), "/plugins/b.sock"),
+            "b": ("/plugins/b/.service.sock", (), "/plugins/b.sock"),
         }
 
 

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from plugind.actors import registration
 from plugind.actors.conversation import ConversationConfig
 from plugind.actors.dial_slots import DialSlots
+from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.mailbox import RegistrationInbox
@@ -70,7 +71,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
     config = registration.RegistrationConfig(
-        ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits()),
+        ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits(), Endpoints(RealEndpointFiles(), ())),
         Timeouts(),
         Backoff(jitter=0.0),
         random.Random(0),

@@ -81,7 +81,7 @@ async def started(*command: str | Path) -> AsyncIterator[Lines]:
 
 
 async def test_the_example_handler_registers_the_example_plugin_by_its_newest_version(tmp_path: Path) -> None:
-    root, endpoint = tmp_path / "root", tmp_path / "service.sock"
+    root, endpoint = tmp_path / "root", tmp_path / "root" / ".service.sock"
     root.mkdir()
     path = root / "e.sock"
     plugin: list[str | Path] = [EXAMPLES / "example_plugin.py", "--name", "first.example.com", "--socket", str(path)]

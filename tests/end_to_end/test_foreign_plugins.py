@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -13,20 +12,18 @@ from plugind.tests.end_to_end.processes import Daemon, number, plugin_process
 pytestmark = pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
 
 
-async def test_a_plugin_is_killed_restarted_renamed_and_removed(
-    foreign: Foreign, patient: Daemon, tmp_path: Path
-) -> None:
+async def test_a_plugin_is_killed_restarted_renamed_and_removed(foreign: Foreign, patient: Daemon) -> None:
     """TestPluginRegistration, TestPluginReRegistration; behaviours 3, 4, 9 and 24."""
     directory = patient.root / foreign.label
     await patient.ready()
     directory.mkdir()
     path, renamed = directory / "a.sock", directory / "b.sock"
-    command = foreign.command(path, foreign.name, tmp_path / "service.sock")
+    command = foreign.command(path, foreign.name, directory / ".service.sock")
     async with patient.watch() as watch:
         async with plugin_process(command) as plugin:
             await plugin.notified_registered()
             first = await watch.state(path, "registered")
-            endpoint = tmp_path / "service.sock" if foreign.own_endpoint else path
+            endpoint = directory / ".service.sock" if foreign.own_endpoint else path
             facts = (foreign.type, foreign.name, str(endpoint), foreign.versions, 1, None)
             keys = ("type", "name", "endpoint", "versions", "attempt", "next_try_in")
             assert tuple(first[key] for key in keys) == facts

@@ -10,16 +10,16 @@ from plugind.tests.end_to_end.sockets import NAME, place, plugins_at
 
 
 async def test_the_newest_instance_is_active_during_a_rolling_update_and_the_older_one_after_a_rollback(
-    shared: Daemon, tmp_path: Path
+    shared: Daemon,
 ) -> None:
     """Behaviour 37: two instances of one DRA driver overlap, each with its own sockets and in its own framework."""
     directory = await place(shared, "rolling")
     old, new = directory / "driver-1-reg.sock", directory / "driver-2-reg.sock"
     name = "rolling.example.com"
-    async with shared.watch() as watch, plugin_process(PYDRA.command(old, name, tmp_path / "1.sock")) as first:
+    async with shared.watch() as watch, plugin_process(PYDRA.command(old, name, directory / ".1.sock")) as first:
         await first.notified_registered()
         assert (await watch.state(old, "registered"))["active"] is True
-        async with plugin_process(NODE.command(new, name, tmp_path / "2.sock")) as second:
+        async with plugin_process(NODE.command(new, name, directory / ".2.sock")) as second:
             await second.notified_registered()
             await watch.until(lambda watch: watch.now[str(old)]["active"] is False)
             assert (await watch.state(new, "registered"))["active"] is True

@@ -46,7 +46,7 @@ def steps(result: dict[str, object]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("foreign", ALL, ids=lambda foreign: foreign.label)
-async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, patient: Daemon, tmp_path: Path) -> None:
+async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, patient: Daemon) -> None:
     """The probe opens a call of NotifyRegistrationStatus and does not complete it: no server hands that on."""
     directory = patient.root / f"probe-{foreign.label}"
     await patient.ready()
@@ -54,7 +54,7 @@ async def test_a_probe_does_not_affect_a_registered_plugin(foreign: Foreign, pat
     path = directory / "a.sock"
     async with (
         patient.watch() as watch,
-        plugin_process(foreign.command(path, foreign.name, tmp_path / "service.sock")) as plugin,
+        plugin_process(foreign.command(path, foreign.name, directory / ".service.sock")) as plugin,
     ):
         await plugin.notified_registered()
         await watch.state(path, "registered")
@@ -124,7 +124,7 @@ FAKES = {
     "device-name": (attrs.evolve(DEVICE, name="mykubernetes.io/gpu"), "failed"),
     "dra": (DRA, "registered"),
     "dra-1.0.0": (attrs.evolve(DRA, versions=("1.0.0",)), "failed"),
-    "endpoint": (attrs.evolve(CSI, endpoint="/nowhere/csi.sock"), "unusable"),
+    "endpoint": (attrs.evolve(CSI, endpoint="/etc/passwd"), "failed"),
     "tcp": (attrs.evolve(CSI, endpoint="tcp://127.0.0.1:1"), "failed"),
     "name": (attrs.evolve(CSI, name=""), "failed"),
     "type": (attrs.evolve(CSI, type="csi"), "no-handler"),
@@ -214,7 +214,7 @@ async def test_the_lines_of_a_refusal(tmp_path: Path) -> None:
     plugin = attrs.evolve(CSI, type="csi-plugin", endpoint="/nowhere/csi.sock")
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
-        done = await probed(path)
+        done = await probed(path, "--endpoint-dir", "/nowhere")
         nursery.cancel_scope.cancel()
     assert (done.code, done.err) == (1, "")
     lines = [line.partition(" (")[0] for line in done.out.splitlines()]

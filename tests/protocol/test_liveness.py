@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from plugind.protocol import liveness
-from plugind.protocol.liveness import Answer, Owners, Schedule, Subject
+from plugind.protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject
 from plugind.protocol.messages import ListenerFound, ServingChanged, WatchLiveness
 from plugind.tests.protocol.playbook import NOWHERE
 
@@ -51,7 +51,8 @@ class Looks:
         self.schedule.spent(subject, self.cost, self.now)
         answer = self.answers.get(subject.path, Answer.REFUSED)
         endpoint = None if subject.other_endpoint is None else self.answers.get(subject.other_endpoint)
-        found = self.schedule.judge(subject, answer, self.now, endpoint)
+        looked_at = None if endpoint is None else EndpointAnswer(endpoint)
+        found = self.schedule.judge(subject, answer, self.now, looked_at)
         if found is not None:
             self.said.append(found)
 

@@ -32,7 +32,7 @@ from plugind.protocol import messages as m
 from plugind.protocol import states
 from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
-from plugind.protocol.liveness import Answer, Schedule, Subject
+from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.status import StateName
 from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import old_bugs
@@ -208,7 +208,7 @@ def believe_the_end_of_a_process() -> Iterator[None]:
         ask(self, path)
 
     def believing(
-        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: Answer | None = None
+        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
     ) -> m.ServingChanged | m.ListenerFound | None:
         if subject.path in ended:
             ended.discard(subject.path)
@@ -245,7 +245,7 @@ def look_no_more_at_what_refused() -> Iterator[None]:
     judge = Schedule.judge
 
     def giving_up(
-        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: Answer | None = None
+        self: Schedule, subject: Subject, answer: Answer, now: float, endpoint: EndpointAnswer | None = None
     ) -> m.ServingChanged | m.ListenerFound | None:
         found = judge(self, subject, answer, now, endpoint)
         if isinstance(found, m.ServingChanged) and not found.serving:

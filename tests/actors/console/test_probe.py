@@ -62,7 +62,13 @@ async def probed(
 ) -> ProbeResult:
     trust = trust or Trust()
     options = ProbeOptions(
-        timeout, notify=notify, strict=strict, deprecated=deprecated, trust=trust, users=users_of(trust)
+        timeout,
+        notify=notify,
+        strict=strict,
+        deprecated=deprecated,
+        trust=trust,
+        users=users_of(trust),
+        endpoint_directories=("/nowhere",),
     )
     beside = None if others is None else [Other(other, others_uid) for other in others]
     return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None, beside)
@@ -174,6 +180,8 @@ async def test_with_notify_a_plugin_that_hangs_is_shown_in_the_words_of_a_daemon
         (attrs.evolve(GOOD, name=""), ("info", WRONG), "name is empty", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="tcp://1.2.3.4:5"), ("info", WRONG), "not an absolute path", Fate.FAILED),
         (attrs.evolve(GOOD, endpoint="/nowhere/x.sock"), ("endpoint", WRONG), "No such file", Fate.UNUSABLE),
+        (attrs.evolve(GOOD, endpoint="/nowhere2/x"), ("info", WRONG), "in none of the directories", Fate.FAILED),
+        (attrs.evolve(GOOD, endpoint="/etc/passwd"), ("info", WRONG), "is no socket", Fate.FAILED),
         (attrs.evolve(GOOD, get_info_fails=9), ("GetInfo", WRONG), "UNAVAILABLE", Fate.FAILED),
         (
             attrs.evolve(GOOD, get_info_fails=9, error=NOT_UNDERSTOOD),
@@ -199,6 +207,21 @@ async def test_each_rule_that_is_broken_is_named_with_what_becomes_of_the_plugin
     found = [step for step in result.steps if (step.step, step.verdict) == expected]
     assert [words in step.detail for step in found] == [True], result.steps
     assert (result.fate, result.well) == (fate, expected[1] is OK)
+
+
+async def test_endpoints_may_be_beside_the_socket_or_where_the_kubelets_drivers_have_them(tmp_path: Path) -> None:
+    """Fault 43: as for a daemon on that directory."""
+    registry, drivers = tmp_path / "plugins_registry" / "deep", tmp_path / "plugins"
+    registry.mkdir(parents=True)
+    path = registry / "a.sock"
+    for endpoint, fate in (
+        (registry / "x.sock", Fate.UNUSABLE),
+        (drivers / "x.sock", Fate.UNUSABLE),
+        (tmp_path / "x.sock", Fate.FAILED),
+    ):
+        async with fake(path, attrs.evolve(GOOD, endpoint=str(endpoint))):
+            result = await probe(str(path), built_in_handlers(), ProbeOptions(5.0), lambda _: None)
+        assert result.fate is fate
 
 
 class OddHandler:

@@ -1,0 +1,206 @@
+"""Endpoints: what is at their paths, and connections to them, which judge the file and the process that listens.
+
+A consumer connects to an endpoint with :meth:`Endpoints.connect` and in no other way. The file may have been replaced
+since the plugin was registered, and may not have existed then. So the file is opened without following a link, judged,
+and connected to through its descriptor; then the process that listens is judged (faults 40 and 43).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, Self
+
+import attrs
+
+from ...protocol.discovery import Kind
+from ...protocol.endpoints import FoundFile, refusal
+from ...protocol.errors import ValidationError
+from ...protocol.identity import Identity
+from .directory import describe
+from .exact_connect import can_connect_to_descriptors
+from .file_identity import AT_FDCWD, identity_at, identity_of
+from .unix_socket import Credentials, connect, peer_credentials, stream_socket
+
+_KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
+
+
+class EndpointConnection(Protocol):
+    """A connection to an endpoint."""
+
+    @property
+    def peer(self) -> Credentials:
+        """The process that listens."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class EndpointFiles(Protocol):
+    """The port to the files of endpoints: :class:`RealEndpointFiles`, or a simulated one in tests.
+
+    All methods raise OSError.
+    """
+
+    def resolve(self, path: str) -> str:
+        """Return ``path`` without symbolic links; what does not exist has none."""
+
+    def look(self, path: str) -> FoundFile:
+        """Return what is at ``path``; links are followed in its directory only."""
+
+    def connect(self, path: str, check: Callable[[FoundFile], None]) -> EndpointConnection:
+        """Connect to the socket at ``path`` that ``check`` is given, and to no other; there is nothing to wait for.
+
+        Raises:
+          BlockingIOError: if the backlog of the listener is full.
+        """
+
+
+class EndpointRefusedError(Exception):
+    """An endpoint may not be used; the text says why."""
+
+
+@attrs.frozen
+class Endpoints:
+    """Judges the endpoints of plugins: by their files when they are named, and at each connection."""
+
+    files: EndpointFiles
+    #: The directories in which endpoints may be.
+    directories: tuple[str, ...]
+    #: The path of plugind's own status socket, if it has one.
+    status_socket: str | None = None
+    #: Says why the process that listens on an endpoint is not trusted, or None.
+    distrust: Callable[[Credentials], str | None] = lambda _: None
+
+    def judge(self, endpoint: str, socket: str, identity: Identity) -> FoundFile | None:
+        """Return what is at ``endpoint``, or None if that is the path of the plugin's own ``socket``.
+
+        The socket is the file ``identity``, and is never refused, whatever it is called.
+
+        Raises:
+          ValidationError: if the plugin may not name it (faults 43 and 45).
+        """
+        if endpoint == socket:
+            return None
+        try:
+            found = self.files.look(endpoint)
+            if found.identity is None or not found.identity.is_same(identity):
+                self._check(endpoint, found)
+        except OSError as error:
+            raise ValidationError(f"cannot look at the endpoint {endpoint!r}: {describe(error)}") from error
+        return found
+
+    def connect(self, endpoint: str) -> EndpointConnection:
+        """Connect to an endpoint that is not the plugin's own socket.
+
+        Raises:
+          EndpointRefusedError: if its file, or the process that listens on it, may not be used.
+          OSError: if there is no connection.
+        """
+        try:
+            connection = self.files.connect(endpoint, partial(self._check, endpoint))
+        except ValidationError as error:
+            raise EndpointRefusedError(str(error)) from error
+        distrust = self.distrust(connection.peer)
+        if distrust is not None:
+            connection.close()
+            raise EndpointRefusedError(f"the endpoint {endpoint!r} is not used: {distrust}")
+        return connection
+
+    def _check(self, endpoint: str, found: FoundFile) -> None:
+        wrong = refusal(endpoint, found, self.directories, self.files.resolve)
+        if wrong is None and self._is_status_socket(found):
+            wrong = f"the endpoint {endpoint!r} is plugind's own status socket; give the path of the plugin's socket"
+        if wrong is not None:
+            raise ValidationError(wrong)
+
+    def _is_status_socket(self, found: FoundFile) -> bool:
+        return found.identity is not None and self.is_status_socket(found.identity)
+
+    def is_status_socket(self, identity: Identity) -> bool:
+        """Whether this file is plugind's own status socket, under whatever name (fault 45)."""
+        if self.status_socket is None:
+            return False
+        with suppress(OSError):
+            own = os.lstat(self.status_socket)
+            return (own.st_dev, own.st_ino) == (identity.device, identity.inode)
+        return False
+
+
+@attrs.frozen
+class RealConnection:
+    """A real :class:`EndpointConnection`."""
+
+    _socket: sockets.socket
+    peer: Credentials
+
+    @classmethod
+    def of(cls, connection: sockets.socket) -> Self:
+        """Take over a socket that is connected."""
+        return cls(connection, peer_credentials(connection))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class RealEndpointFiles:
+    """The files of this machine."""
+
+    def resolve(self, path: str) -> str:
+        """See :class:`EndpointFiles`."""
+        return os.path.realpath(path)
+
+    def look(self, path: str) -> FoundFile:
+        """See :class:`EndpointFiles`."""
+        directory, name = os.path.split(path)
+        real = os.path.join(_real_directory(directory), name)
+        try:
+            status = os.lstat(real)
+        except (FileNotFoundError, NotADirectoryError):
+            return FoundFile(real)
+        return FoundFile(real, _kind(status), identity_at(status, real, AT_FDCWD))
+
+    def connect(self, path: str, check: Callable[[FoundFile], None]) -> RealConnection:
+        """See :class:`EndpointFiles`. Without ``/proc`` the path is looked at, and then connected to."""
+        if not can_connect_to_descriptors():
+            check(self.look(path))
+            return self._connect(path)
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            name = f"/proc/self/fd/{descriptor}"
+            check(FoundFile(os.readlink(name), _kind(os.fstat(descriptor)), identity_of(descriptor)))
+            return self._connect(name)
+        finally:
+            os.close(descriptor)
+
+    def _connect(self, path: str) -> RealConnection:
+        connection = stream_socket()
+        try:
+            connect(connection, path)
+            return RealConnection.of(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _real_directory(path: str) -> str:
+    """Return the directory ``path`` without symbolic links; one call of the kernel finds that out where it exists."""
+    if can_connect_to_descriptors():
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return os.readlink(f"/proc/self/fd/{descriptor}")
+            finally:
+                os.close(descriptor)
+    return os.path.realpath(path)
+
+
+def _kind(status: os.stat_result) -> Kind:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
