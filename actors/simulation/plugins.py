@@ -259,12 +259,19 @@ class PluggedIn:
         self._remove()
         self._die()
 
-    def restart(self) -> None:
-        """End the process, and start a new one, which unlinks the old socket, binds and listens."""
+    def restart(self, *, uid: int | None = None) -> None:
+        """End the process, and start another, of user ``uid`` if given, which unlinks the socket, binds and listens."""
         self._die()
+        if uid is not None:
+            self._credentials = Credentials(self._credentials.pid, uid, uid)
         self._remove()
         self.bind()
         self.listen()
+
+    @property
+    def uid(self) -> int:
+        """The user whose process it is."""
+        return self._credentials.uid
 
     @property
     def alive(self) -> bool:

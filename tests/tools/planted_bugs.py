@@ -29,11 +29,12 @@ from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simu
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
 from plugind.protocol import messages as m
-from plugind.protocol import states
+from plugind.protocol import states, world
 from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.status import StateName
+from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import old_bugs
 from plugind.tests.tools.seams import (
@@ -299,6 +300,33 @@ def count_dials_that_find_another_socket() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def trust_everybody() -> Iterator[None]:
+    """Plugins of all users are registered."""
+    with patch.object(Trust, "refusal", lambda *_: None):
+        yield
+
+
+@contextmanager
+def let_everybody_share_a_name() -> Iterator[None]:
+    """A name that a user has is admitted for others."""
+    with patch.object(world, "taken_by_another_user", lambda *_: None):
+        yield
+
+
+@contextmanager
+def notify_whoever_listens() -> Iterator[None]:
+    """A plugin is notified of its registration whatever user listens by then."""
+
+    def careless(step: Step, state: states.State, event: states.Event) -> states.Step:
+        after, commands = step(state, event)
+        forgotten = [attrs.evolve(c, uid=None) if isinstance(c, states.Dial) else c for c in commands]
+        return after, tuple(forgotten)
+
+    with lifecycle_steps(careless):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -347,6 +375,9 @@ NEW = (
     Planted(look_at_no_stale_socket, "stale", 26, (28, 46, 60, 68, 93, 107, 135, 136, 198, 199, 200)),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
     Planted(report_no_end_of_a_registration, "log", 0, (199,)),
+    Planted(trust_everybody, "trust", 0, (222,)),
+    Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
+    Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 import attrs
@@ -20,7 +20,7 @@ from ..plugins import FakePlugin, PluggedIn
 from .backoff_oracle import BackoffOracle
 from .generation_oracle import GenerationOracle
 from .plugs import Plugs
-from .script import DIRECTORIES, NAMES, SOCKETS, TYPE, Act, Fault
+from .script import DIRECTORIES, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
 from .sentinels import Sentinels
 from .serving_oracle import ServingOracle
 
@@ -95,9 +95,41 @@ class Acts:
                 self._backoff.touched(path)
         if act is not Act.TOUCH:
             self._plugs.faulty.add(path)
-            if self._node.directory.dropping_events or self._node.directory.delaying_events:
-                # A new socket with the old inode, and no event, looks like the old one with other attributes.
-                self._backoff.touched(path)
+            self._restarted(path)
+
+    def change_user(self, chance: random.Random) -> None:
+        """Start or restart a plugin as another user, or let it change its user and listen anew (faults 40 and 80)."""
+        path = self._node.path(chance.choice(SOCKETS))
+        uid = chance.choice((*PRIVILEGED, *TRUSTED, *TRUSTED, *UNTRUSTED))
+        plugin = self._plugs.by_path.get(path)
+        if plugin is None:
+            self._plug(path, chance, uid)
+        elif chance.random() < 0.5:
+            self._become(plugin, uid)
+        else:
+            plugin.plugin = self._fake(path, chance)
+            if chance.random() < 0.5:
+                # The second connection is there to notify it.
+                plugin.plugin.notify_fails = 1
+                other = chance.choice((*PRIVILEGED, *TRUSTED, *UNTRUSTED))
+                become = partial(self._become, plugin, other)
+                self._node.network.before_dial[path] = partial(self._before_next_dial, path, become)
+            plugin.restart(uid=uid)
+            self._restarted(path)
+        self._plugs.faulty.add(path)
+
+    def _before_next_dial(self, path: str, act: Callable[[], None]) -> None:
+        self._node.network.before_dial[path] = act
+
+    def _become(self, plugin: PluggedIn, uid: int) -> None:
+        if self._plugs.by_path.get(plugin.path) is plugin and self._node.directory.exists(plugin.path):
+            plugin.become(uid)
+            self._plugs.changed_users.add(plugin)
+
+    def _restarted(self, path: str) -> None:
+        if self._node.directory.dropping_events or self._node.directory.delaying_events:
+            # A new socket with the old inode, and no event, looks like the old one with other attributes.
+            self._backoff.touched(path)
 
     def _end(self, plugin: PluggedIn, chance: random.Random) -> None:
         """Kill a plugin with its socket file left behind, close its listener, or let another process have that."""
@@ -135,14 +167,14 @@ class Acts:
         # with other attributes.
         self._backoff.touched(path)
 
-    def _plug(self, path: str, chance: random.Random) -> None:
+    def _plug(self, path: str, chance: random.Random, uid: int = 0) -> None:
         if self._node.directory.exists(path):
             self._node.directory.unlink(path)
         if not (self._node.directory.dropping_events or self._node.directory.delaying_events):
             # Otherwise the daemon may still take it for the plugin that was there before.
             self._plugs.faulty.discard(path)
         listening = chance.random() < 0.9 or Fault.PLUGINS not in self._faults
-        self._plugs.adopt(path, self._node.plug(path, self._fake(path, chance), listening=listening))
+        self._plugs.adopt(path, self._node.plug(path, self._fake(path, chance), listening=listening, uid=uid))
 
     def _rename(self, plugin: PluggedIn, new: str) -> None:
         old = plugin.path
@@ -215,6 +247,9 @@ class Acts:
         assert isinstance(plugin.plugin, FakePlugin)
         fake = plugin.plugin
         parked = fake.error.status is Status.UNIMPLEMENTED
+        if plugin in self._plugs.changed_users:
+            # The daemon learns of that at the next connection only, and a parked plugin is not connected to.
+            self._replace(path)
         # Conversations that are under way use the old object.
         fake.get_info_fails = fake.notify_fails = 0
         fake.hang = fake.die = None

@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -15,14 +15,14 @@ import trio
 import trio.testing
 
 from ....protocol.discovery import Kind
-from ....protocol.plugins import InstancePolicy
+from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
 from .plugs import Plugs
-from .script import TYPE
+from .script import PRIVILEGED, TRUSTED, TYPE
 from .sentinels import Sentinels
 from .trace import Trace
 
@@ -106,8 +106,19 @@ class FinalChecks:
             if names != sorted(set(valid.values())):
                 found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
         else:
-            found += [f"{path} is {self._node.state(path)}" for path in sorted(valid.keys() - taken.keys())]
+            found += [
+                f"{path} is {self._node.state(path)}"
+                for path in sorted(valid.keys() - taken.keys())
+                if not self._is_kept_out(path, taken)
+            ]
         return found
+
+    def _is_kept_out(self, path: str, taken: Mapping[str, Plugin]) -> bool:
+        """Whether another user has the name of the plugin at ``path`` (fault 80)."""
+        users = {path: plugin.uid for plugs in self._all_plugs() for path, plugin in plugs.items()}
+        name = self._valid()[path]
+        holders = {users[other] for other, plugin in taken.items() if plugin.name == name and other in users}
+        return users[path] not in PRIVILEGED and bool(holders - {users[path]})
 
     def _is_mere_link(self, path: str) -> bool:
         directory = self._node.directory
@@ -164,8 +175,13 @@ class FinalChecks:
         return [*found, *self._node.leftovers()]
 
     def _valid(self) -> dict[str, str]:
-        """Return the names of the plugins that are there and valid, by path."""
-        found = {path: plugin.plugin for plugs in self._all_plugs() for path, plugin in plugs.items()}
+        """Return the names of the plugins that are there, valid and of a trusted user, by path."""
+        found = {
+            path: plugin.plugin
+            for plugs in self._all_plugs()
+            for path, plugin in plugs.items()
+            if plugin.uid in (*PRIVILEGED, *TRUSTED)
+        }
         return {
             path: fake.name
             for path, fake in found.items()

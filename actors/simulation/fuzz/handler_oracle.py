@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import attrs
@@ -55,6 +55,16 @@ class Report(Protocol):
         """A rule was violated."""
 
 
+class Users(Protocol):
+    """What watches the users of plugins; see :class:`plugind.actors.simulation.fuzz.trust_oracle.TrustOracle`."""
+
+    def registering(self, plugin: Plugin, others: Iterable[str], /) -> None:
+        """A plugin is registered besides those of the same name at the paths ``others``."""
+
+    def notified(self, path: str, /) -> None:
+        """The plugin at ``path`` is notified that it is registered."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
@@ -67,6 +77,7 @@ class HandlerOracle:
         policy: InstancePolicy,
         freed: Callable[[str], None],
         validating: Callable[[Plugin], None] = lambda _plugin: None,
+        trust: Users | None = None,
         *,
         sees_all: bool = False,
     ) -> None:
@@ -76,6 +87,8 @@ class HandlerOracle:
         self.freed = freed
         #: Is given the plugin of each Validate that begins.
         self._validating = validating
+        #: Is told whose plugins are registered and notified.
+        self._trust = trust
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
         self.sees_all = sees_all
         #: The generation in which a plugin was first notified, by path and plugin.
@@ -211,10 +224,20 @@ class HandlerOracle:
                 self._trace.violated("unregister-first", f"register of {path} before the deregister of {other}")
             elif self._policy is InstancePolicy.REJECT and registration.deregistering_since is None:
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
+        if self._trust is not None:
+            self._trust.registering(plugin, self._others_of(plugin))
         if path in self.registrations:
             # Removed first: the entries are in the order of their registration.
             self._orphans.append(self.registrations.pop(path))
         self.registrations[path] = Registration(handler, plugin)
+
+    def _others_of(self, plugin: Plugin) -> list[str]:
+        """Return the paths of the other registrations of that name, but for those that a crash may have left."""
+        return [
+            path
+            for path, registration in self.registrations.items()
+            if path != plugin.socket and registration.plugin.name == plugin.name and not registration.orphan
+        ]
 
     def _deregister_began(self, handler: int, plugin: Plugin) -> None:
         registration = self.registrations.get(plugin.socket)
@@ -275,6 +298,8 @@ class HandlerOracle:
         ):
             self._trace.violated("order", f"{path} was notified that it is registered, and it is not")
         else:
+            if self._trust is not None:
+                self._trust.notified(path)
             registration.notified[plugin] += 1
             if registration.notified[plugin] > 1 and well:
                 self._trace.violated(

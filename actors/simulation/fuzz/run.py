@@ -35,6 +35,7 @@ from trio.testing import MockClock
 
 from ....protocol.backoff import Backoff, RestartIntensity
 from ....protocol.plugins import InstancePolicy, Plugin
+from ....protocol.trust import Trust
 from ...supervision import leaves
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG
@@ -46,9 +47,10 @@ from .final_checks import FinalChecks
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .plugs import Plugs
-from .script import TYPE, Act, Event, Fault, choose, numbers, write
+from .script import PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, numbers, write
 from .sentinels import Sentinels
 from .trace import Trace, Violation
+from .trust_oracle import TrustOracle
 from .watched_node import WatchedNode
 
 __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "numbers", "simulate"]
@@ -142,17 +144,24 @@ class _Simulation:
         unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
         # In every eighth script a plugin on whose socket nobody listens is deregistered.
         config = attrs.evolve(
-            unwatched, seed=seed, backoff=backoff, intensity=intensity, deregister_not_serving=seed % 8 == 5
+            unwatched,
+            seed=seed,
+            backoff=backoff,
+            intensity=intensity,
+            deregister_not_serving=seed % 8 == 5,
+            trust=Trust(TRUSTED),
         )
         self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
         self._trace = trace
         self._backoff = BackoffOracle(trace.violated, backoff)
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
-        self._generations = GenerationOracle(trace.violated)
-        self._oracle = HandlerOracle(trace, self._policy, self._backoff.freed, self._validating, sees_all=sees_all)
+        self._generations, trust = GenerationOracle(trace.violated), TrustOracle(trace.violated, PRIVILEGED, TRUSTED)
+        self._oracle = HandlerOracle(
+            trace, self._policy, self._backoff.freed, self._validating, trust, sees_all=sees_all
+        )
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(
-            config, trace, self._oracle, self._backoff, self._generations, handlers={TYPE: self._handler}
+            config, trace, self._oracle, self._backoff, self._generations, trust, handlers={TYPE: self._handler}
         )
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
         self._serving = self.node.serving
@@ -224,6 +233,8 @@ class _Simulation:
                 self._acts.fail_scans(act, chance)
             case Act.START_AMID | Act.REPLACE_AT_SCAN | Act.REPLACE_AT_DIAL:
                 self._acts.race(act, chance)
+            case Act.CHANGE_USER:
+                self._acts.change_user(chance)
             case Act.SENTINEL:
                 self._sentinels.change()
             case Act.RETRY:

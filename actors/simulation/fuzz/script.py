@@ -15,11 +15,17 @@ from typing import Final
 
 import attrs
 
+from ..node import DAEMON_UID, OVERFLOW_UID
+
 #: The type and the names of the plugins in a script, their sockets, and the directories in which these are.
 TYPE: Final = "Colour"
 NAMES: Final = ("red", "green", "blue")
 SOCKETS: Final = ("a.sock", "b.sock", "c.sock", "d.sock", "sub/e.sock", "sub/f.sock", "sub/deep/g.sock")
 DIRECTORIES: Final = ("sub", "sub/deep")
+#: The users of plugins: root and the daemon, others who are trusted, and some who are not.
+PRIVILEGED: Final = (0, DAEMON_UID)
+TRUSTED: Final = (2001, 2002)
+UNTRUSTED: Final = (6666, OVERFLOW_UID)
 
 
 class Fault(enum.Enum):
@@ -78,6 +84,7 @@ class Act(enum.Enum):
     START_AMID = enum.auto()
     REPLACE_AT_SCAN = enum.auto()
     REPLACE_AT_DIAL = enum.auto()
+    CHANGE_USER = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -117,6 +124,9 @@ _WEIGHTS: Final[dict[Act, tuple[int, Fault | None]]] = {
 #: what it always was.
 _RACES: Final = (Act.REPLACE_AT_SCAN, Act.REPLACE_AT_DIAL, Act.REPLACE_AT_DIAL)
 _EVENTS_PER_RACE: Final = 10
+#: Changes of the users of plugins are part of every script too, one for so many other events; they are drawn apart from
+#: all others, and numbered last.
+_EVENTS_PER_CHANGE: Final = 20
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -155,19 +165,33 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     weights = [_WEIGHTS[act][0] for act in acts]
     drawn = chance.choices(acts, weights, k=events)
     script = [Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn)]
-    return (*_races(seed, script),)
+    return (*_with_changes_of_users(seed, events, _races(seed, script)),)
 
 
 def numbers(events: int) -> range:
-    """Return the numbers of a script of so many ``events``, those of its races included."""
-    return range(events + 1 + events // _EVENTS_PER_RACE)
+    """Return the numbers of a script of so many ``events``, those of its races and changes of users included."""
+    return range(_races_end(events) + events // _EVENTS_PER_CHANGE)
+
+
+def _races_end(events: int) -> int:
+    return events + 1 + events // _EVENTS_PER_RACE
 
 
 def _races(seed: int, script: list[Event]) -> list[Event]:
     """Return ``script`` with races in it; the first comes before all else, when the node has not started yet."""
     chance = random.Random(f"plugind races {seed}")
     with_races = [Event(len(script), Act.START_AMID, chance.getrandbits(32), 0.0), *script]
-    for number in numbers(len(script))[len(script) + 1 :]:
+    for number in range(len(script) + 1, _races_end(len(script))):
         race = Event(number, chance.choice(_RACES), chance.getrandbits(32), 0.0)
         with_races.insert(chance.randrange(1, len(with_races) + 1), race)
     return with_races
+
+
+def _with_changes_of_users(seed: int, events: int, script: list[Event]) -> list[Event]:
+    """Return ``script`` with changes of users in it, after its first event, which comes before the node starts."""
+    chance = random.Random(f"plugind users {seed}")
+    changed = list(script)
+    for number in numbers(events)[_races_end(events) :]:
+        change = Event(number, Act.CHANGE_USER, chance.getrandbits(32), 0.0)
+        changed.insert(chance.randrange(1, len(changed) + 1), change)
+    return changed

@@ -28,13 +28,15 @@ from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
 from .serving_oracle import ServingOracle
 from .trace import Trace
+from .trust_oracle import TrustOracle
 
 
 class WatchedNetwork(MemoryNetwork):
     """A network that reports each dial."""
 
-    def __init__(self, directory: MemoryDirectory, trace: Trace, backoff: BackoffOracle) -> None:
+    def __init__(self, directory: MemoryDirectory, trace: Trace, backoff: BackoffOracle, trust: TrustOracle) -> None:
         super().__init__(directory)
+        self._trust = trust
         self._trace = trace
         self._backoff = backoff
 
@@ -54,7 +56,7 @@ class WatchedNetwork(MemoryNetwork):
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
         try:
-            return await super().dial(
+            channel = await super().dial(
                 path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
             )
         except DialError as error:
@@ -62,6 +64,9 @@ class WatchedNetwork(MemoryNetwork):
                 self._trace.line("replaced", path)
                 self._backoff.replaced(path)
             raise
+        assert channel.peer is not None, "a simulated connection has credentials"
+        self._trust.connected(path, channel.peer.uid)
+        return channel
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
         """See :class:`MemoryNetwork`. A stale socket on which somebody listens is dialed at once."""
@@ -80,6 +85,7 @@ class WatchedNode(SimulatedNode):
         oracle: HandlerOracle,
         backoff: BackoffOracle,
         generations: GenerationOracle,
+        trust: TrustOracle,
         *,
         handlers: Mapping[str, Handler],
     ) -> None:
@@ -91,7 +97,7 @@ class WatchedNode(SimulatedNode):
         #: What watches whether somebody listens on what is shown.
         self.serving = ServingOracle(self, trace.violated)
         self._generations = generations
-        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff)
+        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0

@@ -1,0 +1,51 @@
+"""Whose plugins are called and registered, and to which users names go, checked while a script is played.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+import attrs
+
+from ....protocol.plugins import Plugin
+
+
+@attrs.define(eq=False)
+class TrustOracle:
+    """Nobody but a trusted user is called, and no name passes from a user to another who is not privileged.
+
+    It knows the users from the network in memory, and who is trusted from the script.
+    """
+
+    _violated: Callable[[str, str], None]
+    #: The users who may share the names of others, and those who may only register plugins.
+    _privileged: Collection[int]
+    _trusted: Collection[int]
+    #: The user who listened when a path was last connected to, by path.
+    _called: dict[str, int] = attrs.field(factory=dict)
+    #: The user for whom the plugin of a path was registered last.
+    _holders: dict[str, int] = attrs.field(factory=dict)
+
+    def connected(self, path: str, uid: int) -> None:
+        """The daemon has a connection to the plugin of user ``uid`` at ``path``."""
+        self._called[path] = uid
+        if uid not in (*self._privileged, *self._trusted):
+            self._violated("trust", f"{path} of user {uid} is called")
+
+    def registering(self, plugin: Plugin, others: Iterable[str]) -> None:
+        """A plugin is registered besides those of the same name at the paths ``others``."""
+        uid = self._holders[plugin.socket] = self._called[plugin.socket]
+        for other in others:
+            holder = self._holders[other]
+            if uid != holder and uid not in self._privileged:
+                self._violated(
+                    "trust", f"{plugin.name} passes from user {holder} at {other} to user {uid} at {plugin.socket}"
+                )
+
+    def notified(self, path: str) -> None:
+        """The plugin at ``path`` is notified that it is registered."""
+        uid, holder = self._called[path], self._holders[path]
+        if uid != holder:
+            self._violated("trust", f"user {uid} at {path} is notified of the registration of user {holder}")
