@@ -2,6 +2,7 @@
 
     python -m benchmarks.hostile --kind silent chmod --peers 128
     python -m benchmarks.hostile --kind silent --peers 5000
+    python -m benchmarks.hostile --peers 1000 --memory-limit 128
     python -m benchmarks.hostile --soak 30 --seed 7
     python -m benchmarks.hostile --list
 
@@ -56,6 +57,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--settle", type=float, default=15.0, help="seconds after which the burst is over at the latest (default 15)"
     )
+    parser.add_argument(
+        "--memory-limit", type=int, metavar="MIB", help="run the daemon in a memory cgroup of this size"
+    )
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="random mixtures of the kinds, with an oracle")
     parser.add_argument("--seed", type=int, help="the seed of a soak (default: a random one, which is printed)")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the kernel choose cores")
@@ -103,6 +107,7 @@ def main() -> int:
         daemon_core=daemon_core,
         peers_core=peers_core,
         daemon_options=options,
+        memory_mib=arguments.memory_limit,
     )
     pairs = compare(arguments.kind, conditions)
     found = list(verdicts(pairs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ class Conditions:
     daemon_core: int | None = None
     peers_core: int | None = None
     daemon_options: tuple[str, ...] = ()
+    #: The size of the daemon's memory cgroup; None if it has none of its own.
+    memory_mib: int | None = None
 
     def options_for(self, kind: str) -> tuple[str, ...]:
         """Return the daemon's options: all plugins of one name are registered, so that their cost can be compared."""
@@ -111,7 +114,7 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
                 except OSError as error:
                     result.failure = f"the daemon does not answer: {error}"
                 result.failure = _stop(daemon, result) or result.failure
-            result.log_kib = (scratch / "log").stat().st_size / 1024
+                result.log_kib = daemon.log.stat().st_size / 1024
     return result
 
 
@@ -121,10 +124,11 @@ def _good_plugins(
 ) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
     sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 1
     server = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
-    log = root.parent / "log"
+    # In a cgroup the pages of the log count, and those of a file system in memory cannot be written back.
     with (
+        tempfile.TemporaryDirectory(dir=None if conditions.memory_mib else root.parent) as logs,
         cheap_server(server) as good,
-        plugind_run(root, log, options, core=conditions.daemon_core) as daemon,
+        plugind_run(root, Path(logs) / "log", options, conditions.daemon_core, conditions.memory_mib) as daemon,
     ):
         good.create(0, conditions.good)
         if (notified := good.reached(conditions.good, _PATIENCE)) < conditions.good:

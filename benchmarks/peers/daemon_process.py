@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from plugind.benchmarks.peers.memory_cgroup import memory_cgroup
 
 #: The kernel's clock CPUCLOCK_SCHED: the nanoseconds for which all threads of a process have run.
 _CPU_OF_ALL_THREADS = 2
@@ -171,21 +173,36 @@ class StatusPoll:
 
 
 @contextmanager
-def plugind_run(root: Path, log: Path, options: Sequence[str] = (), core: int | None = None) -> Iterator[DaemonProcess]:
-    """Run the daemon on ``root`` for the duration of the block, once it is ready; it logs to the file ``log``."""
-    with plugind_started(root, log, options, core) as daemon:
+def plugind_run(
+    root: Path, log: Path, options: Sequence[str] = (), core: int | None = None, memory_mib: int | None = None
+) -> Iterator[DaemonProcess]:
+    """Run the daemon on ``root`` for the duration of the block, once it is ready; it logs to the file ``log``.
+
+    With ``memory_mib`` it runs in a memory cgroup of that size.
+    """
+    with ExitStack() as stack:
+        prefix = [] if memory_mib is None else stack.enter_context(memory_cgroup(memory_mib))
+        daemon = stack.enter_context(plugind_started(root, log, options, core, prefix=prefix))
         daemon.wait_ready()
         yield daemon
 
 
 @contextmanager
 def plugind_started(
-    root: Path, log: Path, options: Sequence[str] = (), core: int | None = None, profile: Path | None = None
+    root: Path,
+    log: Path,
+    options: Sequence[str] = (),
+    core: int | None = None,
+    profile: Path | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[DaemonProcess]:
-    """Like ``plugind_run``, without waiting until it is ready. The sampler writes the file ``profile`` at the end."""
+    """Like ``plugind_run``, without waiting until it is ready. The sampler writes the file ``profile`` at the end.
+
+    The command begins with ``prefix``, which must become the daemon's process.
+    """
     status = log.parent / "status.sock"
     module = ["plugind.benchmarks.report.sampler", str(profile)] if profile else ["plugind"]
-    command = [sys.executable, "-m", *module, "run", "--root", str(root)]
+    command = [*prefix, sys.executable, "-m", *module, "run", "--root", str(root)]
     with _running([*command, "--status", str(status), *options], log, status, core) as daemon:
         yield daemon
 
@@ -219,3 +236,4 @@ def _running(command: Sequence[str], log: Path, status: Path | None, core: int |
                 daemon.stop()
         finally:
             process.kill()
+            process.wait()

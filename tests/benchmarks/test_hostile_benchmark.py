@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from plugind.benchmarks.hostile_run import Conditions, HostileRun, account
+from plugind.benchmarks.peers.memory_cgroup import NoCgroupError, memory_cgroup
 from plugind.benchmarks.report.hostile_tables import Pair, Verdict, rows, steps, summary, verdicts
 from plugind.tests.benchmarks.reports import report_of
 
@@ -116,3 +118,13 @@ def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
     assert dialed["plugins"] > 5
     assert dialed["p99_ms"] > 0 < undialed["p99_ms"]
     assert dialed["rss_kib"] > 10_000
+
+
+@pytest.mark.parametrize(("mib", "code"), [(8, 0), (100, -signal.SIGKILL)])
+def test_what_exceeds_its_memory_cgroup_is_killed(mib: int, code: int) -> None:
+    line = [sys.executable, "-S", "-c", f"x = b'x' * ({mib} << 20)"]
+    try:
+        with memory_cgroup(64) as prefix:
+            assert subprocess.run([*prefix, *line], timeout=60, check=False).returncode == code
+    except NoCgroupError as error:
+        pytest.skip(str(error))
