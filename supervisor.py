@@ -605,6 +605,7 @@ def _watchers(
             deprecated=root.deprecated,
             rescan=config.rescan,
             follow_symlinks_inside_root=config.follow_symlinks_inside_root,
+            insecure=root.insecure,
         )
         await watcher.run(
             watched,

@@ -21,10 +21,12 @@ from contextlib import closing
 import attrs
 import trio
 
+from ..protocol.directories import Condition, DirectoryReport
 from ..protocol.discovery import LOOK, Discovery, Found, Kind, Message, below
 from ..protocol.errors import ConfigError
 from ..protocol.watches import Watches
 from .io.directory import CHUNK, Chunk, Directory, describe
+from .io.directory_trust import InsecureRootError
 from .io.inotify import Inotify
 from .io.roots import RootBusyError
 
@@ -57,6 +59,10 @@ class ScanReport:
     paths: frozenset[str] | None
     #: The root was missing, and this rescan made it (behaviour 1).
     made: bool = False
+    #: The root is unavailable because others may write to it (fault 3).
+    insecure: bool = False
+    #: The directories with which something is wrong, the root among them.
+    directories: tuple[DirectoryReport, ...] = ()
 
 
 class Scanner:
@@ -82,6 +88,7 @@ class Scanner:
         self._woken = False
         #: The two errors of the present or last rescan; see :class:`ScanReport`.
         self._unavailable: str | None = None
+        self._insecure = False
         #: The present or last rescan has made the root.
         self._made = False
         self._last_error: str | None = None
@@ -139,7 +146,7 @@ class Scanner:
             self._inotify.read()
             self._watches.clear_overflow()
         self._unavailable = self._last_error = None
-        self._made = False
+        self._made = self._insecure = False
         self._discovery.begin_rescan()
         self._inotify.open()
         self._watches.begin_rescan()
@@ -166,6 +173,7 @@ class Scanner:
             return self._cannot_use_root(str(error))
         except ConfigError as error:
             # What is registered stays registered, and nothing new is taken, until the root may be used (fault 3).
+            self._insecure = isinstance(error, InsecureRootError)
             return self._cannot_use_root(str(error))
         marks = self._watches.take_path(self._root)
         if found is None or found.kind is not Kind.DIRECTORY:
@@ -175,7 +183,7 @@ class Scanner:
             found = None
         self._observe(self._root, found, marks)
         await self._flush()
-        return found is not None
+        return self._discovery.may_scan(self._root)
 
     def _make_root(self) -> None:
         try:
@@ -208,7 +216,9 @@ class Scanner:
 
     def _report(self, failures: int, *, overflowed: bool) -> ScanReport:
         over_limit = self._discovery.over_limit
-        complete = not (self._unavailable or failures or self._last_error or over_limit)
+        directories = self._discovery.conditions()
+        insecure = any(report.condition is Condition.INSECURE for report in directories)
+        complete = not (self._unavailable or failures or self._last_error or over_limit or insecure)
         paths = self._discovery.paths() if complete and not self._complete else None
         self._complete = self._complete or complete
         return ScanReport(
@@ -221,7 +231,16 @@ class Scanner:
             over_limit=over_limit,
             sockets=self._discovery.sockets,
             paths=paths,
+            insecure=self._insecure,
+            directories=self._with_root(directories),
         )
+
+    def _with_root(self, directories: tuple[DirectoryReport, ...]) -> tuple[DirectoryReport, ...]:
+        """Add the root if it cannot be used because it is insecure."""
+        if not self._insecure or self._unavailable is None:
+            return directories
+        others = (report for report in directories if report.path != self._root)
+        return (DirectoryReport(self._root, Condition.INSECURE, self._unavailable), *others)
 
     # --- one directory ------------------------------------------------------------------------------------------------
 
@@ -235,6 +254,10 @@ class Scanner:
         try:
             with closing(self._directory.scan(path, known_sockets, deep=deep)) as chunks:
                 for chunk in chunks:
+                    # What was opened may have another mode or owner than what was looked at.
+                    if not self._discovery.allows(path, chunk.access):
+                        await self._flush()
+                        return True
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()
                     self._inotify.read()
@@ -294,7 +317,7 @@ class Scanner:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
                 path = self._enter.popleft()
-                if self._discovery.knows_directory(path) and not self._watches.trusts(path):
+                if self._discovery.may_scan(path) and not self._watches.trusts(path):
                     await self._scan(path, deep=True)
             else:
                 return
@@ -310,11 +333,15 @@ class Scanner:
             else:
                 looks.append((path, taken[path], found))
         self._inotify.read()
+        for path, _, found in looks:
+            # Before what is in it: a directory to which others may write now keeps what it has.
+            if found is not None and found.kind is Kind.DIRECTORY:
+                self._discovery.allows(path, found.access)
         looks.sort(key=lambda look: look[2] is not None)
         for count, (path, marks, found) in enumerate(looks, 1):
             self._observe(path, found, marks)
             # A directory that lost its watch, or could not be read, is entered again.
-            if self._discovery.knows_directory(path) and not self._watches.trusts(path):
+            if self._discovery.may_scan(path) and not self._watches.trusts(path):
                 self._enter.append(path)
             if count % CHUNK == 0:
                 await self._flush()

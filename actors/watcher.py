@@ -22,6 +22,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ..protocol.directories import count, worst
 from ..protocol.discovery import Discovery
 from ..protocol.messages import (
     LookNow,
@@ -63,6 +64,8 @@ class WatcherConfig:
     max_entries: int = 100_000
     #: Accept symbolic links that lead to a socket inside the root (behaviour 7).
     follow_symlinks_inside_root: bool = False
+    #: Others may write to the root and to the directories below it (fault 3).
+    insecure: bool = False
     #: The delay before an unavailable root is tried again. It doubles with each failure.
     retry: float = 0.5
     retry_cap: float = 30.0
@@ -138,6 +141,7 @@ class _Watcher:
             deprecated=config.deprecated,
             max_depth=config.max_depth,
             max_entries=config.max_entries,
+            insecure=config.insecure,
         )
         self._scanner = Scanner(directory, discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root)
         inbox.wake_by(self._scanner.wake)
@@ -227,6 +231,8 @@ class _Watcher:
             time=trio.current_time(),
             made=scan.made,
             reason=scan.unavailable or scan.unwatched or scan.last_error or self._over_limit(scan),
+            directories=worst(scan.directories),
+            conditions=count(scan.directories),
             ready=available,
             scans=report.scans + 1,
             scan_failures=report.scan_failures + scan.failures + (not available),
@@ -258,5 +264,5 @@ class _Watcher:
 
 def _watching(scan: ScanReport) -> str:
     if scan.unavailable is not None:
-        return Watching.UNAVAILABLE
+        return Watching.INSECURE if scan.insecure else Watching.UNAVAILABLE
     return Watching.EVENTS if scan.unwatched is None else Watching.POLLING

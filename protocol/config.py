@@ -63,7 +63,8 @@ class Root:
     path: str = attrs.field(converter=_root_path)
     #: Whether plugins found here get a warning, because drivers should use another directory (behaviour 16).
     deprecated: bool = False
-    #: Whether others may write to it, and so register plugins; otherwise such a root is refused (fault 3).
+    #: Whether others may write to it and to directories below it, and so register plugins; otherwise such a root is
+    #: refused, and such a directory is left out (fault 3).
     insecure: bool = False
 
 

@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping, Set
 
 import attrs
 
+from .directories import Access, Condition, DirectoryReport, judge
 from .identity import Identity, Key
 from .messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 
@@ -71,6 +72,8 @@ class Found:
 
     kind: Kind
     identity: Identity
+    #: Who may write to it, if it is a directory.
+    access: Access | None = None
 
 
 @attrs.define
@@ -98,6 +101,8 @@ class _Entry:
 @attrs.define(eq=False)
 class _Directory:
     identity: Identity
+    #: It, or a directory above it, is insecure: nothing changes below it until that is mended.
+    frozen: bool = False
     #: The known names directly below, with the identity of an accepted socket, or None.
     children: dict[str, Identity | None] = attrs.Factory(dict)
 
@@ -130,6 +135,7 @@ class Discovery:
       deprecated: whether plugins found here carry a warning (behaviour 16).
       max_depth: how many levels below the root directories are entered (fault 13).
       max_entries: how many sockets, refused entries and directories are kept in all (fault 48).
+      insecure: whether others may write to the root and to the directories below it (fault 3).
     """
 
     def __init__(
@@ -140,6 +146,7 @@ class Discovery:
         deprecated: bool = False,
         max_depth: int = 8,
         max_entries: int = 100_000,
+        insecure: bool = False,
     ) -> None:
         self.root = root
         self._over_limit = 0
@@ -148,9 +155,12 @@ class Discovery:
         self._deprecated = deprecated
         self._max_depth = max_depth
         self._max_entries = max_entries
+        self._allow_insecure = insecure
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
+        #: The directories with which something is wrong.
+        self._conditions: dict[str, DirectoryReport] = {}
         #: The path under which a socket's file is accepted, and its other paths, which are refused as hard links.
         self._owners: dict[Key, str] = {}
         self._others: dict[Key, set[str]] = {}
@@ -178,14 +188,23 @@ class Discovery:
         """Whether ``path`` is a known directory."""
         return path in self._directories
 
+    def may_scan(self, path: str) -> bool:
+        """Whether ``path`` is a known directory, and neither it nor one above it is insecure (fault 3)."""
+        directory = self._directories.get(path)
+        return directory is not None and not directory.frozen
+
     def has_parent(self, path: str) -> bool:
         """Whether the directory of ``path`` is known. If not, a removal would go unnoticed (seed 3195)."""
         return path == self.root or _above(path) in self._directories
 
     def subdirectories(self, path: str) -> list[str]:
-        """The known directories directly below ``path``, sorted."""
+        """The known directories directly below ``path`` that may be scanned, sorted."""
         children = (below(path, name) for name, socket in self.children(path).items() if socket is None)
-        return sorted(child for child in children if child in self._directories)
+        return sorted(child for child in children if self.may_scan(child))
+
+    def conditions(self) -> tuple[DirectoryReport, ...]:
+        """The directories with which something is wrong."""
+        return tuple(self._conditions.values())
 
     def children(self, path: str) -> Mapping[str, Identity | None]:
         """The known names directly below ``path``, with the identity of the socket, or None. A live view."""
@@ -228,7 +247,7 @@ class Discovery:
         """Record a look at ``path``, which found ``found``, or nothing.
 
         Do not call this for a look that failed: it says nothing about what is there (fault 26). An entry in a
-        directory that is not known is ignored.
+        directory that is not known, or that is insecure, is ignored.
 
         Args:
           path: where the scanner looked.
@@ -239,6 +258,8 @@ class Discovery:
           first: whether this scanner has not completed a rescan yet, so that the socket may be known to others.
           refusal: why a symbolic link is refused, if the caller knows that.
         """
+        if self._is_frozen(path):
+            return
         if found is None or found.kind is Kind.OTHER:
             self._forget(path)
             if found is not None:
@@ -252,13 +273,22 @@ class Discovery:
             return
         reason = self._refusal(path, found, refusal)
         if found.kind is Kind.DIRECTORY and reason is None:
-            self._observe_directory(path, found.identity, marks)
+            self._observe_directory(path, found, marks)
             return
         if path in self._directories:
             self._forget(path)
         self._observe_entry(
             path, found.identity, reason, time=time, first=first and not _is_replaced(found.identity, marks)
         )
+
+    def allows(self, path: str, access: Access | None) -> bool:
+        """Take note of who may write to the known directory ``path``; return whether it may be scanned."""
+        directory = self._directories.get(path)
+        if directory is None or self._is_frozen(path):
+            return False
+        if access is not None:
+            self._judge(path, directory, access)
+        return not directory.frozen
 
     def ignore(self, path: str, *, directory: bool = False) -> None:
         """Report once that ``path`` only looks like a socket, like the directory made for a mount of a missing one.
@@ -318,11 +348,12 @@ class Discovery:
             message = EntryRefused(path, generation, self.root, reason, time, self._deprecated)
         self._changes.messages.append(message)
 
-    def _observe_directory(self, path: str, identity: Identity, marks: int) -> None:
-        directory = self._directories.get(path)
+    def _observe_directory(self, path: str, found: Found, marks: int) -> None:
+        identity, directory = found.identity, self._directories.get(path)
         if directory is not None:
             if directory.identity.is_same(identity) and not _is_replaced(identity, marks):
                 directory.identity = identity
+                self._judge(path, directory, found.access)
                 return
             self._forget(path)
         elif path in self._entries:
@@ -331,9 +362,40 @@ class Discovery:
             self._over_limit += 1
             return
         self._adopt(path, None)
-        self._directories[path] = _Directory(identity)
-        self._changes.enter.append(path)
+        self._directories[path] = directory = _Directory(identity, frozen=True)
         self.ignore(path, directory=True)
+        self._judge(path, directory, found.access)
+
+    def _judge(self, path: str, directory: _Directory, access: Access | None) -> None:
+        """Take note of who may write to ``directory``: freeze what is below it, or let it go on (fault 3)."""
+        report = None if access is None or self._allow_insecure else judge(path, access, is_root=path == self.root)
+        if report is None:
+            self._conditions.pop(path, None)
+        else:
+            self._conditions[path] = report
+        if self._is_insecure(path) != directory.frozen:
+            self._freeze(path, frozen=not directory.frozen)
+
+    def _is_insecure(self, path: str) -> bool:
+        report = self._conditions.get(path)
+        return report is not None and report.condition is Condition.INSECURE
+
+    def _is_frozen(self, path: str) -> bool:
+        """Whether ``path`` lies in a directory below which nothing changes now."""
+        directory = self._directories.get(_above(path)) if path != self.root else None
+        return directory is not None and directory.frozen
+
+    def _freeze(self, path: str, *, frozen: bool) -> None:
+        """Leave the directory ``path`` and those below it, or enter them again but for those that are insecure."""
+        waiting = [path]
+        while waiting:
+            path = waiting.pop()
+            directory = self._directories.get(path)
+            if directory is None or directory.frozen is frozen or (not frozen and self._is_insecure(path)):
+                continue
+            directory.frozen = frozen
+            (self._changes.leave if frozen else self._changes.enter).append(path)
+            waiting.extend(below(path, name) for name, socket in directory.children.items() if socket is None)
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
@@ -374,6 +436,7 @@ class Discovery:
         while waiting:
             gone = waiting.pop()
             directory = self._directories.pop(gone, None)
+            self._conditions.pop(gone, None)
             if directory is not None:
                 self._changes.leave.append(gone)
                 waiting.extend(below(gone, child) for child in sorted(directory.children, reverse=True))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from .directories import Condition, DirectoryReport
 from .identity import Identity
 from .plugins import InstancePolicy, Plugin, PluginInfo
 from .status import Finished, Outcome, PluginStatus, StateName
@@ -540,6 +541,15 @@ class RootReported:
     deprecated: bool = False
     #: The root was missing, and the scan that is reported here made it (behaviour 1).
     made: bool = False
+    #: The directories with which something is wrong, the worst first: at most ``directories.MAX_REPORTED``.
+    directories: tuple[DirectoryReport, ...] = ()
+    #: How many there are of each condition.
+    conditions: tuple[tuple[Condition, int], ...] = ()
+
+    @property
+    def degraded_by(self) -> DirectoryReport | None:
+        """The worst of the directories, if the node does less because of it."""
+        return next((directory for directory in self.directories if directory.condition.degrades), None)
 
 
 @value

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 
+from .directories import Condition, DirectoryReport
 from .messages import RootReported, StateChanged
 from .plugins import BUILT_IN_TYPES
 from .status import Operation, Outcome, StateName
@@ -124,6 +125,19 @@ class Metrics:
         self.roots.failures += max(0, report.scan_failures - before.scan_failures)
         self.roots.overflows += max(0, report.overflows - before.overflows)
         self._reports[report.root] = report
+
+    def directories(self) -> dict[Condition, int]:
+        """Return how many directories are in each condition now."""
+        counts = dict.fromkeys(Condition, 0)
+        for report in self._reports.values():
+            for condition, number in report.conditions:
+                counts[condition] += number
+        return counts
+
+    def directory_reports(self) -> Iterator[DirectoryReport]:
+        """Yield the directories with which something is wrong, a bounded number for each root."""
+        for report in self._reports.values():
+            yield from report.directories
 
     def count_restart(self, actor: str) -> str:
         """Count a crash of ``actor``; return its kind."""

@@ -69,6 +69,8 @@ class Watching:
     EVENTS = "events"
     #: Without inotify, by periodic scans alone; health reports it as degraded (fault 17).
     POLLING = "polling"
+    #: Others may write to the root: what is registered stays, and nothing new is taken (fault 3).
+    INSECURE = "insecure"
     #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
     UNAVAILABLE = "unavailable"
 

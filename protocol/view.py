@@ -10,7 +10,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-from itertools import starmap
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 import attrs
@@ -134,6 +134,11 @@ class View:
         self.handlers: tuple[str, ...] = ()
         self._gone: collections.deque[Row] = collections.deque(maxlen=gone_kept)
         self._history = history * FIELDS
+
+    def directory_warnings(self, path: str) -> list[str]:
+        """Return what is wrong with the directories in which ``path`` lies."""
+        directories = chain.from_iterable(report.directories for report in self.roots.values())
+        return [directory.reason for directory in directories if path.startswith(f"{directory.path}/")]
 
     def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
         """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.

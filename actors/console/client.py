@@ -11,7 +11,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import attrs
@@ -161,8 +161,8 @@ async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> 
         raise
 
 
-async def unavailable_roots(daemon: Daemon) -> list[str]:
-    """Return a line for each root that the daemon cannot use.
+async def roots_to_mend(daemon: Daemon) -> list[str]:
+    """Return a line for each root that the daemon cannot use, and for each directory from which it takes nothing new.
 
     Raises:
       CommandError: if the daemon does not answer in time.
@@ -177,10 +177,19 @@ async def unavailable_roots(daemon: Daemon) -> list[str]:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
     roots = health.get("roots") if isinstance(health, dict) else None
     return [
-        f"root {escaped(str(root.get('root')))} is unavailable: {escaped(str(root.get('reason')))}"
-        for root in (roots if isinstance(roots, list) else [])
-        if isinstance(root, dict) and root.get("watching") == Watching.UNAVAILABLE
+        line for root in (roots if isinstance(roots, list) else []) if isinstance(root, dict) for line in _to_mend(root)
     ]
+
+
+def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
+    name = root.get("root")
+    if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE):
+        yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
+    directories = root.get("directories")
+    for directory in directories if isinstance(directories, list) else []:
+        if isinstance(directory, dict) and directory.get("path") != name:
+            path, condition, reason = (str(directory.get(key)) for key in ("path", "condition", "reason"))
+            yield f"directory {escaped(path)} is {escaped(condition)}: {escaped(reason)}"
 
 
 def watch_target(daemon: Daemon) -> str:

@@ -14,7 +14,7 @@ import trio
 from ...protocol.plugins import BUILT_IN_TYPES
 from ...protocol.text import escaped
 from . import table
-from .client import Daemon, Plugin, add_daemon_arguments, daemon, fetch, plugins_in, unavailable_roots
+from .client import Daemon, Plugin, add_daemon_arguments, daemon, fetch, plugins_in, roots_to_mend
 from .ending import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError, complain, say
 from .phrases import STATE_WORDS, state_words, text
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 async def _ask(daemon: Daemon, and_roots: bool) -> tuple[list[Plugin], list[str]]:
     """Return the plugins, and a line for each root that cannot be used."""
     plugins = plugins_in(await fetch(daemon, "GET", "/plugins"))
-    return plugins, await unavailable_roots(daemon) if and_roots else []
+    return plugins, await roots_to_mend(daemon) if and_roots else []
 
 
 def _words(choices: Collection[str] = ()) -> Callable[[str], list[str]]:

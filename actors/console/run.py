@@ -100,7 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_trust_argument(parser)
     parser.add_argument(
-        "--insecure-root", action="store_true", help="accept roots that others may write to: they may register plugins"
+        "--insecure-root",
+        action="store_true",
+        help="accept roots, and directories below them, that others may write to: they may register plugins",
     )
     parser.add_argument(
         "--endpoint-dir",

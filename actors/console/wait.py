@@ -26,7 +26,7 @@ from .client import (
     plugin_in,
     plugins_in,
     refusal,
-    unavailable_roots,
+    roots_to_mend,
     unreachable,
     watch_target,
 )
@@ -93,7 +93,7 @@ async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
     if not waiting.done and waiting.failure is None:
         # This only explains: what the daemon has said until the timeout stands.
         with trio.move_on_after(EXPLAIN), suppress(CommandError):
-            waiting.roots = await unavailable_roots(daemon)
+            waiting.roots = await roots_to_mend(daemon)
 
 
 async def _follow_until_done(daemon: Daemon, waiting: _Waiting) -> None:

@@ -22,12 +22,14 @@ import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
+from ...protocol.directories import Access
 from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
 from . import roots
 from .beneath import DIRECTORY_FLAGS, open_beneath, resolve
 from .descriptors import EXHAUSTED, DescriptorReserve
+from .directory_trust import access_of
 from .exact_connect import can_connect_to_descriptors
 from .file_identity import AT_FDCWD, identity_at
 
@@ -49,6 +51,8 @@ class Chunk:
     """Some of the names in a directory."""
 
     found: list[tuple[str, Found]] = attrs.Factory(list)
+    #: Who may write to the directory that was opened, in the first chunk.
+    access: Access | None = None
     #: Names that were not looked at, because they have the inode number that is known.
     unchanged: list[str] = attrs.Factory(list)
     #: Names that exist, but whose examination failed.
@@ -89,7 +93,8 @@ class Directory(Protocol):
         """Lock the root ``path`` for this node, and check who may write to it. Called before each scan of the root.
 
         Raises:
-          ConfigError: if it is no directory, or others may write to it (faults 2 and 3).
+          ConfigError: if it is no directory (fault 2).
+          InsecureRootError: if others may write to it (fault 3).
           RootBusyError: if another node has locked it (fault 96).
         """
 
@@ -128,8 +133,10 @@ _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK
 def _found(status: os.stat_result, name: str, directory: int) -> Found:
     """What lies at ``name``, whose lstat is ``status``. Raises OSError."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
-    if kind in (Kind.SOCKET, Kind.DIRECTORY):
+    if kind is Kind.SOCKET:
         return Found(kind, identity_at(status, name, directory))
+    if kind is Kind.DIRECTORY:
+        return Found(kind, identity_at(status, name, directory), access_of(status))
     return Found(kind, Identity(status.st_dev, status.st_ino, status.st_ctime_ns))
 
 
@@ -351,7 +358,7 @@ class RealDirectory:
         descriptor = open_beneath(self._root, path, _LISTED)
         try:
             with os.scandir(descriptor) as entries:
-                chunk = Chunk()
+                chunk = Chunk(access=access_of(os.fstat(descriptor)))
                 for count, entry in enumerate(entries, 1):
                     name = entry.name
                     before = known_sockets.get(name)

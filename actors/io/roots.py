@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 from contextlib import ExitStack, suppress
 
+from ...protocol.directories import root_insecurity
 from ...protocol.errors import ConfigError
+from .directory_trust import InsecureRootError, access_of
 from .root_lock import RootBusyError, lock
 
 __all__ = ["RootBusyError", "RootLock", "make"]
@@ -38,7 +39,8 @@ class RootLock:
         """Check the directory at ``path`` and lock it.
 
         Raises:
-          ConfigError: if it is not a directory, or others may write to it (faults 2 and 3).
+          ConfigError: if it is not a directory (fault 2).
+          InsecureRootError: if others may write to it (fault 3).
           RootBusyError: if another node has locked it (fault 96).
           OSError: if it is missing, or cannot be opened or locked, which may change (faults 1 and 4).
         """
@@ -46,9 +48,9 @@ class RootLock:
             descriptor = _open(path)
             undo.callback(os.close, descriptor)
             found = os.fstat(descriptor)
-            problem = None if self._insecure else _insecurity(path, found)
+            problem = None if self._insecure else root_insecurity(path, access_of(found))
             if problem is not None:
-                raise ConfigError(problem)
+                raise InsecureRootError(problem)
             self._lock(path, descriptor)
 
     def _lock(self, path: str, directory: int) -> None:
@@ -91,24 +93,3 @@ def _open(path: str) -> int:
         if error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"the root {path} cannot be used: {error.strerror}; name another with --root") from None
         raise
-
-
-def _insecurity(path: str, found: os.stat_result) -> str | None:
-    """Return why the root is insecure: a user who may write to it may register plugins (fault 3)."""
-    allow = "allow it with --insecure-root"
-    ours = found.st_uid == os.geteuid()
-    if found.st_mode & stat.S_IWOTH:
-        if ours and not found.st_mode & stat.S_ISVTX:
-            return f"everybody may write to the root {path}: run 'chmod o-w {path}', or {allow}"
-        # A directory such as /tmp is shared on purpose: with another mode, other programs fail.
-        own = os.path.join(path, "plugins")
-        return (
-            f"everybody may write to the root {path}: make a directory of your own with 'mkdir -m 0755 {own}' and name"
-            f" that with --root, or {allow}"
-        )
-    if not ours and found.st_uid != 0:
-        return (
-            f"the root {path} belongs to user {found.st_uid}: name a directory of root or of this user with --root, or"
-            f" {allow}"
-        )
-    return None

@@ -20,10 +20,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 import trio
 
 from ...protocol import watches as mask
+from ...protocol.directories import Access, root_insecurity
 from ...protocol.discovery import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ..io.directory import CHUNK, Chunk, Events
+from ..io.directory_trust import InsecureRootError
 from ..io.roots import RootBusyError
 from .faults import InjectedError
 from .inotify import Inode, MemoryInotify, os_error
@@ -67,6 +69,8 @@ class MemoryDirectory:
         self.scan_errors: dict[str, int] = {}
         #: By path, why a root may not be used now: another node has it, or others may write to it (faults 3 and 96).
         self.refused_roots: dict[str, ConfigError | RootBusyError] = {}
+        #: The roots to which others may write.
+        self.insecure_roots: set[str] = set()
         #: Called once each, when the next directory has been watched and before it is listed.
         self.before_scan: list[Callable[[], object]] = []
         #: How many scans and looks there have been.
@@ -95,6 +99,9 @@ class MemoryDirectory:
         """See :class:`plugind.actors.io.directory.Directory`. No other node can reach it, so there is no lock."""
         if path in self.refused_roots:
             raise self.refused_roots[path]
+        problem = root_insecurity(path, access_of(self.inode(path)))
+        if problem is not None and path not in self.insecure_roots:
+            raise InsecureRootError(problem)
 
     def release(self) -> None:
         """See :class:`plugind.actors.io.directory.Directory`."""
@@ -141,7 +148,9 @@ class MemoryDirectory:
             raise os_error(self.scan_errors[path], path)
         names = [name for name in inode.children if not name.startswith(".")]
         for start in range(0, len(names) or 1, CHUNK):
-            yield self._chunk(path, inode, names[start : start + CHUNK], known_sockets, deep=deep)
+            chunk = self._chunk(path, inode, names[start : start + CHUNK], known_sockets, deep=deep)
+            chunk.access = access_of(inode) if start == 0 else None
+            yield chunk
             self._crash()
 
     def _chunk(
@@ -247,8 +256,17 @@ class MemoryDirectory:
         self.inotify.notify(target, mask.MOVED_TO | directory, new_name)
         self.inotify.notify(inode, mask.MOVE_SELF)
 
-    def chmod(self, path: str) -> None:
-        """Change the attributes of the file or directory ``path``."""
+    def chmod(self, path: str, mode: int | None = None) -> None:
+        """Change the attributes of the file or directory ``path``, its ``mode`` among them."""
+        self.inode(path).mode = self.inode(path).mode if mode is None else mode
+        self._change_attributes(path)
+
+    def chown(self, path: str, owner: int) -> None:
+        """Give the file or directory ``path`` to the user ``owner``."""
+        self.inode(path).owner = owner
+        self._change_attributes(path)
+
+    def _change_attributes(self, path: str) -> None:
         inode = self.inode(path)
         self._touch(inode)
         parent, name = self._place(path)
@@ -379,7 +397,8 @@ class MemoryDirectory:
         return inode
 
     def _found(self, inode: Inode) -> Found:
-        return Found(inode.kind, self.identity(inode))
+        access = access_of(inode) if inode.kind is Kind.DIRECTORY else None
+        return Found(inode.kind, self.identity(inode), access)
 
     def identity(self, inode: Inode) -> Identity:
         """The identity of ``inode``, as a look finds it."""
@@ -421,6 +440,11 @@ class MemoryDirectory:
             # A number freed while events are lost must not be used later, when they are not: the new file would be
             # taken for the old one (seed 3369).
             self._free.append(inode.number)
+
+
+def access_of(inode: Inode) -> Access:
+    """Who may write to a directory; the daemon runs as root."""
+    return Access(inode.mode, inode.owner, inode.owner == 0)
 
 
 def _is_listed(inode: Inode, before: Identity | None) -> bool:

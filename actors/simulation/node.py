@@ -164,6 +164,7 @@ class SimulatedNode:
         self._daemon = trio.CancelScope()
         for root in config.roots:
             self.directory.mkdir(root.path)
+        self.directory.insecure_roots.update(root.path for root in config.roots if root.insecure)
 
     # --- the block ----------------------------------------------------------------------------------------------------
 

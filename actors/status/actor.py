@@ -16,6 +16,7 @@ from typing import TypeVar, assert_never
 import attrs
 import trio
 
+from ...protocol.directories import Condition
 from ...protocol.health import ActorHealth
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
@@ -157,6 +158,7 @@ class _Status:
                 self._note_ignored(message)
             case RootReported():
                 self._note_root(view.roots.get(message.root), message)
+                self._note_directories(view.roots.get(message.root), message)
                 self._note_refused(message.root)
                 view.roots[message.root] = message
                 metrics.count_root(message)
@@ -349,6 +351,22 @@ class _Status:
             self.memory.over_refused.add(root)
             self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
 
+    def _note_directories(self, before: RootReported | None, report: RootReported) -> None:
+        """Log what is wrong with directories, and what is not any more."""
+        earlier = set() if before is None else {(it.path, it.condition) for it in before.directories}
+        # An insecure root has a line of its own.
+        directories = (
+            it for it in report.directories if it.path != report.root or it.condition is not Condition.INSECURE
+        )
+        now = {(it.path, it.condition): it for it in directories}
+        for (path, condition), directory in now.items():
+            if (path, condition) not in earlier:
+                self._log.event(
+                    Level.WARNING, f"directory is {condition}", root=report.root, path=path, reason=directory.reason
+                )
+        for path, condition in sorted(earlier - now.keys()):
+            self._log.event(Level.INFO, f"directory is no longer {condition}", root=report.root, path=path)
+
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
         if report.made:
             self._log.event(Level.INFO, "root was missing and was made", root=report.root)
@@ -386,6 +404,7 @@ class _Status:
 _ROOT_MESSAGES = {
     Watching.EVENTS: "root is watched",
     Watching.POLLING: "root is polled",
+    Watching.INSECURE: "root is insecure",
     Watching.UNAVAILABLE: "root is unavailable",
 }
 _LEVELS = {

@@ -175,7 +175,12 @@ class Api:
         if not rows:
             return self._unknown(target)
         now, unix = trio.current_time(), self.config.wall()
-        return json_response(200, [described_to_json(row.status_with_history, now, unix) for row in rows])
+        return json_response(200, [described_to_json(self._with_warnings(row), now, unix) for row in rows])
+
+    def _with_warnings(self, row: Row) -> PluginStatus:
+        """Return the status with its history, and with what is wrong with the directories of its socket."""
+        status = row.status_with_history
+        return attrs.evolve(status, warnings=(*status.warnings, *self.memory.view.directory_warnings(row.last.socket)))
 
     def _unknown(self, target: str) -> Response:
         """Say that nothing is known of ``target``, and what may be the reason."""
@@ -184,9 +189,9 @@ class Api:
         if alike > 1:
             parts.append(f"{alike} sockets have that file name, so give the path of one")
         parts += [
-            f"root {encodable(report.root)} is unavailable: {encodable(report.reason or '')}"
+            f"root {encodable(report.root)} is {report.watching}: {encodable(report.reason or '')}"
             for report in self.memory.view.roots.values()
-            if report.watching == Watching.UNAVAILABLE
+            if report.watching in (Watching.UNAVAILABLE, Watching.INSECURE)
         ]
         return problem(404, "; ".join(parts))
 
@@ -314,8 +319,10 @@ class Api:
             status = "failed"
         elif age > self.config.heartbeat:
             status, reason = "degraded", f"not scanned for {age:.0f} s"
-        elif report.watching == Watching.POLLING:
+        elif report.watching in (Watching.POLLING, Watching.INSECURE):
             status = "degraded"
+        elif report.degraded_by is not None:
+            status, reason = "degraded", report.degraded_by.reason
         return {
             "root": encodable(root),
             "status": status,
@@ -326,6 +333,15 @@ class Api:
             "scan_failures": report.scan_failures,
             "overflows": report.overflows,
             "reported": round(age, 3),
+            "directories": [
+                {
+                    "path": encodable(directory.path),
+                    "condition": directory.condition.value,
+                    "reason": encodable(directory.reason),
+                }
+                for directory in report.directories
+            ],
+            "directories_in_all": sum(number for _, number in report.conditions),
         }
 
     def _ready(self, _: Request) -> Response:

@@ -59,7 +59,13 @@ def render(
 ) -> Iterator[bytes]:
     """Yield the exposition in pieces, each a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
-    yield _render((*_bounded(metrics, rows, suppressed=suppressed), *_mailboxes(actors)))
+    yield _render(
+        (
+            *_bounded(metrics, rows, suppressed=suppressed),
+            _directories(metrics, by_path=path_metrics),
+            *_mailboxes(actors),
+        )
+    )
     if not path_metrics or suppressed:
         yield _render([_total_plugins(rows)])
         return
@@ -68,6 +74,19 @@ def render(
         if start:
             text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
         yield text
+
+
+def _directories(metrics: Metrics, *, by_path: bool) -> Metric:
+    name, what = "plugind_directories", "Directories with which something is wrong, by what it is."
+    if not by_path:
+        counts = GaugeMetricFamily(name, what, labels=("condition",))
+        for condition, number in metrics.directories().items():
+            counts.add_metric((condition.value,), number)
+        return counts
+    named = GaugeMetricFamily(name, what, labels=("condition", "directory"))
+    for report in metrics.directory_reports():
+        named.add_metric((report.condition.value, _shown(report.path)), 1)
+    return named
 
 
 def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:

@@ -13,6 +13,7 @@ import attrs
 import pytest
 import trio
 
+from plugind.protocol.directories import DirectoryReport
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon, daemon_process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "status-socket.md").read_text()
@@ -114,7 +115,8 @@ async def test_each_field_of_health_readiness_and_retries_is_described(node: Dae
     health = json.loads((await node.get("/healthz"))[1])
     assert health.keys() == {"status", "roots", "actors"}
     assert fields("`GET /healthz`", 0) == {field for root in health["roots"] for field in root}
-    assert fields("`GET /healthz`", 1) == {field for actor in health["actors"] for field in actor}
+    assert fields("`GET /healthz`", 1) == {field.name for field in attrs.fields(DirectoryReport)}
+    assert fields("`GET /healthz`", 2) == {field for actor in health["actors"] for field in actor}
     assert fields("`GET /readyz`") == json.loads((await node.get("/readyz"))[1]).keys()
     retried = json.loads((await node.get("/retry", method="POST", body=b'{"target": "red.example.com"}'))[1])
     assert fields("`POST /retry`", 0) == retried.keys()
@@ -157,14 +159,15 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
         name: metric.type for name, (metric, _) in described.items()
     }
     assert [name for name, (_, meaning) in described.items() if not meaning.startswith(help_texts[name])] == []
+    (tmp_path / "root/shared").mkdir(parents=True)
+    (tmp_path / "root/shared").chmod(0o775)
     with daemon(tmp_path, "--metrics-path-labels", root=tmp_path / "root") as other:
         await other.ready()
         await bind_and_wait(other)
         by_path, _ = exposed((await other.get("/metrics"))[1].decode())
-    total = "plugin_manager_total_plugins"
-    labels = {name: metric.labels for name, metric in metrics.items()} | {
-        total: metrics[total].labels | by_path[total].labels
-    }
+    labels = {name: metric.labels for name, metric in metrics.items()}
+    for name in ("plugin_manager_total_plugins", "plugind_directories"):
+        labels[name] |= by_path[name].labels
     # No actor has crashed.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
     assert labels == {name: metric.labels for name, (metric, _) in described.items()}

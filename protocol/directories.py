@@ -1,0 +1,116 @@
+"""Who may write to a directory, and what follows: everything that judges a directory is in this module.
+
+Whoever may write to a directory may put sockets there, and so register plugins (fault 3). A directory below a root is
+judged like the root: by its owner and its mode, at each look.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import stat
+from collections.abc import Iterable
+
+from .values import value
+
+#: How many directories of a root are reported by name; all are counted.
+MAX_REPORTED = 16
+
+
+class Condition(enum.StrEnum):
+    """What is wrong with a directory, the worst first."""
+
+    #: Others may write to it: nothing new is taken below it, and what is registered stays.
+    INSECURE = "insecure"
+    #: It has as many entries as it may have beside the others; more are not taken (fault 48).
+    FULL = "full"
+    #: Its group may write to it, which is only said.
+    GROUP_WRITABLE = "group-writable"
+
+    @property
+    def degrades(self) -> bool:
+        """Whether the node does less because of it."""
+        return self is not Condition.GROUP_WRITABLE
+
+
+@value
+class Access:
+    """Who may write to a directory."""
+
+    mode: int
+    owner: int
+    #: The owner is the user of the daemon.
+    ours: bool
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its owner is root or the user of the daemon."""
+        return self.ours or self.owner == 0
+
+
+@value
+class DirectoryReport:
+    """A directory with which something is wrong."""
+
+    path: str
+    condition: Condition
+    #: What is wrong, and what to do about it.
+    reason: str
+
+
+def judge(path: str, access: Access, *, is_root: bool) -> DirectoryReport | None:
+    """Return what is wrong with the directory at ``path``; None if nothing is."""
+    problem = root_insecurity(path, access) if is_root else insecurity(path, access)
+    if problem is not None:
+        return DirectoryReport(path, Condition.INSECURE, problem)
+    if access.mode & stat.S_IWGRP:
+        reason = f"its group may write to {path}, and so register plugins: run 'chmod g-w {path}', unless that is meant"
+        return DirectoryReport(path, Condition.GROUP_WRITABLE, reason)
+    return None
+
+
+def root_insecurity(path: str, access: Access) -> str | None:
+    """Return why the root ``path`` is insecure, and what to do; None if it is not."""
+    allow = "allow it with --insecure-root"
+    if access.mode & stat.S_IWOTH:
+        if access.ours and not access.mode & stat.S_ISVTX:
+            return f"everybody may write to the root {path}: run 'chmod o-w {path}', or {allow}"
+        # A directory such as /tmp is shared on purpose: with another mode, other programs fail.
+        own = f"{path.rstrip('/')}/plugins"
+        return (
+            f"everybody may write to the root {path}: make a directory of your own with 'mkdir -m 0755 {own}' and name"
+            f" that with --root, or {allow}"
+        )
+    if not access.is_trusted:
+        return (
+            f"the root {path} belongs to user {access.owner}: name a directory of root or of this user with --root, or"
+            f" {allow}"
+        )
+    return None
+
+
+def insecurity(path: str, access: Access) -> str | None:
+    """Return why the directory ``path`` below a root is insecure, and what to do; None if it is not."""
+    allow = "or allow all of the root with --insecure-root"
+    if not access.is_trusted:
+        return (
+            f"{path} belongs to user {access.owner}, and nothing new below it is taken: run 'chown 0 {path}' once you"
+            f" trust what is in it, {allow}"
+        )
+    if access.mode & stat.S_IWOTH:
+        return f"everybody may write to {path}, and nothing new below it is taken: run 'chmod o-w {path}', {allow}"
+    return None
+
+
+def count(reports: Iterable[DirectoryReport]) -> tuple[tuple[Condition, int], ...]:
+    """Return how many of ``reports`` there are of each condition."""
+    found = collections.Counter(report.condition for report in reports)
+    return tuple((condition, found[condition]) for condition in Condition if found[condition])
+
+
+def worst(reports: Iterable[DirectoryReport]) -> tuple[DirectoryReport, ...]:
+    """Return at most :data:`MAX_REPORTED` of ``reports``, the worst first."""
+    order = [*Condition]
+    return tuple(sorted(reports, key=lambda report: (order.index(report.condition), report.path))[:MAX_REPORTED])
