@@ -10,7 +10,7 @@ PYTEST_DONT_REWRITE
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from .actors.handlers.actor import Handler
+    from .actors.handlers.handler import Handler
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
@@ -51,7 +51,7 @@ if not _typing.TYPE_CHECKING:
         "Config": ".protocol.config",
         "ConfigError": ".protocol.errors",
         "GaveUpError": ".actors.supervision",
-        "Handler": ".actors.handlers.actor",
+        "Handler": ".actors.handlers.handler",
         "InstancePolicy": ".protocol.plugins",
         "LaggedError": ".supervisor",
         "Limits": ".protocol.wire.limits",

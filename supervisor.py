@@ -26,12 +26,13 @@ from typing import Self
 import attrs
 import trio
 
-from .actors import liveness, reconciler, registration, watcher
+from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
 from .actors.dial_slots import DialSlots
-from .actors.handlers.actor import Handler, policy_of
 from .actors.handlers.by_type import HandlerActors
+from .actors.handlers.calls import CallConfig
+from .actors.handlers.handler import Handler, check_handler
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
@@ -140,8 +141,8 @@ class Supervisor:
         check_roots(self.config.roots)
         self._log = log or SILENT
         self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
-        for handler in self._handlers_at_start.values():
-            policy_of(handler)  # Raises here, and not from the block, if the handler names no policy.
+        for plugin_type, handler in self._handlers_at_start.items():
+            check_handler(plugin_type, handler)  # It raises here, and not from the block.
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
         self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
@@ -177,7 +178,8 @@ class Supervisor:
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._endpoints = _endpoints(self.config, ports.endpoints, status_config.socket, self._users)
-        self._handlers = HandlerActors(self.config.timeouts.handler, self._start_handler, self._inboxes)
+        self._blocked_steps = watchdog.BlockedSteps()
+        self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
             self._to_reconciler,
@@ -218,6 +220,11 @@ class Supervisor:
             self._status_inbox,
             self._inboxes,
         )
+
+    def _call_config(self) -> CallConfig:
+        limit = self.config.blocked_after
+        to_watchdog = None if limit is None else self._blocked_steps
+        return CallConfig(self.config.timeouts.handler, self._log, to_watchdog, limit or math.inf)
 
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts
@@ -303,6 +310,11 @@ class Supervisor:
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
+        if self.config.blocked_after is not None:
+            make_timer = watchdog.make_timer(use_faulthandler=self.config.use_faulthandler)
+            config = watchdog.WatchdogConfig(self.config.blocked_after, make_timer)
+            watch = partial(watchdog.run, config, self._blocked_steps, self._to_status)
+            self._children.start(ChildSpec("watchdog", watch))
         if self.config.hung_after is not None:
             self._children.start(ChildSpec("inboxes", self._inboxes.run))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import trio.abc
 
     from ..protocol.config import Config
-    from .handlers.actor import Handler
+    from .handlers.handler import Handler
     from .simulation.node import SimulatedNode
 
 _R = TypeVar("_R")

@@ -111,6 +111,12 @@ class Config:
     #: health is ``failed``. No actor has a reason to wait for that long before its next message. None looks for no such
     #: actor.
     hung_after: float | None = attrs.field(default=10.0, validator=or_none(above_zero))
+    #: The loop is blocked when it has not turned for so long: the log, the health and a metric say so, and name the
+    #: handler (fault 83). None looks for no such thing.
+    blocked_after: float | None = attrs.field(default=1.0, validator=or_none(above_zero))
+    #: Whether the watchdog may use the timer of :mod:`faulthandler`, of which a process has one. It shows the stack
+    #: even of code in C that never gives up the interpreter's lock. ``plugind run`` uses it.
+    use_faulthandler: bool = False
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 

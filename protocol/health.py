@@ -36,6 +36,8 @@ class Reading:
     taken: int
     #: What keeps the actor from taking them, where it is known and no fault of the actor.
     held_up: str | None = None
+    #: What else is wrong, although the actor takes its messages.
+    wrong: str | None = None
 
 
 @value
@@ -88,6 +90,6 @@ class Progress:
         if reading.waiting and reading.held_up is not None:
             return Condition.DEGRADED, f"{reading.held_up}; {reading.waiting} wait"
         if self._idle_since is None or now - self._idle_since < self._patience:
-            return Condition.OK, None
+            return (Condition.OK, None) if reading.wrong is None else (Condition.DEGRADED, reading.wrong)
         idle = f"{now - self._idle_since:.0f} s"
         return Condition.FAILED, f"it hangs: it has taken no message for {idle}, and {reading.waiting} wait"

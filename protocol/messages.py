@@ -568,6 +568,30 @@ class ActorRestarted:
 
 
 @value
+class StepBlocked:
+    """A step of a handler's call blocked the loop (fault 83); sent to the watchdog."""
+
+    #: The type of the handler.
+    type: str
+    #: ``validate``, ``register`` or ``deregister``.
+    call: str
+    plugin: Plugin
+    seconds: float
+
+
+@value
+class LoopBlocked:
+    """The loop did not turn for a while (fault 83)."""
+
+    time: float
+    seconds: float
+    #: The calls under way, the innermost first, in one line; None if they are not known.
+    stack: str | None
+    #: The step of a handler that blocked it, if it was one.
+    step: StepBlocked | None
+
+
+@value
 class SnapshotAsked:
     """A caller asks for everything that is known now."""
 
@@ -607,6 +631,7 @@ StatusMessage = (
     | RootReported
     | HandlersChanged
     | ActorRestarted
+    | LoopBlocked
     | SnapshotAsked
     | ScansAwaited
     | Subscribed

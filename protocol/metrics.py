@@ -82,6 +82,9 @@ class Metrics:
     durations: dict[tuple[Operation, str], Histogram] = attrs.field(factory=dict)
     registration: Histogram = attrs.field(factory=Histogram)
     restarts: dict[str, int] = attrs.field(factory=dict)
+    #: How often the loop was blocked, and for how many seconds in all (fault 83).
+    blocks: int = 0
+    blocked_seconds: float = 0.0
     roots: RootCounters = attrs.field(factory=RootCounters)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
     _reports: dict[str, RootReported] = attrs.field(factory=dict)

@@ -48,6 +48,8 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"
     #: The other side failed, or broke the protocol.
     FAILED = "failed"
+    #: The handler raised an exception that is no refusal: it has a bug, or what it needs fails.
+    BROKEN = "broken"
     TIMED_OUT = "timed-out"
     #: A newer event made the operation pointless.
     SUPERSEDED = "superseded"

@@ -19,7 +19,7 @@ from ...protocol.errors import ConfigError
 from ...protocol.status_json import Json
 from ...protocol.text import encodable, escaped
 from ...protocol.trust import Trust
-from ..handlers.actor import Handler
+from ..handlers.handler import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.users import users_of
 from .arguments import add_trust_argument, seconds

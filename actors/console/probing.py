@@ -33,10 +33,11 @@ from ...protocol.text import in_seconds
 from ...protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..conversation import bounded_info_type
-from ..handlers.actor import Handler, policy_of, validate
+from ..handlers.actor import validate
 from ..handlers.csi import CSIHandler
 from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
+from ..handlers.handler import Handler, policy_of
 from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
 from ..io.grpc_client.channel import Channel

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import trio
 
-from ...protocol.config import DEFAULT_ROOT, Config, Root
+from ...protocol.config import DEFAULT_ROOT, Config, Root, Timeouts
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import MAX_INSTANCES
@@ -89,6 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=MAX_INSTANCES,
         metavar="N",
         help=f"how many plugins may be registered under one name; more wait until one goes ({MAX_INSTANCES})",
+    )
+    parser.add_argument(
+        "--blocked-after",
+        type=seconds(0.05, 3600.0),
+        default=1.0,
+        metavar="SECONDS",
+        help="report what blocks the daemon for so long, as a handler with a bug does (1)",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -164,6 +171,8 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         trust=Trust(tuple(args.trust_uid)),
         expected=tuple(args.expect),
         max_instances=args.max_instances,
+        blocked_after=args.blocked_after,
+        use_faulthandler=True,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
         endpoint_directories=None if args.endpoint_dir is None else map(_absolute, args.endpoint_dir),
@@ -200,10 +209,13 @@ class Node(Answering, Protocol):
         """Return once a scan of each root was tried, which is after the status socket listens."""
 
 
-async def serve(node: Node, log: Log, config: Config, status: str) -> None:
-    """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once."""
+async def serve(node: Node, log: Log, config: Config, status: str, limit: float | None = None) -> None:
+    """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once.
+
+    With a ``limit``, the process is killed so many seconds after the first one if it has not ended.
+    """
     tune_gc()
-    with received() as (stops, requests):
+    with received(limit) as (stops, requests):
         async with trio.open_nursery() as nursery:
             await nursery.start(log.run)
             stop = trio.Event()
@@ -274,6 +286,14 @@ def tell_service_manager(state: str) -> None:
             return
 
 
+def stop_limit(timeouts: Timeouts) -> float:
+    """Return the seconds after which the process is ended by force: the node has its grace, and as much for the rest.
+
+    A node that can run ends within its grace. Only code that blocks the loop makes it take longer.
+    """
+    return 2 * timeouts.stop_grace + 1.0
+
+
 async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     """Run one node until a signal ends it."""
     # First, since the node bounds its conversations by the limit that it finds.
@@ -282,4 +302,4 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     status = status_path(args)
     status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
     node = Supervisor(config, handlers=installed_handlers(), status_config=status_config, log=log)
-    await serve(node, log, config, _absolute(status))
+    await serve(node, log, config, _absolute(status), stop_limit(config.timeouts))

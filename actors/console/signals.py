@@ -8,11 +8,13 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -29,6 +31,7 @@ STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 MOST_LINES: Final = 1000
 #: How many lines are logged before other tasks run: about a millisecond of work.
 _BATCH: Final = 64
+_STANDARD_ERROR: Final = 2
 #: Seconds for the node to answer.
 _ANSWER: Final = 5.0
 
@@ -44,9 +47,10 @@ class Answering(Protocol):
 
 
 @contextmanager
-def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
+def received(limit: float | None = None) -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receive the signals that stop the daemon, and the others.
 
+    The process is killed ``limit`` seconds after the first one that stops it, even if its loop does not turn any more.
     They are blocked afterwards: the process ends then, and must not be ended by a signal that came late.
     """
     everything = (*STOPS, *REQUESTS)
@@ -55,11 +59,26 @@ def received() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     for number in everything:
         signal.signal(number, _drop)
     with trio.open_signal_receiver(*STOPS) as stops, trio.open_signal_receiver(*REQUESTS) as requests:
+        if limit is not None:
+            for number in STOPS:
+                signal.signal(number, partial(_stop_within, limit, signal.getsignal(number)))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
         try:
             yield stops, requests
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+
+
+def _stop_within(limit: float, handler: Any, number: int, frame: object) -> None:
+    """Pass a signal to ``handler``, and have the kernel end the process at the limit.
+
+    Code that blocks the loop can run these lines, but no task. So the timer is the kernel's, and its signal is handled
+    in C: it writes the stack, which says what blocks, to standard error, and ends the process.
+    """
+    if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
+        faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, chain=True)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+    handler(number, frame)
 
 
 def _drop(_number: int, _frame: object) -> None:

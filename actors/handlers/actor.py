@@ -14,54 +14,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Protocol, assert_never
 
 import attrs
 import trio
-from grpclib.exceptions import GRPCError
 
 from ...protocol import messages as m
-from ...protocol.errors import PluginError
 from ...protocol.health import Reading
-from ...protocol.plugins import InstancePolicy, Plugin
+from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
-from ...protocol.wire.outcomes import status_text
+from .calls import MAX_ERROR, Call, CallConfig, Calls
+from .handler import Handler
 
-#: Characters of a handler's error that are kept (fault 94).
-MAX_ERROR = 1024
 #: The answer to an ask whose call was under way when the actor crashed.
 CRASHED = "the handler actor crashed during the call, and was started again"
-
-
-class Handler(Protocol):
-    """The consumer of one plugin type: a class with these three methods.
-
-    For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
-    deregister. There is exactly one deregister for each register, even for one that raised. One call runs at a time for
-    each name. Each call has a deadline (``Timeouts.handler``), at which it is cancelled.
-
-    A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`, which says
-    what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
-    """
-
-    async def validate(self, plugin: Plugin) -> None:
-        """Raise an error if the plugin is not acceptable; the plugin is sent its text."""
-
-    async def register(self, plugin: Plugin) -> None:
-        """Start to use the plugin; if this raises, the plugin is sent the error, and deregister follows."""
-
-    async def deregister(self, plugin: Plugin) -> None:
-        """Stop using the plugin: its socket is gone or replaced, or the registration failed."""
-
-
-def policy_of(handler: Handler) -> InstancePolicy:
-    """Return the policy that ``handler`` names, or the default."""
-    policy = getattr(handler, "instances", InstancePolicy.NEWEST)
-    if not isinstance(policy, InstancePolicy):
-        raise TypeError(f"{type(handler).__name__}.instances is {policy!r}; make it an InstancePolicy")
-    return policy
 
 
 @attrs.define(eq=False)
@@ -70,8 +35,8 @@ class Lane:
 
     #: The current ask; None once it was withdrawn.
     present: m.Ask | None
-    #: The scope of its call; None before the call begins.
-    scope: trio.CancelScope | None = None
+    #: The call of a method of the handler for it; None before the call begins.
+    call: Call | None = None
     #: Created when it is needed, since most lanes never have more than one ask.
     waiting: deque[m.Ask] | None = None
 
@@ -84,7 +49,7 @@ class Lane:
 
     def next(self) -> m.Ask | None:
         """Go on to the next ask and return it, or None if there is none."""
-        self.scope = None
+        self.call = None
         self.present = self.waiting.popleft() if self.waiting else None
         return self.present
 
@@ -92,8 +57,8 @@ class Lane:
         """Cancel the call of ``asked``, or remove the ask before its call; do nothing if the call has ended."""
         if self.present is asked:
             self.present = None
-            if self.scope is not None:
-                self.scope.cancel()
+            if self.call is not None:
+                self.call.scope.cancel()
         elif self.waiting is not None:
             self.waiting = deque(ask for ask in self.waiting if ask is not asked)
 
@@ -159,15 +124,15 @@ class HandlerInbox:
         return self.receive_nowait()
 
 
-async def run(handler: Handler, inbox: HandlerInbox, timeout: float, lanes: Lanes | None = None) -> None:
-    """Serve asks until the inbox is closed; ``timeout`` is the deadline of each call, in seconds.
+async def run(calls: Calls, inbox: HandlerInbox, lanes: Lanes | None = None) -> None:
+    """Serve asks until the inbox is closed.
 
     ``lanes`` is handed to a restarted actor again, because the registrations wait for their answers. It goes on with
     the asks that its predecessor had not begun. A Validate or Register that was under way has failed. A Deregister is
     called again: if it were lost, the handler would keep the plugin for ever.
     """
     async with trio.open_nursery() as nursery:
-        pool = _Pool(handler, inbox, timeout, nursery, {} if lanes is None else lanes)
+        pool = _Pool(calls, inbox, nursery, {} if lanes is None else lanes)
         pool.resume()
         await pool.work()
 
@@ -187,15 +152,13 @@ class _Pool:
 
     def __init__(
         self,
-        handler: Handler,
+        calls: Calls,
         inbox: HandlerInbox,
-        timeout: float,
         nursery: trio.Nursery,
         lanes: Lanes,
     ) -> None:
-        self._handler = handler
+        self._calls = calls
         self._inbox = inbox
-        self._timeout = timeout
         self._nursery = nursery
         #: The number of workers that wait for an ask, or are about to.
         self._idle = 1
@@ -243,78 +206,38 @@ class _Pool:
     def resume(self) -> None:
         """Continue with the asks that a crashed actor left."""
         for name, lane in self._lanes.items():
-            ask = lane.present
-            if lane.scope is not None and not isinstance(ask, m.Deregister):
+            ask, call = lane.present, lane.call
+            if call is not None and not isinstance(ask, m.Deregister):
                 lane.next()
                 if ask is not None:
                     ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, CRASHED))
             # This ask has not begun, or must begin again.
-            lane.scope = None
-            self._nursery.start_soon(self._serve, name, lane)
+            lane.call = None
+            self._nursery.start_soon(self._serve, name, lane, call)
 
-    async def _serve(self, name: str, lane: Lane) -> None:
+    async def _serve(self, name: str, lane: Lane, before: Call | None = None) -> None:
+        """Make the calls of a lane, once the thread of the call ``before`` has returned."""
+        if before is not None:
+            await before.wait_for_thread()
         ask = lane.present or lane.next()
         while ask is not None:
-            outcome, error, cause = await _contain(partial(_call, self._handler, ask), self._timeout, lane)
+            call = lane.call = self._calls.prepare(_METHODS[type(ask)], ask.plugin)
+            ending = await self._calls.make(call)
             if lane.present is ask:
-                ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, outcome, error[:MAX_ERROR], cause))
+                answer = m.HandlerAnswered(ask.ticket, ending.outcome, ending.error[:MAX_ERROR], ending.cause)
+                ask.reply.send_nowait(answer)
+                lane.present = None
+            # A thread that was given up keeps the name until it returns.
+            await call.wait_for_thread()
             ask = lane.next()
         del self._lanes[name]
 
 
-async def _call(handler: Handler, ask: m.Ask) -> None:
-    match ask:
-        case m.Validate():
-            await handler.validate(ask.plugin)
-        case m.Register():
-            await handler.register(ask.plugin)
-        case m.Deregister():
-            await handler.deregister(ask.plugin)
-        case _:
-            assert_never(ask)
+_METHODS: dict[type[m.Ask], str] = {m.Validate: "validate", m.Register: "register", m.Deregister: "deregister"}
 
 
 async def validate(handler: Handler, plugin: Plugin, timeout: float) -> tuple[Outcome, str]:
     """Have ``handler`` validate ``plugin`` as its actor would; return how the call ended, and the cause."""
-    outcome, error, cause = await _contain(partial(handler.validate, plugin), timeout, Lane(None))
-    return outcome, cause or error[:MAX_ERROR]
-
-
-#: How a call ended, the error, and the error in few words, if the handler gave them.
-_Ending = tuple[Outcome, str, str | None]
-
-
-async def _contain(call: Callable[[], Awaitable[None]], timeout: float, lane: Lane) -> _Ending:
-    """Call a handler, which may fail in any way; return how the call ended."""
-    try:
-        # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
-        with trio.move_on_after(timeout) as scope:
-            lane.scope = scope
-            await call()
-    except PluginError as error:
-        return Outcome.REFUSED, _words(error), _cause(error)
-    except GRPCError as error:
-        # Usually this is the plugin's answer to a call that the handler made.
-        return Outcome.FAILED, status_text(error), None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
-        return Outcome.FAILED, f"{type(error).__name__}: {_words(error)}", None
-    except BaseExceptionGroup as group:
-        if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
-            raise
-        return Outcome.FAILED, f"{type(group).__name__}: {_words(group)}", None
-    if scope.cancelled_caught:
-        return Outcome.TIMED_OUT, f"the handler did not finish in {timeout:g} s", None
-    return Outcome.OK, "", None
-
-
-def _cause(error: PluginError) -> str | None:
-    # A user's class may use this attribute for something else.
-    return error.cause[:MAX_ERROR] if isinstance(error.cause, str) else None
-
-
-def _words(error: BaseException) -> str:
-    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - see above
-        return "no words"
+    calls = Calls(handler, CallConfig(timeout), plugin.type)
+    ending = await calls.make(calls.prepare("validate", plugin))
+    return ending.outcome, ending.cause or ending.error[:MAX_ERROR]

@@ -14,9 +14,12 @@ import attrs
 import trio
 
 from ...protocol import messages as m
+from ...protocol.health import Reading
 from ..inboxes import Inboxes
 from . import actor
-from .actor import Handler, HandlerInbox, policy_of
+from .actor import HandlerInbox
+from .calls import CallConfig, Calls
+from .handler import Handler, check_handler, policy_of
 
 #: Starts a child of the supervisor under a name.
 StartChild = Callable[[str, Callable[[], Awaitable[None]]], None]
@@ -27,6 +30,7 @@ class _Running:
     """A handler actor whose inbox is open."""
 
     inbox: HandlerInbox
+    calls: Calls
     #: Set when the handler was removed and its last plugin is deregistered.
     retired: trio.Event = attrs.Factory(trio.Event)
 
@@ -34,13 +38,17 @@ class _Running:
         self.inbox.close()
         self.retired.set()
 
+    def read(self) -> Reading:
+        """Read the inbox, and say which threads of the handler still run."""
+        return attrs.evolve(self.inbox.read(), wrong=self.calls.wrong)
+
 
 class HandlerActors:
     """Starts handler actors, and ends those that were removed and have no plugin left."""
 
-    def __init__(self, timeout: float, start_child: StartChild, inboxes: Inboxes) -> None:
-        """Give each call of a handler ``timeout`` seconds. The actors' inboxes are added to ``inboxes``."""
-        self._timeout = timeout
+    def __init__(self, calls: CallConfig, start_child: StartChild, inboxes: Inboxes) -> None:
+        """Configure the calls of all handlers. The actors' inboxes are added to ``inboxes``."""
+        self._call_config = calls
         self._start_child = start_child
         self._inboxes = inboxes
         #: The handlers that take plugins, by type.
@@ -68,17 +76,22 @@ class HandlerActors:
         return None if added is None else added.handler
 
     def add(self, plugin_type: str, handler: Handler) -> m.HandlerAdded:
-        """Start the actor of ``handler``; return the message to the reconciler that says so."""
-        policy = policy_of(handler)
+        """Start the actor of ``handler``; return the message to the reconciler that says so.
+
+        Raises:
+          TypeError: if it cannot be called as a handler.
+        """
+        check_handler(plugin_type, handler)
+        policy, calls = policy_of(handler), Calls(handler, self._call_config, plugin_type)
         inbox = HandlerInbox()
-        self._running[inbox] = _Running(inbox)
-        self._inboxes.add(f"handler {plugin_type}", inbox.read)
+        running = self._running[inbox] = _Running(inbox, calls)
+        self._inboxes.add(f"handler {plugin_type}", running.read)
         added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
         # The lanes are kept here, so that a restarted actor answers the asks of its predecessor.
         lanes: actor.Lanes = {}
 
         async def serve() -> None:
-            await actor.run(handler, inbox, self._timeout, lanes)
+            await actor.run(calls, inbox, lanes)
 
         self._start_child(f"handler {plugin_type} {id(inbox):x}", serve)
         return added
@@ -103,5 +116,5 @@ class HandlerActors:
     def _end(self, handler: m.Address[m.HandlerMessage]) -> Callable[[], None]:
         """Forget a handler actor, and return the function that ends it."""
         running = self._running.pop(handler)
-        self._inboxes.remove(running.inbox.read)
+        self._inboxes.remove(running.read)
         return running.retire

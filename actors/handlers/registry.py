@@ -9,10 +9,10 @@ from importlib.metadata import entry_points
 
 from ...protocol.errors import ConfigError
 from ...protocol.plugins import CSI, DEVICE, DRA
-from .actor import Handler
 from .csi import CSIHandler
 from .device_plugin import DevicePluginHandler
 from .dra import DRAHandler
+from .handler import Handler, check_handler
 
 
 def built_in_handlers() -> dict[str, Handler]:
@@ -24,12 +24,13 @@ def installed_handlers() -> dict[str, Handler]:
     """Return a handler for each entry point of the group ``plugind.handlers``: its name is the plugin type.
 
     Raises:
-      ConfigError: if an entry point cannot be loaded, or what it names cannot be called without arguments.
+      ConfigError: if an entry point cannot be loaded, or what it names does not make a handler.
     """
     found: dict[str, Handler] = {}
     for entry in entry_points(group="plugind.handlers"):
         try:
-            found[entry.name] = entry.load()()
+            handler = found[entry.name] = entry.load()()
+            check_handler(entry.name, handler)
         except Exception as error:
             raise ConfigError(
                 f"the handler for {entry.name} ({entry.value}) cannot be loaded: {error!r}; repair or uninstall it"

@@ -104,16 +104,16 @@ class FakeHandler:
         return [call.ask for call in self.calls if name in (None, call.name)]
 
     async def validate(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         await self._call("validate", plugin)
 
     async def register(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         await self._call("register", plugin)
         self.registered[plugin.socket] = plugin
 
     async def deregister(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         self.registered.pop(plugin.socket, None)
         await self._call("deregister", plugin)
 

@@ -55,7 +55,7 @@ from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.trust import Users
 from ...supervisor import Ports, Supervisor
-from ..handlers.actor import Handler
+from ..handlers.handler import Handler
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from ..mailbox import Inbox

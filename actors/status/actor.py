@@ -27,6 +27,7 @@ from ...protocol.messages import (
     EntryIgnored,
     HandlersChanged,
     Lagged,
+    LoopBlocked,
     PluginChanged,
     ReconcilerMessage,
     RoleChanged,
@@ -169,6 +170,8 @@ class _Status:
                 self._log.event(Level.INFO, "handlers changed", types=", ".join(message.types))
             case ActorRestarted():
                 self._note_restart(message)
+            case LoopBlocked():
+                self._note_blocked(message)
             case SnapshotAsked():
                 _send(message.reply, await self._snapshot(history=True))
             case ScansAwaited():
@@ -398,6 +401,23 @@ class _Status:
             error=error,
             # The end of it says where; the log limits the length of a value.
             traceback=message.error[-1000:] if "\n" in message.error else None,
+        )
+
+    def _note_blocked(self, message: LoopBlocked) -> None:
+        self.memory.blocked = message
+        self.memory.metrics.blocks += 1
+        self.memory.metrics.blocked_seconds += message.seconds
+        step = message.step
+        self._log.event(
+            Level.ERROR,
+            "the loop was blocked",
+            seconds=message.seconds,
+            handler=None if step is None else step.type,
+            call=None if step is None else step.call,
+            name=None if step is None else step.plugin.name,
+            socket=None if step is None else step.plugin.socket,
+            stack=message.stack,
+            advice=None if step is None else "write the method with def, which is called in a thread",
         )
 
 

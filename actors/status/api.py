@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from urllib.parse import unquote_to_bytes
 
@@ -23,6 +23,7 @@ from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
     Lagged,
+    LoopBlocked,
     PluginChanged,
     ReconcilerMessage,
     RetryAnswer,
@@ -81,6 +82,8 @@ class StatusConfig:
     heartbeat: float = 60.0
     #: An actor is shown as degraded for so long after a crash.
     remember_restart: float = 300.0
+    #: The loop is shown as degraded for so long after something blocked it.
+    remember_blocked: float = 300.0
     #: The deadline for the answer to a retry, below the one of the commands.
     retry: float = 3.0
     #: How long requests may go on after the actor has ended.
@@ -114,6 +117,8 @@ class Memory:
     #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
+    #: The last time that something blocked the loop (fault 83).
+    blocked: LoopBlocked | None = None
     #: The paths that were logged because what is there only looks like a socket (fault 6).
     ignored: set[str] = attrs.field(factory=set)
     #: How many refused entries each root has had, and the roots with too many of them for the log (fault 7).
@@ -308,7 +313,18 @@ class Api:
             if actor["status"] == Condition.OK and now - crash.time < self.config.remember_restart:
                 actor["status"] = Condition.DEGRADED
                 actor["reason"] = f"crashed {now - crash.time:.0f} s ago: {encodable(crash.error)}"
-        return list(actors.values())
+        return [*actors.values(), *self._loop_health(now)]
+
+    def _loop_health(self, now: float) -> Iterator[dict[str, Json]]:
+        """Yield the loop as if it were an actor, once something has blocked it."""
+        blocked = self.memory.blocked
+        if blocked is not None:
+            recent = now - blocked.time < self.config.remember_blocked
+            times = self.memory.metrics.blocks
+            reason = (
+                f"{_what_blocked(blocked)}, {now - blocked.time:.0f} s ago; {times} times in all" if recent else None
+            )
+            yield _actor("loop", Condition.DEGRADED if recent else Condition.OK, reason)
 
     def _root_health(self, root: str, report: RootReported | None, now: float) -> dict[str, Json]:
         if report is None:
@@ -437,3 +453,10 @@ def _fsdecode(path: bytes) -> str:
 
 def _wrong_method(allowed: str) -> Response:
     return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
+
+
+def _what_blocked(blocked: LoopBlocked) -> str:
+    """Return in words for how long the loop was blocked, and by what."""
+    step = blocked.step
+    by = "something" if step is None else f"{step.call} of {encodable(step.plugin.name)} in the handler for {step.type}"
+    return f"blocked for {blocked.seconds:.1f} s by {by}"

@@ -166,6 +166,10 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for actor, count in metrics.restarts.items():
         restarts.add_metric((_shown(actor),), count)
     yield restarts
+    yield CounterMetricFamily("plugind_loop_blocks", "Times that something blocked the loop.", metrics.blocks)
+    yield CounterMetricFamily(
+        "plugind_loop_blocked_seconds", "Seconds for which something blocked the loop.", metrics.blocked_seconds
+    )
     yield GaugeMetricFamily(
         "plugind_path_metrics_suppressed",
         "1 while there are too many paths for plugin_manager_total_plugins to have a series for each.",

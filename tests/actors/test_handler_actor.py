@@ -14,7 +14,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from plugind.actors.handlers import actor
-from plugind.actors.handlers.actor import policy_of
+from plugind.actors.handlers.calls import CallConfig, Calls
+from plugind.actors.handlers.handler import Handler, policy_of
 from plugind.protocol import messages as m
 from plugind.protocol.errors import PluginError, ValidationError
 from plugind.protocol.plugins import InstancePolicy, Plugin
@@ -78,11 +79,11 @@ class Asker:
 
 
 @asynccontextmanager
-async def running(handler: actor.Handler) -> AsyncIterator[Asker]:
+async def running(handler: Handler) -> AsyncIterator[Asker]:
     """Run the actor, and end it by closing its inbox once every call is answered."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(actor.run, handler, inbox, TIMEOUT)
+        nursery.start_soon(actor.run, Calls(handler, CallConfig(TIMEOUT), "T"), inbox)
         try:
             yield Asker(inbox)
         finally:
@@ -184,17 +185,17 @@ async def test_the_actor_ends_when_its_inbox_is_closed_and_every_call_is_answere
     ("error", "outcome", "text"),
     [
         (ValidationError("too old"), Outcome.REFUSED, "too old"),
-        (KeyError("x"), Outcome.FAILED, "KeyError: 'x'"),
-        (SystemExit(3), Outcome.FAILED, "SystemExit: 3"),
+        (KeyError("x"), Outcome.BROKEN, "the handler broke: KeyError: 'x'"),
+        (SystemExit(3), Outcome.BROKEN, "the handler broke: SystemExit: 3"),
         (GRPCError(Status.INVALID_ARGUMENT, "no room"), Outcome.FAILED, "INVALID_ARGUMENT: no room"),
         (GRPCError(Status.UNIMPLEMENTED), Outcome.FAILED, "UNIMPLEMENTED: no message"),
         (GRPCError(Status.INTERNAL, 5000 * "x"), Outcome.FAILED, f"INTERNAL: {1014 * 'x'}"),
         (
             ExceptionGroup("both", [ValueError("a"), OSError("b")]),
-            Outcome.FAILED,
-            "ExceptionGroup: both (2 sub-exceptions)",
+            Outcome.BROKEN,
+            "the handler broke: ExceptionGroup: both (2 sub-exceptions)",
         ),
-        (RuntimeError(5000 * "x"), Outcome.FAILED, f"RuntimeError: {1010 * 'x'}"),
+        (RuntimeError(5000 * "x"), Outcome.BROKEN, f"the handler broke: RuntimeError: {991 * 'x'}"),
     ],
     ids=["refusal", "error", "exit", "status", "status alone", "long status", "group", "long"],
 )
@@ -250,8 +251,8 @@ async def test_a_handler_with_tasks_of_its_own_is_contained(autojump_clock: trio
         asker.ask(m.Deregister, 2)
 
     first, second = (answer for _, answer in asker.answers)
-    assert (first.ticket, first.outcome) == (1, Outcome.FAILED)
-    assert first.error.startswith("ExceptionGroup: ")
+    assert (first.ticket, first.outcome) == (1, Outcome.BROKEN)
+    assert first.error.startswith("the handler broke: ExceptionGroup: ")
     assert second == ok(2)
 
 
@@ -275,9 +276,9 @@ async def _exit_in_a_task(plugin: Plugin) -> None:
 @pytest.mark.parametrize(
     ("call", "outcome"),
     [
-        (_fail_when_cancelled, Outcome.FAILED),
-        (_exit_in_a_task, Outcome.FAILED),
-        (raising(BaseExceptionGroup("exits", [SystemExit(1), ValueError("a")])), Outcome.FAILED),
+        (_fail_when_cancelled, Outcome.BROKEN),
+        (_exit_in_a_task, Outcome.BROKEN),
+        (raising(BaseExceptionGroup("exits", [SystemExit(1), ValueError("a")])), Outcome.BROKEN),
     ],
     ids=["an error when it is cancelled", "an exit in a task", "an exit among errors"],
 )
@@ -333,7 +334,8 @@ async def test_an_error_whose_text_cannot_be_read_is_contained_too(
     async with running(Recording(registered=raising(WordlessError()))) as asker:
         asker.ask(m.Register, 1)
 
-    assert asker.answers == [(0.0, m.HandlerAnswered(1, Outcome.FAILED, "WordlessError: no words"))]
+    error = "the handler broke: WordlessError: no words"
+    assert asker.answers == [(0.0, m.HandlerAnswered(1, Outcome.BROKEN, error))]
 
 
 async def test_a_keyboard_interrupt_is_not_a_failure_of_the_plugin(autojump_clock: trio.testing.MockClock) -> None:
@@ -388,7 +390,7 @@ async def test_a_handler_whose_method_is_not_async_fails_only_its_plugin(
         asker.ask(m.Register, 1)
         asker.ask(m.Deregister, 2)
 
-    assert [answer.outcome for _, answer in asker.answers] == [Outcome.FAILED, Outcome.OK]
+    assert [answer.outcome for _, answer in asker.answers] == [Outcome.BROKEN, Outcome.OK]
 
 
 async def test_the_actor_itself_can_be_cancelled_in_the_middle_of_a_call(
@@ -492,12 +494,13 @@ class PoisonMessage:
     """A message that no actor sends."""
 
 
-async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
+async def keeping(handler: Handler, inbox: actor.HandlerInbox) -> None:
     """Run the actor, and restart it when it crashes, as the supervisor does."""
     lanes: actor.Lanes = {}
+    calls = Calls(handler, CallConfig(TIMEOUT), "T")
     while True:
         try:
-            await actor.run(handler, inbox, TIMEOUT, lanes)
+            await actor.run(calls, inbox, lanes)
         except* AttributeError:
             await trio.lowlevel.checkpoint()
         else:
@@ -506,7 +509,7 @@ async def keeping(handler: actor.Handler, inbox: actor.HandlerInbox) -> None:
 
 
 @asynccontextmanager
-async def crashing(handler: actor.Handler) -> AsyncIterator[Asker]:
+async def crashing(handler: Handler) -> AsyncIterator[Asker]:
     """Run the actor as ``keeping`` does, and end it as ``running`` does."""
     inbox = actor.HandlerInbox()
     async with trio.open_nursery() as nursery:

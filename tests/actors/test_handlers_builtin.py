@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from plugind.actors.handlers.actor import Handler, policy_of
 from plugind.actors.handlers.csi import CSIHandler
 from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.dra import DRAHandler
+from plugind.actors.handlers.handler import Handler, policy_of
 from plugind.actors.handlers.instances import Instances
 from plugind.actors.handlers.registry import built_in_handlers
 from plugind.protocol.errors import ValidationError
@@ -41,7 +41,9 @@ def device(name: str, socket: str = "/reg/a.sock") -> Plugin:
 async def rejection(handler: Handler, plugin: Plugin) -> str | None:
     """Return why ``handler`` does not accept ``plugin``, or None."""
     try:
-        await handler.validate(plugin)
+        call = handler.validate(plugin)
+        assert call is not None
+        await call
     except ValidationError as error:
         return str(error)
     return None

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.handlers.by_type import HandlerActors
+from plugind.actors.handlers.calls import CallConfig
 from plugind.actors.inboxes import Inboxes
 from plugind.actors.simulation import FakeHandler
 from plugind.protocol import messages as m
@@ -18,7 +19,8 @@ from plugind.protocol.plugins import InstancePolicy
 
 def made() -> tuple[HandlerActors, list[tuple[str, Callable[[], Awaitable[None]]]]]:
     children: list[tuple[str, Callable[[], Awaitable[None]]]] = []
-    return HandlerActors(1.0, lambda name, run: children.append((name, run)), Inboxes(10.0, SILENT)), children
+    config = CallConfig(1.0)
+    return HandlerActors(config, lambda name, run: children.append((name, run)), Inboxes(10.0, SILENT)), children
 
 
 async def ends(run: Callable[[], Awaitable[None]]) -> bool:

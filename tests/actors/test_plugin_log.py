@@ -73,7 +73,7 @@ async def test_the_line_of_a_deregistration_that_fails_has_the_failure(autojump_
         await node.settled()
     assert log.lines == [
         "0 registered g1",
-        f"0 deregistered g1: {REMOVED} (deregister failed)",
+        f"0 deregistered g1: {REMOVED} (deregister broken)",
         f"0 gone g1: {REMOVED}",
     ]
 

@@ -348,7 +348,7 @@ async def test_a_handler_that_raises_fails_only_that_plugin(autojump_clock: Mock
             *registered_at(0.5),
         ]
         assert bad.calls[1].error.startswith(
-            f"RegisterPlugin error -- plugin registration failed with err: {type(error).__name__}: "
+            f"RegisterPlugin error -- plugin registration failed with err: the handler broke: {type(error).__name__}: "
         )
 
 
@@ -377,7 +377,7 @@ async def test_an_error_that_a_handler_raises_at_its_deadline_is_contained_too(a
         assert node.timeline("a.sock")[-6:] == registered_at(120.5)
         assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
         assert plugin.calls[1].error.startswith(
-            "RegisterPlugin error -- plugin registration failed with err: ExceptionGroup: "
+            "RegisterPlugin error -- plugin registration failed with err: the handler broke: ExceptionGroup: "
         )
 
 

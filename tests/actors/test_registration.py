@@ -377,7 +377,7 @@ async def test_a_plugin_that_fails_validation_is_notified_with_the_message_of_th
 async def test_a_failed_register_is_notified_rolled_back_and_retried(autojump_clock: MockClock) -> None:
     """Behaviours 31, 34 and 36, fault 81: Deregister is called exactly once for the failed Register."""
     handler = FakeHandler().script("register", Fails("no room"))
-    error = "RegisterPlugin error -- plugin registration failed with err: ValueError: no room"
+    error = "RegisterPlugin error -- plugin registration failed with err: the handler broke: ValueError: no room"
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         plugin = node.plug("a.sock", colour())
         await node.settled()
@@ -403,7 +403,7 @@ async def test_a_plugin_that_exits_when_it_is_refused_is_not_reported_again(auto
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [*refused_at(0.0), (0.0, "waiting")]
         assert node.history("a.sock")[-1].reason == (
-            "RegisterPlugin error -- plugin validation failed with err: ValueError: not now"
+            "RegisterPlugin error -- plugin validation failed with err: the handler broke: ValueError: not now"
         )
         plugin.plugin = colour("a")
         await node.settled()

@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind import supervisor as supervisor_module
 from plugind.actors import conversation, reconciler, registration
-from plugind.actors.handlers import actor as handler_actor
+from plugind.actors.handlers.calls import Calls
 from plugind.actors.scanner import Scanner
 from plugind.actors.simulation.processes import MemoryProcesses
 from plugind.actors.status.actor import StatusConfig
@@ -339,7 +339,7 @@ async def test_a_handler_actor_that_crashes_is_started_again(
     handler = FakeHandler()
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         await node.settled()
-        crash_once(monkeypatch, handler_actor, "_contain")
+        crash_once(monkeypatch, Calls, "prepare")
         node.plug("a.sock", red())
         await node.settled(patience=1.0)
         node.plug("b.sock", FakePlugin("Colour", "blue"))

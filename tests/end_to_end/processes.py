@@ -184,12 +184,13 @@ def daemon(
     environment: Mapping[str, str] | None = None,
     timeouts: Mapping[str, float] | None = None,
     script: str | None = None,
+    output: int | None = None,
 ) -> Iterator[Daemon]:
     """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. It has the
     deadlines of ``plugind run``, unless ``timeouts`` names others. ``script`` names a file beside this one to run in
-    place of ``plugind run``.
+    place of ``plugind run``; ``output`` is where it prints.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")
@@ -200,22 +201,27 @@ def daemon(
     elif timeouts is not None:
         run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
     command = [*run, *options]
-    with (directory / "log").open("ab") as log, daemon_process(command, log, environment) as process:
+    with (directory / "log").open("ab") as log, daemon_process(command, log, environment, output) as process:
         yield Daemon(root, status, process, directory / "log")
 
 
 @contextmanager
 def daemon_process(
-    command: list[str], stderr: int | IO[bytes], environment: Mapping[str, str] | None = None
+    command: list[str],
+    stderr: int | IO[bytes],
+    environment: Mapping[str, str] | None = None,
+    stdout: int | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a daemon process; kill it at exit if it still runs."""
-    process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **(environment or {})})
+    process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env={**os.environ, **(environment or {})})
     try:
         yield process
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @attrs.define

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import signal
+import subprocess
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
@@ -66,6 +69,43 @@ async def test_an_actor_that_hangs_is_named_by_health_readiness_and_the_log_and_
 def actors(report: dict[str, object]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = report["actors"]  # type: ignore[assignment]  # it is JSON
     return found
+
+
+async def test_a_handler_that_blocks_is_named_and_a_daemon_that_is_blocked_ends_within_its_limit(
+    tmp_path: Path,
+) -> None:
+    """Faults 83 and 87: a handler that blocked froze everything for 20 s, unnamed, and SIGTERM with it."""
+    with daemon(tmp_path, "--blocked-after", "0.2", script="blocking.py", output=subprocess.PIPE) as node:
+        await node.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_listener, [blocked("held-up")], listen(str(node.root / "a.sock")))
+            (line, *_) = await node.logged("the loop was blocked")
+            assert (line["level"], line["handler"], line["call"], line["name"]) == (
+                "error",
+                "BlockedPlugin",
+                "validate",
+                "held-up",
+            )
+            assert str(line["stack"]).startswith("validate (end_to_end/blocking.py:")
+            code, report = await health(node)
+            assert code == 200
+            (loop,) = [part for part in actors(report) if part["name"] == "loop"]
+            assert (loop["status"], report["status"]) == ("degraded", "degraded")
+            assert "by validate of held-up in the handler for BlockedPlugin" in str(loop["reason"])
+            assert b"plugind_loop_blocks_total " in (await node.get("/metrics"))[1]
+
+            nursery.start_soon(serve_listener, [blocked("stuck")], listen(str(node.root / "b.sock")))
+            assert node.process.stdout is not None
+            assert await trio.to_thread.run_sync(node.process.stdout.readline) == b"stuck\n"
+            node.process.send_signal(signal.SIGTERM)
+            assert await node.ended() == -signal.SIGALRM
+            nursery.cancel_scope.cancel()
+    log = (tmp_path / "log").read_text()
+    assert re.search(r'File ".*/blocking.py", line \d+ in register', log) is not None
+
+
+def blocked(name: str) -> FakeRegistration:
+    return FakeRegistration(FakePlugin("BlockedPlugin", name), lambda _: None, lambda: None)
 
 
 #: How many plugins hang, and for how many of them the daemon has descriptors.

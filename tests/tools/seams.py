@@ -6,14 +6,17 @@ still works when the code behind the seam is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import attrs
 import trio
 
 from plugind.actors.handlers import actor as handler_actor
-from plugind.actors.handlers.actor import Handler, HandlerInbox, Lanes
+from plugind.actors.handlers.actor import HandlerInbox, Lanes
+from plugind.actors.handlers.calls import Calls
+from plugind.actors.handlers.handler import Handler
 from plugind.actors.simulation.inotify import MemoryEvents
 from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
@@ -91,12 +94,18 @@ def handler_actors(
     """Replace the handler or the lanes of each handler actor with what these functions return."""
     run = handler_actor.run
 
-    async def changed(theirs: Handler, inbox: HandlerInbox, timeout: float, kept: Lanes | None = None) -> None:
+    async def changed(theirs: Calls, inbox: HandlerInbox, kept: Lanes | None = None) -> None:
         kept = {} if kept is None else kept
-        await run(handler(theirs) if handler else theirs, inbox, timeout, lanes(kept) if lanes else kept)
+        calls = attrs.evolve(theirs, handler=handler(theirs.handler)) if handler else theirs
+        await run(calls, inbox, lanes(kept) if lanes else kept)
 
     with patch.object(handler_actor, "run", changed):
         yield
+
+
+async def _awaited(call: Awaitable[None] | None) -> None:
+    if call is not None:
+        await call
 
 
 class OneAtATime:
@@ -108,15 +117,15 @@ class OneAtATime:
 
     async def validate(self, plugin: Plugin) -> None:
         async with self._turn:
-            await self._handler.validate(plugin)
+            await _awaited(self._handler.validate(plugin))
 
     async def register(self, plugin: Plugin) -> None:
         async with self._turn:
-            await self._handler.register(plugin)
+            await _awaited(self._handler.register(plugin))
 
     async def deregister(self, plugin: Plugin) -> None:
         async with self._turn:
-            await self._handler.deregister(plugin)
+            await _awaited(self._handler.deregister(plugin))
 
 
 @contextmanager

@@ -321,15 +321,15 @@ class WatchedHandler:
         self._oracle = oracle
 
     async def validate(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         await self._call("validate", plugin)
 
     async def register(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         await self._call("register", plugin)
 
     async def deregister(self, plugin: Plugin) -> None:
-        """See :class:`plugind.actors.handlers.actor.Handler`."""
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
         try:
             await self._call("deregister", plugin)
         finally:

@@ -14,7 +14,7 @@ from ....protocol.config import Config
 from ....protocol.identity import Identity
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
-from ...handlers.actor import Handler
+from ...handlers.handler import Handler
 from ...io.grpc_client.channel import Channel
 from ...io.grpc_client.dial import Judge
 from ...supervision import leaves

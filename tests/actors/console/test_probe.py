@@ -22,8 +22,8 @@ from plugind.actors.console.beside import Other
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.actors.console.findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
 from plugind.actors.console.probing import probe
-from plugind.actors.handlers.actor import Handler
 from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.registry import built_in_handlers
 from plugind.actors.io.grpc_client import dial as grpc_dial
 from plugind.actors.io.unix_socket import Credentials

@@ -1,0 +1,229 @@
+"""Calls of a handler, which may fail in any way: one call fails then, and nothing else (behaviour 22).
+
+Methods with ``async def`` run in the loop; each of their steps is measured, so that the watchdog can name the handler
+that blocks (fault 83). Methods with ``def`` run in threads. A simulated node, whose time is virtual, calls them in
+line: threads would run in an order of their own.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+from grpclib.exceptions import GRPCError
+
+from ...protocol import messages as m
+from ...protocol.errors import PluginError
+from ...protocol.logs import SILENT, Level, Logger
+from ...protocol.plugins import Plugin
+from ...protocol.status import Outcome
+from ...protocol.wire.outcomes import status_text
+from ..io.clocks import time_is_virtual
+from .handler import Handler, is_async
+from .steps import measured
+
+#: Characters of a handler's error that are kept (fault 94).
+MAX_ERROR = 1024
+#: Characters of a traceback that are logged: its end says where.
+_MAX_TRACEBACK = 1000
+#: How many threads one handler may have.
+MAX_THREADS = 16
+#: The threads of each handler are counted by its own limiter, which knows those that were given up.
+_UNLIMITED = trio.CapacityLimiter(math.inf)
+
+
+@attrs.frozen
+class CallConfig:
+    """The configuration of the calls of all handlers."""
+
+    #: The deadline of each call, in seconds.
+    timeout: float
+    log: Logger = SILENT
+    #: Where to report a step of a call that took ``blocked_after`` seconds or longer; None for no such report.
+    watchdog: m.Address[m.StepBlocked] | None = None
+    blocked_after: float = 1.0
+
+
+@attrs.frozen
+class Ending:
+    """How a call ended."""
+
+    outcome: Outcome
+    error: str = ""
+    #: The error in few words, if the handler gave them.
+    cause: str | None = None
+
+
+@attrs.define(eq=False)
+class Thread:
+    """A call of a ``def`` method, in a thread."""
+
+    result: Any = None
+    error: BaseException | None = None
+    returned: trio.Event = attrs.Factory(trio.Event)
+
+
+@attrs.define(eq=False)
+class Call:
+    """One call of a method of a handler."""
+
+    plugin_type: str
+    ask: str
+    plugin: Plugin
+    method: Callable[[Plugin], object]
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    #: Its thread, if that was begun.
+    thread: Thread | None = None
+
+    async def wait_for_thread(self) -> None:
+        """Return once the thread has returned, which may be after the end of the call."""
+        if self.thread is not None:
+            await self.thread.returned.wait()
+
+
+@attrs.frozen(eq=False)
+class Calls:
+    """Makes the calls of one handler. It outlives a crash of the handler's actor, as the threads do."""
+
+    handler: Handler
+    config: CallConfig
+    #: The type of the plugins that it was added for.
+    plugin_type: str
+    _threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(MAX_THREADS))
+    #: The calls whose thread was given up and has not returned, with the time of that.
+    _given_up: dict[Call, float] = attrs.field(factory=dict)
+
+    @property
+    def wrong(self) -> str | None:
+        """Which threads were given up and still run, in words; None if there is none."""
+        if not self._given_up:
+            return None
+        call, since = next(iter(self._given_up.items()))
+        more = f", and {len(self._given_up) - 1} more" if len(self._given_up) > 1 else ""
+        return (
+            f"{call.ask} of {call.plugin.name} was given up {trio.current_time() - since:.0f} s ago, its thread still "
+            f"runs, and other calls for that name wait{more}"
+        )
+
+    def prepare(self, ask: str, plugin: Plugin) -> Call:
+        """Return the call of the method named ``ask``; :meth:`make` makes it."""
+        return Call(self.plugin_type, ask, plugin, getattr(self.handler, ask))
+
+    async def make(self, call: Call) -> Ending:
+        """Make the call, which its scope can cancel; return how it ended."""
+        scope = call.scope
+        try:
+            # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
+            scope.deadline = trio.current_time() + self.config.timeout
+            with scope:
+                await self._run(call)
+        except PluginError as error:
+            return Ending(Outcome.REFUSED, _words(error), _cause(error))
+        except GRPCError as error:
+            # Usually this is the plugin's answer to a call that the handler made.
+            return Ending(Outcome.FAILED, status_text(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
+            return self._broken(call, error)
+        except BaseExceptionGroup as group:
+            if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
+                raise
+            return self._broken(call, group)
+        if scope.cancelled_caught:
+            return Ending(Outcome.TIMED_OUT, self._timed_out(call))
+        return Ending(Outcome.OK)
+
+    async def _run(self, call: Call) -> None:
+        result: Any
+        if is_async(call.method):
+            result = call.method(call.plugin)
+        elif time_is_virtual():
+            await trio.lowlevel.checkpoint()
+            result = call.method(call.plugin)
+        else:
+            result = await self._run_in_thread(call)
+        # A function that is not ``async`` itself may return the coroutine of one that is, as a decorator does.
+        if inspect.iscoroutine(result):
+            await self._measured(call, result)
+        elif inspect.isawaitable(result):
+            await result
+
+    def _measured(self, call: Call, coroutine: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        if self.config.watchdog is None:
+            return coroutine
+        return measured(coroutine, self.config.blocked_after, partial(self._report_blocked, call))
+
+    def _report_blocked(self, call: Call, seconds: float) -> None:
+        assert self.config.watchdog is not None
+        self.config.watchdog.send_nowait(m.StepBlocked(call.plugin_type, call.ask, call.plugin, seconds))
+
+    async def _run_in_thread(self, call: Call) -> Any:
+        await self._threads.acquire_on_behalf_of(call)
+        thread = call.thread = Thread()
+        # A task of its own, which goes on when the call is given up, even if the handler's actor crashes meanwhile.
+        trio.lowlevel.spawn_system_task(self._serve_thread, call, thread)
+        try:
+            await thread.returned.wait()
+        except trio.Cancelled:
+            self._given_up[call] = trio.current_time()
+            raise
+        if thread.error is not None:
+            raise thread.error
+        return thread.result
+
+    async def _serve_thread(self, call: Call, thread: Thread) -> None:
+        def run() -> None:
+            # Not returned, since Trio refuses a coroutine, which the method of a decorator may return.
+            thread.result = call.method(call.plugin)
+
+        try:
+            await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=_UNLIMITED)
+        except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001 - the call raises it
+            thread.error = error
+        finally:
+            self._threads.release_on_behalf_of(call)
+            self._given_up.pop(call, None)
+            thread.returned.set()
+
+    def _timed_out(self, call: Call) -> str:
+        if call.thread is None and not is_async(call.method) and self._given_up:
+            return f"all {MAX_THREADS} threads of the handler were busy for {self.config.timeout:g} s"
+        return f"the handler did not finish in {self.config.timeout:g} s"
+
+    def _broken(self, call: Call, error: BaseException) -> Ending:
+        words = f"{type(error).__name__}: {_words(error)}"
+        self.config.log.event(
+            Level.ERROR,
+            "handler broke",
+            type=call.plugin_type,
+            name=call.plugin.name,
+            socket=call.plugin.socket,
+            call=call.ask,
+            error=words[:MAX_ERROR],
+            traceback=_traceback(error),
+        )
+        return Ending(Outcome.BROKEN, f"the handler broke: {words}")
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+
+
+def _cause(error: PluginError) -> str | None:
+    # A user's class may use this attribute for something else.
+    return error.cause[:MAX_ERROR] if isinstance(error.cause, str) else None
+
+
+def _words(error: BaseException) -> str:
+    """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - see above
+        return "no words"

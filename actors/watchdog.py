@@ -1,0 +1,90 @@
+"""The watchdog: it finds out that the loop did not turn for a while, and what blocked it (fault 83).
+
+While something blocks the loop, no task runs, the watchdog's own included. So a timer outside of the loop takes its
+stack: the watchdog starts it anew before it runs out, as long as the loop turns. Afterwards the watchdog reads the
+stack. The handler actors measure each step of a handler's call, and report those that took too long with the plugin.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ..protocol import messages as m
+from ..protocol.stacks import Stack, is_idle, shown
+from .io.clocks import time_is_virtual
+from .io.stacks import FaulthandlerTimer, StackTimer, ThreadTimer
+from .mailbox import report
+
+#: Makes the timer for a thread.
+MakeTimer = Callable[[int], StackTimer]
+
+
+class BlockedSteps:
+    """The inbox of the watchdog: the longest step of a handler since it was last read."""
+
+    __slots__ = ("_longest",)
+
+    def __init__(self) -> None:
+        self._longest: m.StepBlocked | None = None
+
+    def send_nowait(self, step: m.StepBlocked, /) -> None:
+        """Keep ``step`` if it is the longest one."""
+        if self._longest is None or step.seconds > self._longest.seconds:
+            self._longest = step
+
+    def take(self) -> m.StepBlocked | None:
+        """Return the longest step and forget it."""
+        step, self._longest = self._longest, None
+        return step
+
+
+@attrs.frozen
+class WatchdogConfig:
+    """The configuration of the watchdog."""
+
+    #: Seconds without a turn of the loop that are reported.
+    blocked_after: float
+    make_timer: MakeTimer = ThreadTimer
+
+    @property
+    def period(self) -> float:
+        """Seconds between two starts of the timer. Two starts a second take 0.02 percent of a core."""
+        return self.blocked_after / 2
+
+
+def make_timer(*, use_faulthandler: bool) -> MakeTimer:
+    """Return what makes the timer: the C timer of the process if the watchdog may use it, or else a thread."""
+    return FaulthandlerTimer if use_faulthandler else ThreadTimer
+
+
+async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySendChannel[m.StatusMessage]) -> None:
+    """Watch the loop of this thread until cancelled; do nothing if its time is virtual."""
+    if time_is_virtual():
+        await trio.sleep_forever()
+    timer = config.make_timer(threading.get_ident())
+    try:
+        while True:
+            began = trio.current_time()
+            # So the stack is taken after ``blocked_after`` to one and a half times as long.
+            timer.arm(config.blocked_after + config.period)
+            await trio.sleep(config.period)
+            seconds = trio.current_time() - began - config.period
+            blocked = _blocked(timer.disarm(), inbox.take(), seconds)
+            if blocked is not None:
+                await report(status, blocked)
+    finally:
+        timer.close()
+
+
+def _blocked(stack: Stack | None, step: m.StepBlocked | None, seconds: float) -> m.LoopBlocked | None:
+    """Return what to report of the time since the timer was started; None if nothing blocked the loop."""
+    if step is None and (stack is None or is_idle(stack)):
+        return None  # A stack of an idle loop says that the process itself was stopped.
+    words = None if not stack else shown(stack) or None
+    return m.LoopBlocked(trio.current_time(), round(seconds if step is None else step.seconds, 3), words, step)

@@ -1,0 +1,48 @@
+"""``plugind run`` with a handler that blocks: its validate for a moment, its register of "stuck" for ever.
+
+The node has a tenth of a second to stop, so that the test need not wait for long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+import attrs
+import trio
+
+from plugind import Plugin, supervisor
+from plugind.actors.console import run
+from plugind.protocol.config import Timeouts
+
+
+class BlockingHandler:
+    """A handler whose author forgot that its methods run in the loop."""
+
+    async def validate(self, plugin: Plugin) -> None:
+        time.sleep(0.4)  # noqa: ASYNC251 - that is the fault
+
+    async def register(self, plugin: Plugin) -> None:
+        if plugin.name == "stuck":
+            sys.stdout.write("stuck\n")
+            sys.stdout.flush()
+            time.sleep(3600)  # noqa: ASYNC251 - that is the fault
+
+    async def deregister(self, plugin: Plugin) -> None:
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    args = parser.parse_args(sys.argv[1:])
+    vars(run)["installed_handlers"] = lambda: {"BlockedPlugin": BlockingHandler()}
+    vars(supervisor)["STATUS_GRACE"] = 0.1
+    config = attrs.evolve(run.config_from(args, os.environ), timeouts=Timeouts(stop_grace=0.1))
+    trio.run(run.run_daemon, args, config)
+
+
+if __name__ == "__main__":
+    main()
