@@ -136,6 +136,15 @@ class UnixListener:
             else:
                 return connection
 
+    def is_in_place(self) -> bool:
+        """Whether the file at the path still is this socket's; True if that cannot be found out."""
+        try:
+            return os.path.samestat(os.lstat(self.path), self._bound)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Remove the file if it still is this socket's, and stop listening. May be repeated."""
         if self.socket.fileno() < 0:

@@ -48,7 +48,7 @@ from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable
 from .api import Api, LastCrash, Memory, StatusConfig, place
-from .listener import listen
+from .listener import StatusSocket
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
@@ -85,21 +85,21 @@ async def run(
         task_status.started()
         await actor.run(inbox)
         return
-    listener = listen(config.socket, log)
+    status_socket = StatusSocket(config.socket, log)
     try:
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler, health)
             allowed = frozenset({0, os.geteuid()})
             serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
-            nursery.start_soon(serve, listener, api, config.http)
+            nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
             task_status.started()
             await actor.run(inbox)
             # Requests under way are answered within the grace; streams end now.
             nursery.cancel_scope.deadline = trio.current_time() + config.grace
             api.end_watches()
-            listener.close()
+            status_socket.close()
     finally:
-        listener.close()
+        status_socket.close()
 
 
 @attrs.define

@@ -7,11 +7,74 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Awaitable, Callable
+
+import trio
 
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
+from ..io.file_watch import FileWatch
+
+#: The mode of the socket, by which a stale one is recognised.
+_MODE = 0o600
+#: Seconds after which a missing socket is noticed where no event tells of it, and between tries to make it again.
+_PERIOD = 10.0
+_ELSEWHERE = "give another path with --status"
+
+#: Serves a listener until it is closed.
+Serve = Callable[[unix_socket.UnixListener], Awaitable[None]]
+
+
+class StatusSocket:
+    """The status socket, which is made again if it is removed."""
+
+    def __init__(self, path: str, log: Logger = SILENT) -> None:
+        """Listen at ``path``; see :func:`listen`."""
+        self._path = path
+        self._log = log
+        self._listener: unix_socket.UnixListener | None = listen(path, log)
+        self._problem: str | None = None
+        self._serving = trio.CancelScope()
+
+    def close(self) -> None:
+        """Remove the socket, and stop listening. Connections that are open are still served."""
+        self._serving.cancel()
+        if self._listener is not None:
+            self._listener.close()
+
+    async def serve(self, nursery: trio.Nursery, serve: Serve) -> None:
+        """Run ``serve`` in the nursery for each listener; a new one takes the place of one whose file is gone."""
+        with self._serving:
+            while True:
+                if self._listener is None:
+                    await trio.sleep(_PERIOD)
+                else:
+                    nursery.start_soon(serve, self._listener)
+                    await self._until_gone(self._listener)
+                    self._listener.close()
+                    self._listener = None
+                self._make_again()
+
+    async def _until_gone(self, listener: unix_socket.UnixListener) -> None:
+        with FileWatch(listener.path) as watch:
+            while listener.is_in_place():
+                with trio.move_on_after(_PERIOD):
+                    await watch.wait()
+
+    def _make_again(self) -> None:
+        try:
+            self._listener = listen(self._path, self._log)
+        except ConfigError as error:
+            # Each reason is logged once; it is tried again.
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._log.event(Level.ERROR, "status socket was removed and cannot be made again", reason=str(error))
+            return
+        self._problem = None
+        self._log.event(Level.WARNING, "status socket was removed and was made again", socket=self._path)
 
 
 def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
@@ -20,15 +83,18 @@ def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
     The stale socket of a dead daemon is replaced.
 
     Raises:
-      ConfigError: if what is there is no socket, or the directory cannot be written.
+      ConfigError: if something else is there, others may replace it, or the directory cannot be written.
       SocketBusyError: if another process listens there.
     """
     if path.endswith("/") or "\0" in path or not path:
         raise ConfigError(f"the status socket {escaped(path)!r} is not the path of a file; give one with --status")
     whole = os.path.abspath(path)
     try:
-        _make_directory(os.path.dirname(whole), log)
-        return unix_socket.listen(whole, remove_stale=True, any_length=True)
+        directory = os.path.dirname(whole)
+        _make_directory(directory, log)
+        _judge_directory(directory, log)
+        foreign = _is_foreign(whole)
+        return unix_socket.listen(whole, mode=_MODE, remove_stale=not foreign, any_length=True)
     except OSError as error:
         raise _occupied(whole, error) or _cannot_listen(path, error) from error
 
@@ -44,16 +110,64 @@ def _make_directory(directory: str, log: Logger) -> None:
     log.event(Level.INFO, "directory of the status socket was missing and was made", directory=directory)
 
 
+def _judge_directory(directory: str, log: Logger) -> None:
+    """Check that no other user can put a socket of their own into the place of ours.
+
+    A directory such as /tmp passes: with the sticky bit, a file is removed by its owner alone.
+    """
+    found = os.stat(directory)
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"the directory {escaped(directory)} of the status socket belongs to user {found.st_uid}, who could replace"
+            f" the socket: {_ELSEWHERE}"
+        )
+    if found.st_mode & stat.S_ISVTX:
+        return
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"everybody may write to the directory {escaped(directory)} of the status socket, and so replace the"
+            f" socket: run 'chmod o-w {escaped(directory)}', or {_ELSEWHERE}"
+        )
+    if found.st_mode & stat.S_IWGRP:
+        log.event(Level.WARNING, "a group may replace the status socket", directory=directory, group=found.st_gid)
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether there is a socket that no daemon of this user made: it is not removed, even if nobody listens there."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    ours = found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _MODE
+    return stat.S_ISSOCK(found.st_mode) and not ours
+
+
 def _occupied(path: str, error: OSError) -> ConfigError | None:
     match error.errno:
         case errno.EEXIST:
-            return ConfigError(f"{escaped(path)} exists and is no socket; remove it or give another path with --status")
+            return ConfigError(f"{escaped(path)} exists and is no socket; remove it or {_ELSEWHERE}")
+        case errno.EADDRINUSE if _is_stale(path):
+            return ConfigError(
+                f"{escaped(path)} is the socket of another program, although nobody listens there; remove it or"
+                f" {_ELSEWHERE}"
+            )
         case errno.EADDRINUSE:
             return SocketBusyError(
                 f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
             )
         case _:
             return None
+
+
+def _is_stale(path: str) -> bool:
+    try:
+        with unix_socket.stream_socket() as probe:
+            unix_socket.connect(probe, path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _cannot_listen(path: str, error: OSError) -> ConfigError:

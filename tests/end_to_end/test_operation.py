@@ -495,3 +495,13 @@ async def test_standard_descriptors_that_are_closed_are_opened_on_nothing(tmp_pa
         assert [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in range(3)] == [os.devnull] * 3
         process.terminate()
         assert await node.ended() == 0
+
+
+async def test_a_status_socket_that_is_removed_answers_again(tmp_path: Path) -> None:
+    """Fault 93: the daemon ran on, and nobody could ask it."""
+    with daemon(tmp_path) as node:
+        await node.ready()
+        os.unlink(node.status)
+        await node.ready()
+        (line,) = await node.logged("status socket was removed and was made again")
+        assert line["socket"] == node.status

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
 import pytest
+import trio
+import trio.testing
+from inotify_simple import INotify
+from trio.testing import MockClock
 
-from plugind.actors.status.listener import listen
+from plugind.actors.io import file_watch
+from plugind.actors.io.unix_socket import UnixListener
+from plugind.actors.status.listener import StatusSocket, listen
 from plugind.protocol.errors import ConfigError, SocketBusyError
 from plugind.protocol.logs import Field, Level
 
@@ -43,6 +53,7 @@ async def test_a_stale_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) 
     path = tmp_path / "status.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
+    path.chmod(0o600)
     first = listen(str(path))
     with pytest.raises(
         SocketBusyError, match=r"another process answers at .*status\.sock; stop it, or give this one another"
@@ -70,7 +81,7 @@ async def test_the_file_of_a_successor_is_not_removed(tmp_path: Path) -> None:
     first.close()
     assert path.is_socket()
     second.close()
-    assert not path.exists()
+    assert path.name not in os.listdir(path.parent)
 
 
 async def test_a_directory_too_deep_for_a_socket_address_holds_a_status_socket(tmp_path: Path) -> None:
@@ -79,7 +90,7 @@ async def test_a_directory_too_deep_for_a_socket_address_holds_a_status_socket(t
     path.parent.parent.mkdir()
     with listen(str(path)):
         assert path.is_socket()
-    assert not path.exists()
+    assert path.name not in os.listdir(path.parent)
 
 
 async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tmp_path: Path) -> None:
@@ -101,3 +112,144 @@ async def test_only_the_last_directory_of_the_path_is_made_and_that_is_logged(tm
 def test_a_path_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="is not the path of a file; give one with --status"):
         listen(path)
+
+
+@pytest.mark.parametrize(("mode", "own"), [(0o600, True), (0o755, False), (0o666, False)])
+async def test_only_a_stale_socket_of_a_daemon_is_replaced(tmp_path: Path, mode: int, own: bool) -> None:
+    """It would have removed the socket of a plugin that is about to listen, or was killed."""
+    path = tmp_path / "status.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    path.chmod(mode)
+    before = path.stat()
+    if own:
+        listen(str(path)).close()
+        return
+    with pytest.raises(ConfigError, match="is the socket of another program, although nobody listens there; remove it"):
+        listen(str(path))
+    assert os.path.samestat(path.stat(), before)
+
+
+async def test_a_stale_socket_of_another_user_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory such as /tmp any user could have made it."""
+    path = tmp_path / "status.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ConfigError, match="is the socket of another program"):
+        listen(str(path))
+    assert path.is_socket()
+
+
+async def test_a_directory_in_which_others_could_replace_the_socket_is_refused(tmp_path: Path) -> None:
+    """Fault 93: they could answer in the daemon's name."""
+    os.chmod(tmp_path, 0o777)
+    with pytest.raises(
+        ConfigError, match=r"everybody may write to the directory .* and so replace the socket: run 'chmod"
+    ):
+        listen(str(tmp_path / "status.sock"))
+    assert os.listdir(tmp_path) == []
+    os.chmod(tmp_path, 0o1777)
+    listen(str(tmp_path / "status.sock")).close()
+
+
+async def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 93."""
+    directory = tmp_path / "theirs"
+    directory.mkdir()
+    if os.geteuid() == 0:
+        os.chown(directory, 65534, 65534)
+        owner = 65534
+    else:
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(ConfigError, match=f"belongs to user {owner}, who could replace the socket: give another path"):
+        listen(str(directory / "status.sock"))
+
+
+async def test_a_directory_that_a_group_may_write_to_is_a_warning(tmp_path: Path) -> None:
+    """Fault 93."""
+    log = Lines()
+    os.chmod(tmp_path, 0o770)
+    listen(str(tmp_path / "status.sock"), log).close()
+    (warning,) = log.lines
+    assert warning[:2] == (Level.WARNING, "a group may replace the status socket")
+
+
+@attrs.define
+class Served:
+    """Counts the listeners that are served."""
+
+    count: int = 0
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    async def serve(self, listener: UnixListener) -> None:
+        self.count += 1
+        self.changed.set()
+        with suppress(trio.ClosedResourceError):
+            await listener.accept()
+
+    async def next(self) -> None:
+        with trio.fail_after(60):
+            await self.changed.wait()
+        self.changed = trio.Event()
+
+
+@asynccontextmanager
+async def kept(path: Path, log: Lines) -> AsyncIterator[Served]:
+    served, status_socket = Served(), StatusSocket(str(path), log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(status_socket.serve, nursery, served.serve)
+        await served.next()
+        yield served
+        status_socket.close()
+    assert path.name not in os.listdir(path.parent)
+
+
+@pytest.mark.parametrize("how", ["unlink", "rename", "with the directory"])
+async def test_a_socket_that_is_removed_is_made_again(tmp_path: Path, how: str) -> None:
+    """The daemon ran on, and no command reached it any more."""
+    path, log = tmp_path / "run" / "status.sock", Lines()
+    path.parent.mkdir()
+    async with kept(path, log) as served:
+        for count in (2, 3):
+            match how:
+                case "unlink":
+                    path.unlink()
+                case "rename":
+                    path.rename(path.parent / "old.sock")
+                case _:
+                    shutil.rmtree(path.parent)
+            await served.next()
+            assert served.count == count
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    said = [line for line in log.lines if line[1] == "status socket was removed and was made again"]
+    assert said == [(Level.WARNING, "status socket was removed and was made again", {"socket": str(path)})] * 2
+
+
+async def test_a_socket_that_cannot_be_made_again_is_tried_again_and_said_once(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without events of the file, in virtual time; what has taken its place stays."""
+    path, log = tmp_path / "status.sock", Lines()
+    monkeypatch.setattr(file_watch, "INotify", no_inotify)
+    async with kept(path, log) as served:
+        path.unlink()
+        path.write_text("another")
+        for _ in range(3):
+            mock_clock.jump(11)
+            await trio.testing.wait_all_tasks_blocked()
+        (line,) = log.lines
+        assert line[:2] == (Level.ERROR, "status socket was removed and cannot be made again")
+        assert path.read_text() == "another"
+        path.unlink()
+        mock_clock.jump(11)
+        await served.next()
+
+
+def no_inotify(*, nonblocking: bool) -> INotify:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
