@@ -44,6 +44,7 @@ from .actors.io.grpc_client.turns import Shared
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
 from .actors.io.users import users_of
+from .actors.limited_log import LimitedLog
 from .actors.liveness import LivenessConfig, ProcessPort
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
@@ -139,7 +140,8 @@ class Supervisor:
     ) -> None:
         self.config = config or Config()
         check_roots(self.config.roots)
-        self._log = log or SILENT
+        self._limited = None if log is None else _limited(log, self.config)
+        self._log: Logger = self._limited or log or SILENT
         self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
         for plugin_type, handler in self._handlers_at_start.items():
             check_handler(plugin_type, handler)  # It raises here, and not from the block.
@@ -149,7 +151,7 @@ class Supervisor:
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
         _check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
-        self._inboxes = Inboxes(self.config.hung_after or math.inf, log or SILENT)
+        self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
@@ -286,6 +288,8 @@ class Supervisor:
         finally:
             for directory in self._directories.values():
                 directory.release()
+            if self._limited is not None:
+                self._limited.close()
             self._callers.end()
 
     def _hold_roots(self) -> None:
@@ -304,6 +308,8 @@ class Supervisor:
             self._log.event(Level.WARNING, "sockets are dialed by path", reason=_NO_PROC)
         self._nursery = nursery
         self._children = Children(nursery, self._crashes)
+        if self._limited is not None:
+            self._children.start(ChildSpec("log limits", self._limited.run))
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
@@ -583,6 +589,10 @@ def _endpoints(config: Config, files: EndpointFiles, status_socket: str | None, 
         directories = default_directories(root.path for root in config.roots)
     status_socket = None if status_socket is None else os.path.abspath(status_socket)
     return Endpoints(files, directories, status_socket, lambda peer: config.trust.refusal(peer.uid, peer.pid, users))
+
+
+def _limited(log: Logger, config: Config) -> LimitedLog | None:
+    return None if config.log_limits is None else LimitedLog(log, config.log_limits)
 
 
 def _real_ports(config: Config) -> Ports:

@@ -14,6 +14,7 @@ import attrs
 from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, at_least_one, not_negative, or_none
 from .errors import ConfigError, ValidationError
+from .log_limits import LogLimits
 from .plugins import MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
 from .wire.limits import REGISTRATION_LIMITS, Limits
@@ -117,6 +118,8 @@ class Config:
     #: Whether the watchdog may use the timer of :mod:`faulthandler`, of which a process has one. It shows the stack
     #: even of code in C that never gives up the interpreter's lock. ``plugind run`` uses it.
     use_faulthandler: bool = False
+    #: How many lines the log has of one socket, root or actor, and in all. None leaves nothing out.
+    log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.
     seed: int | None = None
 

@@ -140,8 +140,9 @@ class _Simulation:
         backoff = Backoff(jitter=0.1)
         # Crashes are asked for, and a script may ask for many.
         intensity = RestartIntensity(restarts=100_000) if Fault.CRASHES in faults else RestartIntensity(0)
-        # Nothing in a script looks at health, and the timer that does would only add to the virtual hours.
-        unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=None)
+        # Nothing in a script looks at health, and the timer that does would only add to the virtual hours. An oracle
+        # reads each line of the log.
+        unwatched = attrs.evolve(DEFAULT_CONFIG, hung_after=None, log_limits=None)
         # In every eighth script a plugin on whose socket nobody listens is deregistered.
         config = attrs.evolve(
             unwatched,
