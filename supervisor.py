@@ -185,7 +185,8 @@ class Supervisor:
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
             self._to_reconciler,
-            self._crashes.count,
+            # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
+            self._crashes.report,
         )
         self._processes = ports.processes
         # A directory lives as long as the node, since it has the lock of its root.
@@ -563,7 +564,7 @@ class Supervisor:
 async def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
 ) -> None:
-    await registration.run(config, inbox, start.appeared, start.to_deregister)
+    await registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
 
 
 def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:

@@ -30,6 +30,7 @@ from ..protocol import lifecycle, states
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
 from ..protocol.config import Timeouts
+from ..protocol.crashes import Crash
 from ..protocol.effects import PendingDeregistration
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
@@ -56,17 +57,19 @@ async def run(
     inbox: RegistrationInbox,
     appeared: m.SocketAppeared,
     to_deregister: PendingDeregistration | None = None,
+    crash: Crash | None = None,
 ) -> None:
     """Register the socket that ``appeared``, and run until it is gone and its plugin is deregistered, or plugind stops.
 
-    ``to_deregister`` is the plugin that a crashed predecessor may have registered; it is deregistered first.
+    ``crash`` is that of its predecessor, and ``to_deregister`` the plugin that it may have registered: that is
+    deregistered first, and then the actor waits (fault 85).
     """
     actor = _Registration(config, inbox, appeared)
-    if to_deregister is None:
-        first = lifecycle.start(appeared)
+    if to_deregister is None or crash is None:
+        first = lifecycle.start(appeared, crash)
     else:
         actor.take_over(to_deregister)
-        first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation)
+        first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation, crash)
     try:
         await actor.run(*first)
     except Exception:

@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Iterable, Set
 import trio
 
 from ..protocol import messages as m
+from ..protocol.backoff import Backoff
+from ..protocol.crashes import MOST_CRASHES, Crash, in_one_line
 from ..protocol.effects import StartRegistration
 from ..protocol.health import Reading
 from .mailbox import RegistrationInbox, Rule, report, send_answer
@@ -44,6 +46,20 @@ def _answering(path: str, *, tried: bool, why: str) -> Rule:
         return False
 
     return rule
+
+
+def _ends_a_pause(message: m.RegistrationMessage) -> bool:
+    return isinstance(message, m.SocketAppeared | m.SocketVanished | m.TryNow | m.StopAsked | m.StopForced)
+
+
+async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
+    """Wait before an actor begins whose predecessors crashed even while they were parked (fault 85)."""
+    if crash.settles or inbox.waiting:
+        return
+    with trio.move_on_after(Backoff().delay(crash.count - MOST_CRASHES)) as scope:
+        inbox.interrupt_on(_ends_a_pause, scope)
+        await trio.sleep_forever()
+    inbox.interrupt_off()
 
 
 class Registrations:
@@ -150,11 +166,13 @@ class Registrations:
             inbox.interrupt_off()
             if self._current.get(path) is not inbox:
                 return
-        crashed = False
+        if start.crash is not None:
+            await _pause_after(start.crash, inbox)
+        crashed, said = False, ""
         try:
             await self._run(start, inbox)
         except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by the successor
-            crashed = True
+            crashed, said = True, in_one_line(error)
             self._crashed(f"registration {path}", error)
         answer = _answering(path, tried=crashed, why=_CRASHED if crashed else _ENDED)
         inbox.interrupt_on(answer, trio.CancelScope())
@@ -162,7 +180,7 @@ class Registrations:
             answer(inbox.receive_nowait())
         if self._current.get(path) is inbox:
             del self._current[path]
-            await report(self._reconciler, m.RegistrationEnded(path, crashed))
+            await report(self._reconciler, m.RegistrationEnded(path, crashed, said))
         else:
             self._detached.pop(path).set()
             self._settle()

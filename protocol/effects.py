@@ -6,6 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from . import messages as m
+from .crashes import Crash
 from .plugins import PluginInfo
 from .values import value
 
@@ -23,10 +24,15 @@ class PendingDeregistration:
 
 @value
 class StartRegistration:
-    """Start a registration actor for this socket, which first does the pending deregistration, if there is one."""
+    """Start a registration actor for this socket.
+
+    It first does the pending deregistration, if there is one. After a crash it then waits, or parks (fault 85).
+    """
 
     appeared: m.SocketAppeared
     to_deregister: PendingDeregistration | None = None
+    #: How its predecessor ended, if that crashed.
+    crash: Crash | None = None
 
 
 @value

@@ -35,6 +35,9 @@ Theory of operation
     Dialing, which leads to Stale.
   - Somebody listens on a stale socket again: Dialing, with a fresh backoff.
   - The socket is touched, or its name is free: a wait ends, once in each step of the backoff (``pace.py``).
+  - The actor crashes, by a bug in plugind: its successor leaves, if Register was asked, and then waits out a backoff of
+    its own. After five crashes in a row: Parked. Only a retry that is requested, or another socket, ends such a wait
+    sooner (fault 85).
   - plugind stops: Gone. A registered plugin stays registered, unless the stop deregisters. A Register or a notification
     under way may finish, unless the stop deregisters or is forced (behaviour 42, fault 87).
 
@@ -64,6 +67,7 @@ from typing import assert_never
 
 import attrs
 
+from .crashes import Crash
 from .errors import IllegalStepError
 from .messages import (
     Admitted,
@@ -152,15 +156,24 @@ _REGISTRATION = "plugin registration failed"
 # --- entry points -----------------------------------------------------------------------------------------------------
 
 
-def start(message: SocketAppeared) -> Step:
-    """Return the first step of a new actor for the socket that appeared."""
-    return _try_again(message.generation, 1)
+def start(message: SocketAppeared, crash: Crash | None = None) -> Step:
+    """Return the first step of a new actor for the socket that appeared; its predecessor may have ended in a crash."""
+    return _enter(_first(message, crash), message.generation, None)
 
 
-def resume(message: SocketAppeared, info: PluginInfo, generation: int) -> Step:
+def resume(message: SocketAppeared, info: PluginInfo, generation: int, crash: Crash) -> Step:
     """Return the first step of an actor whose predecessor crashed with a deregistration pending (fault 85)."""
-    leaving = Leaving(generation, info, "its actor crashed", ThenDial(message.generation, attempt=1))
-    return leaving, (AskDeregister(info, generation),)
+    # A socket that has appeared since has nothing to do with the crash.
+    then = _first(message, crash if message.generation == generation else None)
+    return Leaving(generation, info, "its actor crashed", then), (AskDeregister(info, generation),)
+
+
+def _first(message: SocketAppeared, crash: Crash | None) -> Then:
+    if crash is None:
+        return ThenDial(message.generation, attempt=1)
+    if crash.parks:
+        return ThenPark(crash.reason, crash.count, firm=True)
+    return ThenWait(crash.reason, crash.count, firm=True)
 
 
 def step(state: State, event: Event) -> Step:
@@ -290,6 +303,8 @@ class _Pause(enum.Enum):
     PARKED = "parked"
     #: Another socket appears, a handler of the plugin's type is added, or a retry is asked; there is no timer.
     NO_HANDLER = "no handler"
+    #: The backoff ends, if there is one, another socket appears, or a retry is asked.
+    FIRM = "firm"
 
 
 class _Count(enum.Enum):
@@ -320,6 +335,7 @@ _RETRIGGERS: dict[tuple[_Pause, type[_Trigger]], _Count] = {
     (_Pause.PARKED, SocketTouched): _Count.NEXT,
     (_Pause.NO_HANDLER, TryNow): _Count.FRESH,
     (_Pause.NO_HANDLER, HandlerAvailable): _Count.FRESH,
+    (_Pause.FIRM, TryNow): _Count.FRESH,
 }
 
 
@@ -355,6 +371,8 @@ def _wait_out(state: State) -> Step:
 
 def _pause_of(paused: _Paused) -> _Pause:
     match paused:
+        case Waiting(firm=True) | Parked(firm=True) | ThenWait(firm=True) | ThenPark(firm=True):
+            return _Pause.FIRM
         case Waiting():
             return _Pause.BACKOFF if paused.to_notify is None else _Pause.NOTIFY_BACKOFF
         case ThenWait():
@@ -674,10 +692,10 @@ def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
             dialing = Dialing(then.generation, then.attempt, cause=then.cause)
             return dialing, (Dial(patient=then.attempt == 1),)
         case ThenWait():
-            waiting = Waiting(generation, then.attempt, then.reason, info, cause=then.cause)
+            waiting = Waiting(generation, then.attempt, then.reason, info, cause=then.cause, firm=then.firm)
             return waiting, (StartTimer(then.attempt),)
         case ThenPark():
-            return Parked(generation, then.attempt, then.reason, info, then.until_type, then.cause), ()
+            return Parked(generation, then.attempt, then.reason, info, then.until_type, then.cause, then.firm), ()
         case ThenEnd():
             return Gone(generation, then.stopped), ()
     assert_never(then)

@@ -160,6 +160,8 @@ class RegistrationEnded:
 
     path: str
     crashed: bool
+    #: The error of the crash, in one line.
+    error: str = ""
 
 
 # --- from the supervisor and from callers -----------------------------------------------------------------------------

@@ -79,6 +79,8 @@ class ThenWait:
     reason: str
     attempt: int
     cause: Cause | None = None
+    #: No event brings the next try forward, but a retry that is requested does.
+    firm: bool = False
 
 
 @value
@@ -89,6 +91,8 @@ class ThenPark:
     attempt: int
     until_type: str | None = None
     cause: Cause | None = None
+    #: As in :class:`ThenWait`.
+    firm: bool = False
 
 
 @value
@@ -202,6 +206,8 @@ class Waiting(_Paced):
     #: The number of the last try to notify it.
     notify_try: int = 0
     cause: Cause | None = None
+    #: As in :class:`ThenWait`.
+    firm: bool = False
 
 
 @value
@@ -224,6 +230,8 @@ class Parked(_Paced):
     info: PluginInfo | None = None
     until_type: str | None = None
     cause: Cause | None = None
+    #: As in :class:`ThenWait`.
+    firm: bool = False
 
 
 @value

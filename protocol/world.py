@@ -36,6 +36,7 @@ import attrs
 
 from . import messages as m
 from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken, taken_by_another_user
+from .crashes import NO_CRASH, Crash, CrashRow
 from .effects import (
     Answer,
     Effect,
@@ -70,6 +71,8 @@ __all__ = [
 
 #: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
 TURN = 1.0
+#: Seconds for which a plugin is registered before its registration counts as stable.
+STABLE_AFTER = 10.0
 
 
 @attrs.define
@@ -84,6 +87,10 @@ class _Actor:
     key: tuple[str, str] | None = None
     #: The plugin type for which there was no handler.
     orphan_of: str | None = None
+    #: The crashes in a row of this actor's predecessors, for the same socket.
+    crashes: CrashRow = NO_CRASH
+    #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
+    registered_at: float = math.inf
 
 
 @attrs.frozen
@@ -285,7 +292,7 @@ class World:
                 actor.sent_vanished = True
                 self._supersede(path, actor, m.SocketVanished(path, actor.sent.generation))
         elif actor.sent_vanished or wanted.generation != actor.sent.generation:
-            actor.sent, actor.sent_vanished = wanted, False
+            actor.sent, actor.sent_vanished, actor.crashes = wanted, False, NO_CRASH
             self._supersede(path, actor, wanted)
 
     def _supersede(self, path: str, actor: _Actor, message: m.SocketAppeared | m.SocketVanished) -> None:
@@ -419,6 +426,7 @@ class World:
         claim = self._claims.get(message.path)
         if claim is None or claim.generation != message.generation or claim.phase is not Phase.ADMITTED:
             return
+        self._actors[message.path].registered_at = self._now
         claim.phase = Phase.REGISTERED
         key = key_of(claim.info)
         name = self._names[key]
@@ -479,23 +487,42 @@ class World:
         self._forget_attempt(message.path, actor)
         self._end_turn(key, message.path)
         claim = self._claims.get(message.path)
-        if message.crashed and claim is not None:
-            self._resume(actor, claim)
-        elif claim is not None:
-            self._free(self._claims.pop(message.path), None)
-        elif message.crashed and message.path not in self._desired and message.path not in self._refused:
-            self._show_gone(actor.sent, now)
+        crash = self._crash_of(actor, claim, message, now) if message.crashed else None
+        if crash is not None and claim is not None and crash.settles:
+            self._resume(actor, claim, crash)
+        else:
+            if claim is not None:
+                self._free(self._claims.pop(message.path), None)
+            if crash is not None:
+                self._start_again(message.path, actor, crash, now)
         self._reconcile(message.path)
         if self._stopping is not None and not self._actors:
             self._effects.append(Stopped())
 
-    def _resume(self, actor: _Actor, claim: Claim) -> None:
+    def _crash_of(self, actor: _Actor, claim: Claim | None, message: m.RegistrationEnded, now: float) -> Crash:
+        """Count a crash; those before a plugin was registered for long do not count."""
+        registered = claim is not None and claim.phase is Phase.REGISTERED
+        was_stable = registered and now - actor.registered_at >= STABLE_AFTER
+        actor.crashes = actor.crashes.add(now, was_stable=was_stable)
+        return Crash(actor.crashes.count, message.error)
+
+    def _start_again(self, path: str, actor: _Actor, crash: Crash, now: float) -> None:
+        """Start the successor of an actor that crashed and left nothing to deregister (fault 85)."""
+        wanted = self._desired.get(path)
+        if wanted is None:
+            if path not in self._refused:
+                self._show_gone(actor.sent, now)
+        elif self._stopping is None:
+            self._actors[path] = _Actor(wanted, crashes=actor.crashes)
+            self._effects.append(StartRegistration(wanted, crash=crash))
+
+    def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         registered = claim.phase is not Phase.ADMITTED
         self._leave(claim.path)
-        self._actors[claim.path] = _Actor(actor.sent)
+        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler, registered)
-        self._effects.append(StartRegistration(actor.sent, pending))
+        self._effects.append(StartRegistration(actor.sent, pending, crash))
         if self._stopping is not None:
             self._effects.append(Send(claim.path, self._stopping))
 
@@ -543,6 +570,7 @@ class World:
             answer = m.RetryAnswer(path, tried=False, why=f"not a plugin: {refused.reason}; retry does not help")
             self._effects.append(Answer(message.reply, m.RetryAnswered((answer,))))
         elif path in self._actors:
+            self._actors[path].crashes = NO_CRASH
             self._effects.append(Send(path, m.TryNow(message.reply)))
         else:
             self._effects.append(Answer(message.reply, m.RetryAnswered(())))

@@ -247,7 +247,9 @@ async def test_crashes_of_actors_end_no_socket_and_repeat_no_line(autojump_clock
         assert log.lines == before
         assert node.crash("registration", "a.sock")
         await trio.sleep_until(300.0)
-    assert log.lines[len(before) :] == ["200 deregistered g1: its actor crashed", "200 registered g1"]
+    deregistered, waiting, registered = log.lines[len(before) :]
+    assert (deregistered, registered) == ("200 deregistered g1: its actor crashed", "200.5 registered g1")
+    assert waiting.startswith("200 waiting g1: internal error: IllegalStepError: PoisonMessage()")
 
 
 async def test_after_a_crash_of_the_reconciler_what_was_registered_is_deregistered_and_no_socket_gone(

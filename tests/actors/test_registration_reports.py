@@ -24,6 +24,7 @@ from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
+from plugind.protocol.crashes import Crash
 from plugind.protocol.effects import PendingDeregistration
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.identity import Identity
@@ -82,7 +83,8 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     inbox = RegistrationInbox()
     async with trio.open_nursery() as nursery:
         pending = None if handler is None else PendingDeregistration(INFO, 1, handler)
-        nursery.start_soon(registration.run, config, inbox, appeared(), pending)
+        crash = None if handler is None else Crash(1, "Oops")
+        nursery.start_soon(registration.run, config, inbox, appeared(), pending, crash)
         yield Rig(inbox, shown, watched)
         nursery.cancel_scope.cancel()
 
@@ -123,7 +125,8 @@ async def test_a_deregister_has_no_deadline(autojump_clock: MockClock) -> None:
         ask.reply.send_nowait(m.HandlerAnswered(ask.ticket, Outcome.FAILED, "no"))
         await trio.lowlevel.checkpoint()
         await trio.testing.wait_all_tasks_blocked()
-        assert rig.said() == [(StateName.DIALING, None, Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0))]
+        waiting = (StateName.WAITING, "internal error: Oops", Finished(Operation.DEREGISTER, Outcome.FAILED, 1200.0))
+        assert rig.said() == [waiting]
 
 
 async def test_the_successor_of_a_crashed_actor_shows_the_plugin_that_it_deregisters(

@@ -163,7 +163,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch, where: object, name: str, *, aft
     return crashed
 
 
-async def test_a_registration_that_crashes_is_started_again(
+async def test_a_registration_that_crashes_is_started_again_after_a_backoff(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 85: before Register there is nothing to deregister."""
@@ -173,8 +173,9 @@ async def test_a_registration_that_crashes_is_started_again(
         node.plug("a.sock", red())
         await node.settled()
         assert crashed == [0.0]
-        # The successor repeats the state "dialing"; a state that is shown twice in a row is one change.
-        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info"), *registered_at(0.0)]
+        assert node.timeline("a.sock") == [*at(0.0, "dialing", "asking-info", "waiting"), *registered_at(0.5)]
+        waiting = node.history("a.sock")[2]
+        assert (waiting.reason, waiting.attempt) == ("internal error: ZeroDivisionError: a bug of ours", 1)
         assert handler.asked() == ["validate", "register"]
 
 
@@ -187,7 +188,7 @@ async def test_a_registration_that_crashes_after_register_is_deregistered_by_its
     async with SimulatedNode(handlers={"Colour": handler}) as node:
         node.plug("a.sock", red())
         await node.settled()
-        assert node.timeline("a.sock") == [*at(0.0, *STEPS[:5]), (0.0, "leaving"), *registered_at(0.0)]
+        assert node.timeline("a.sock") == [*at(0.0, *STEPS[:5], "leaving", "waiting"), *registered_at(0.5)]
         assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
 
 
@@ -395,12 +396,10 @@ async def test_crashes_that_come_too_often_end_the_block(
     def always(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr(conversation, "check_info", always)
+    monkeypatch.setattr(Scanner, "rescan", always)
     config = attrs.evolve(DEFAULT_CONFIG, intensity=RestartIntensity(restarts=4, period=60.0))
-    node = SimulatedNode(config)
-    node.plug("a.sock", red())
-    with pytest.raises(GaveUpError, match="more often than 4 in 60 s, the last was registration /plugins/a") as caught:
-        await run(node)
+    with pytest.raises(GaveUpError, match="more often than 4 in 60 s, the last was watcher /plugins") as caught:
+        await run(SimulatedNode(config))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 

@@ -284,12 +284,14 @@ class Node:
         path = effect.appeared.path
         assert path not in self.actors or self.actors[path].dead, "one actor for each path"
         actor = self.actors[path] = Actor(path, self, s.Gone(0))
-        self.rules.tries[path] = 0
+        self.rules.started(path, effect)
         if effect.to_deregister is None:
-            actor.enter(*lifecycle.start(effect.appeared))
+            actor.enter(*lifecycle.start(effect.appeared, effect.crash))
         else:
             actor.handler = effect.to_deregister.handler
-            actor.enter(*lifecycle.resume(effect.appeared, effect.to_deregister.info, effect.to_deregister.generation))
+            info, generation = effect.to_deregister.info, effect.to_deregister.generation
+            assert effect.crash is not None
+            actor.enter(*lifecycle.resume(effect.appeared, info, generation, effect.crash))
 
     def picks(self, *, faults: bool, goes_well: bool | None = None) -> list[Pick]:
         """Return the possible next steps.

@@ -12,6 +12,7 @@ import attrs
 
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
+from plugind.protocol.effects import StartRegistration
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 
 #: A path and the generation of its socket.
@@ -153,6 +154,12 @@ class Rules:
                 assert expected is None or command.failures == expected, f"{path}: {command} after {expected} tries"
             case _:
                 pass
+
+    def started(self, path: str, effect: StartRegistration) -> None:
+        """Fault 85: after a crash, the successor waits by the number of crashes; a newer socket does not wait."""
+        crash, pending = effect.crash, effect.to_deregister
+        waits = pending is None or pending.generation == effect.appeared.generation
+        self.tries[path] = crash.count if crash is not None and waits else 0
 
     def crashed(self, path: str) -> None:
         # Calls of the crashed actor continue in the handler, and its successor deregisters whatever they may register.

@@ -7,6 +7,7 @@ import pytest
 from plugind.protocol import lifecycle
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
+from plugind.protocol.crashes import Crash
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.states import Dialed, Failed, HandlerAccepted, InfoRejected, Notified, Retry
 from plugind.protocol.states import TimerElapsed as Elapsed
@@ -25,6 +26,7 @@ from plugind.tests.protocol.playbook import (
     TOUCHED,
     after,
     appeared,
+    outcome,
     play,
     script,
     then,
@@ -395,13 +397,44 @@ def test_the_last_message_during_leaving_decides_what_follows() -> None:
 
 
 def test_the_successor_of_a_crashed_actor_deregisters_first() -> None:
-    """Fault 85."""
-    assert play(HandlerAccepted(), start=lifecycle.resume(appeared(2), INFO, 1)) == script(
+    """Fault 85: the crash was that of the old socket, so that a newer one is dialed at once."""
+    assert play(HandlerAccepted(), start=lifecycle.resume(appeared(2), INFO, 1, Crash(1, "Oops"))) == script(
         """
         Leaving(g1 a 'its actor crashed' then=ThenDial(g2 #1)) | AskDeregister(a g1)
         HandlerAccepted → Dialing(g2 #1) | Release(g1), Dial(patient)
         """
     )
+
+
+def test_the_successor_of_a_crashed_actor_waits_once_nothing_is_pending() -> None:
+    """Fault 85: the backoff is that of the crashes, and no event brings the next try forward."""
+    events = (HandlerAccepted(), TOUCHED, m.NameFreed(), Elapsed())
+    assert play(*events, start=lifecycle.resume(appeared(1), INFO, 1, Crash(3, "Oops"))) == script(
+        """
+        Leaving(g1 a 'its actor crashed' then=ThenWait('internal error: Oops' #3 firm))
+            | AskDeregister(a g1)
+        HandlerAccepted → Waiting(g1 #3 'internal error: Oops' a firm) | Release(g1), StartTimer(3)
+        SocketTouched(g1) → Waiting(g1 #3 'internal error: Oops' a firm)
+        NameFreed → Waiting(g1 #3 'internal error: Oops' a firm)
+        TimerElapsed → Dialing(g1 #4) | Dial(patient=False)
+        """
+    )
+    assert outcome(lifecycle.start(appeared(1), Crash(1, "Oops"))) == script(
+        "Waiting(g1 #1 'internal error: Oops' firm) | StartTimer(1)"
+    )
+
+
+def test_after_five_crashes_in_a_row_a_socket_is_parked_until_a_retry_or_another_socket() -> None:
+    """Fault 85."""
+    parked = lifecycle.start(appeared(1), Crash(5, "Oops"))
+    assert isinstance(parked[0], s.Parked)
+    assert parked[0].reason == (
+        "internal error, 5 times in a row: Oops; see the log, report it, then use plugind retry"
+    )
+    ignored: tuple[s.Event, ...] = (TOUCHED, m.NameFreed())
+    assert [lifecycle.step(parked[0], event) for event in ignored] == [(parked[0], ())] * 2
+    ending: tuple[s.Event, ...] = (m.TryNow(), appeared(2))
+    assert [type(lifecycle.step(parked[0], event)[0]) for event in ending] == [s.Dialing] * 2
 
 
 # --- a removed handler ------------------------------------------------------------------------------------------------

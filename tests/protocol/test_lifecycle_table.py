@@ -78,15 +78,18 @@ STATES: dict[str, s.State] = {
     "refusing after register before a stop": s.Refusing(1, 2, INFO, "e", s.ThenEnd(stopped=True), INFO),
     "waiting": s.Waiting(1, 2, "no", INFO),
     "waiting after an event": s.Waiting(1, 2, "no", INFO, hurried=True),
+    "waiting after a crash": s.Waiting(1, 2, "internal error", INFO, firm=True),
     "waiting to notify": s.Waiting(1, 2, "no", INFO, INFO, 2),
     "waiting to notify after an event": s.Waiting(1, 2, "no", INFO, INFO, 2, hurried=True),
     "stale": s.Stale(1, 2, "no"),
     "stale after an event": s.Stale(1, 2, "no", hurried=True),
     "parked": s.Parked(1, 2, "no"),
     "parked after an event": s.Parked(1, 2, "no", hurried=True),
+    "parked after crashes": s.Parked(1, 2, "internal error", firm=True),
     "parked orphan": s.Parked(1, 2, "no", INFO, "T"),
     "registered": s.Registered(1, 2, INFO),
     "leaving to wait": s.Leaving(1, INFO, "no", s.ThenWait("no", 2)),
+    "leaving after a crash": s.Leaving(1, INFO, "no", s.ThenWait("internal error", 2, firm=True)),
     "leaving to park": s.Leaving(1, INFO, "no", s.ThenPark("no", 2)),
     "leaving to park after an event": s.Leaving(1, INFO, "no", s.ThenPark("no", 2), hurried=True),
     "leaving to dial": s.Leaving(1, INFO, "no", s.ThenDial(2)),
@@ -449,6 +452,18 @@ TABLE: dict[str, str] = {
             InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
             HeldUp('no')
     """,
+    "waiting after a crash": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        TimerElapsed → Dialing(g1 #3) | Dial(patient=False)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, Failed('no'), Failed('no' STALE), Failed('no' NEVER),
+            HeldUp('no')
+    """,
     "waiting to notify": """
         SocketAppeared(g2) → Leaving(g1 a 'a newer socket is in its place' then=ThenDial(g2 #1))
             | HangUp, AskDeregister(a g1)
@@ -532,6 +547,17 @@ TABLE: dict[str, str] = {
             InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
             Failed('no' NEVER), HeldUp('no')
     """,
+    "parked after crashes": """
+        SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
+        SocketVanished(g1) → Gone(g1)
+        TryNow → Dialing(g1 #1) | Dial(patient)
+        StopAsked, StopAsked(deregister), StopForced → Gone(g1 stopped)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), HandlerAccepted, Notified, TimerElapsed, Failed('no'), Failed('no' STALE),
+            Failed('no' NEVER), HeldUp('no')
+    """,
     "parked orphan": """
         SocketAppeared(g2) → Dialing(g2 #1) | Dial(patient)
         SocketVanished(g1) → Gone(g1)
@@ -569,6 +595,18 @@ TABLE: dict[str, str] = {
             → Waiting(g1 #2 'no' a) | Release(g1), StartTimer(2)
         unchanged: SocketTouched(g1), HandlerAvailable('T'), HandlerAvailable('U'), HandlerWithdrawn('T'),
             HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
+        illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
+            InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
+    """,
+    "leaving after a crash": """
+        SocketAppeared(g2) → Leaving(g1 a 'no' then=ThenDial(g2 #1))
+        SocketVanished(g1) → Leaving(g1 a 'no' then=ThenEnd)
+        TryNow → Leaving(g1 a 'no' then=ThenDial(g1 #1))
+        StopAsked, StopAsked(deregister), StopForced → Leaving(g1 a 'no' then=ThenEnd(stopped))
+        HandlerAccepted, Failed('no'), Failed('no' STALE), Failed('no' NEVER)
+            → Waiting(g1 #2 'internal error' a firm) | Release(g1), StartTimer(2)
+        unchanged: SocketTouched(g1), NameFreed, HandlerAvailable('T'), HandlerAvailable('U'),
+            HandlerWithdrawn('T'), HandlerWithdrawn('U'), ListenerFound(g1), ListenerLost(g1 'nobody listens')
         illegal: Admitted, NoHandler('no handler for T'), ClaimRefused('taken'), Dialed, Replaced, InfoReceived(a),
             InfoRejected('bad'), Notified, TimerElapsed, HeldUp('no')
     """,

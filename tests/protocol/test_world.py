@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from plugind.protocol import messages as m
+from plugind.protocol.crashes import Crash
 from plugind.protocol.identity import Identity
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.status import StateName
@@ -28,6 +29,8 @@ INFO = PluginInfo("T", "x", A, ("1.0.0",))
 OTHER = PluginInfo("T", "y", A, ("1.0.0",))
 NOW = 7.0
 HANDLER = Nowhere()
+CRASHED = m.RegistrationEnded("/reg/a.sock", crashed=True, error="Oops")
+CRASH = Crash(1, "Oops")
 ADDED = m.HandlerAdded("T", HANDLER, InstancePolicy.NEWEST)
 
 
@@ -499,8 +502,8 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
     """Fault 85 and behaviour 36: no other plugin gets the name before."""
     world = given(appeared(1, A), appeared(2, B), claimed(), *done)
 
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=bool(done)))
+    assert take(world, CRASHED) == [
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=bool(done)), CRASH)
     ]
     assert world.actual() == {}
     assert take(world, claimed(B, 2)) == []
@@ -510,8 +513,8 @@ def test_the_successor_of_a_crashed_actor_inherits_its_pending_deregistration(
 def test_the_successor_of_an_actor_that_crashed_while_leaving_leaves_too() -> None:
     world = given(*registered(), m.SocketVanished(A, 1))
 
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True)),
+    assert take(world, CRASHED) == [
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True), CRASH),
         Send(A, m.SocketVanished(A, 1)),
     ]
 
@@ -520,21 +523,72 @@ def test_a_socket_that_vanished_before_its_actor_crashed_is_shown_as_gone() -> N
     """Fault 85: it has no successor that would report it (seed 1191)."""
     world = given(appeared(1), m.SocketVanished(A, 1))
     gone = m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW)
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [Show(gone)]
+    assert take(world, CRASHED) == [Show(gone)]
 
 
 def test_a_refused_entry_is_still_shown_after_the_actor_of_the_socket_before_it_has_crashed() -> None:
     """Fault 85: the path has an entry, so it is not gone."""
     world = given(appeared(1), REFUSED)
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == []
+    assert take(world, CRASHED) == []
 
 
 def test_a_crashed_actor_that_had_claimed_nothing_is_started_again() -> None:
     """Fault 85: its claim no longer waits for an answer."""
     world = given(*registered(B, 1), m.SocketVanished(B, 1), appeared(2, A), claimed(A, 2))
 
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [StartRegistration(appeared(2, A))]
+    assert take(world, CRASHED) == [StartRegistration(appeared(2, A), crash=CRASH)]
     assert take(world, m.Released(B, 1)) == []
+
+
+def crashes_of(*messages: m.ReconcilerMessage, world: World, now: float = NOW) -> list[int | None]:
+    """Return the number of the crash with which each successor starts."""
+    effects = [effect for message in messages for effect in world.handle(message, now)]
+    crashes = [effect.crash for effect in effects if isinstance(effect, StartRegistration)]
+    return [None if crash is None else crash.count for crash in crashes]
+
+
+def test_crashes_in_a_row_are_counted_until_a_retry_another_socket_or_a_long_time() -> None:
+    """Fault 85."""
+    world = given(appeared(1))
+    assert crashes_of(CRASHED, CRASHED, CRASHED, world=world) == [1, 2, 3]
+    assert crashes_of(m.RetryAsked(A, Nowhere()), CRASHED, CRASHED, world=world) == [1, 2]
+    assert crashes_of(appeared(2), CRASHED, CRASHED, world=world) == [1, 2]
+    assert crashes_of(CRASHED, world=world, now=NOW + 3600) == [3]
+    assert crashes_of(CRASHED, world=world, now=NOW + 7201) == [1]
+
+
+def test_a_crash_of_a_plugin_that_was_registered_for_long_is_the_first_in_a_row() -> None:
+    """Fault 85: five crashes within a year do not park a plugin."""
+    world = given(appeared(1))
+    crashes_of(CRASHED, world=world)
+    world.handle(claimed(), NOW)
+    world.handle(m.PluginRegistered(A, 1), NOW + 1)
+    assert crashes_of(CRASHED, world=world, now=NOW + 10) == [2]
+    for message in (m.Released(A, 1), claimed(), m.PluginRegistered(A, 1)):
+        world.handle(message, NOW + 11)
+    assert crashes_of(CRASHED, world=world, now=NOW + 21) == [1]
+
+
+def test_a_successor_that_always_crashes_while_it_deregisters_is_not_followed_for_ever() -> None:
+    """Fault 85: after the fifth crash in a row it deregisters once more; then its claim is released."""
+    world = given(*registered(), appeared(2, B))
+    effects = [take(world, CRASHED) for _ in range(5)]
+    assert take(world, claimed(B, 2)) == []
+    effects += [take(world, CRASHED) for _ in range(2)]
+    pending = PendingDeregistration(INFO, 1, HANDLER, registered=True)
+    assert effects[:5] == [[StartRegistration(appeared(1), pending, Crash(n, "Oops"))] for n in range(1, 6)]
+    assert effects[5:] == [
+        [admitted(B), StartRegistration(appeared(1), crash=Crash(6, "Oops"))],
+        [StartRegistration(appeared(1), crash=Crash(7, "Oops"))],
+    ]
+
+
+def test_an_actor_that_always_crashes_after_its_socket_vanished_ends() -> None:
+    """Fault 85."""
+    world = given(*registered(), m.SocketVanished(A, 1))
+    effects = [take(world, CRASHED) for _ in range(6)]
+    assert effects[5] == [Show(m.StateChanged(A, appeared(1).root, 1, StateName.GONE, NOW))]
+    assert take(world, appeared(3)) == [StartRegistration(appeared(3))]
 
 
 class ReplyTo(Nowhere):
@@ -589,8 +643,8 @@ def test_the_successor_of_an_actor_that_crashed_during_a_stop_is_sent_the_stop()
     stop = m.StopAsked()
     world = given(*registered(), stop)
 
-    assert take(world, m.RegistrationEnded(A, crashed=True)) == [
-        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True)),
+    assert take(world, CRASHED) == [
+        StartRegistration(appeared(1), PendingDeregistration(INFO, 1, HANDLER, registered=True), CRASH),
         Send(A, stop),
     ]
 

@@ -28,11 +28,13 @@ from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
+from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
-from plugind.protocol import states, world
+from plugind.protocol.crashes import Crash
 from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
+from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
@@ -327,6 +329,24 @@ def notify_whoever_listens() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def dial_at_once_after_a_crash() -> Iterator[None]:
+    """The successor of a registration that crashed tries again without a pause, however many have crashed."""
+    start, resume = lifecycle.start, lifecycle.resume
+
+    def starting(message: m.SocketAppeared, crash: Crash | None = None) -> states.Step:
+        del crash
+        return start(message)
+
+    def resuming(message: m.SocketAppeared, info: PluginInfo, generation: int, crash: Crash) -> states.Step:
+        (leaving, commands) = resume(message, info, generation, crash)
+        assert isinstance(leaving, states.Leaving)
+        return attrs.evolve(leaving, then=states.ThenDial(message.generation)), commands
+
+    with patch.object(lifecycle, "start", starting), patch.object(lifecycle, "resume", resuming):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -370,6 +390,7 @@ NEW = (
     Planted(dial_whatever_is_there, "generation", 3, (144, 167, 168, 169, 170, 176, 177, 178)),
     Planted(believe_every_removal, "generation", 16, (58, 60, 61, 65, 66, 68, 74, 77, 78, 104, 105, 106)),
     Planted(count_dials_that_find_another_socket, "backoff", 3, (28, 30, 31, 32, 33, 34, 37, 45, 47, 48, 50)),
+    Planted(dial_at_once_after_a_crash, "backoff", 1, (176, 179, 180)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
     Planted(look_at_no_stale_socket, "stale", 26, (28, 46, 60, 68, 93, 107, 135, 136, 198, 199, 200)),

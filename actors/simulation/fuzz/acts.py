@@ -18,6 +18,7 @@ from ..network import Accepting
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .backoff_oracle import BackoffOracle
+from .crash_oracle import CrashOracle
 from .generation_oracle import GenerationOracle
 from .plugs import Plugs
 from .script import DIRECTORIES, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
@@ -33,6 +34,7 @@ class Acts:
     _plugs: Plugs
     _sentinels: Sentinels
     _backoff: BackoffOracle
+    _crashes: CrashOracle
     _serving: ServingOracle
     _generations: GenerationOracle
     #: The faults that the script may use.
@@ -49,6 +51,7 @@ class Acts:
             or directory.withhold_self_events
             or directory.inotify.watches_left is not None
             or self._node.network.exhausted
+            or self._node.network.crashes
         )
 
     def end_faults(self) -> None:
@@ -184,6 +187,8 @@ class Acts:
         directory.rename(old, new)
         self._generations.moved(old)
         self._generations.moved(new)
+        for path in (old, new):
+            self._crashes.forget(path)
         if directory.dropping_events or directory.delaying_events:
             self._backoff.touched(new)
         del self._plugs.by_path[old]

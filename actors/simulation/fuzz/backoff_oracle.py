@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
+from ....protocol.crashes import INTERNAL
 from ....protocol.lifecycle import REPLACED
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
@@ -175,7 +176,10 @@ class BackoffOracle:
         if status.next_try is None:
             self._violated("backoff", f"{status.socket} waits without a next try")
             return
-        delay, rule = status.next_try - status.since, self._backoff.delay(max(1, failures))
+        began = status.since
+        if (status.reason or "").startswith(INTERNAL):
+            began = trio.current_time()  # The actor that crashed may have waited too, and then the state is the same.
+        delay, rule = status.next_try - began, self._backoff.delay(max(1, failures))
         longest = self._backoff.cap if to_notify else rule
         if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
             self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")

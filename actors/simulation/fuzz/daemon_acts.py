@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from ....protocol.backoff import RESTART_PAUSE
+from ....protocol.crashes import INTERNAL
 from ....protocol.messages import RetryAnswer
 from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
@@ -22,6 +23,7 @@ from ..faults import ACTORS, Actor
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
+from .crash_oracle import CrashOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle, WatchedHandler
 from .script import NAMES, SOCKETS, TYPE
@@ -59,6 +61,7 @@ class DaemonActs:
     _trace: Trace
     _sentinels: Sentinels
     _backoff: BackoffOracle
+    _crashes: CrashOracle
     _generations: GenerationOracle
     _oracle: HandlerOracle
     #: The handler that the daemon has now; None while it has none.
@@ -89,16 +92,22 @@ class DaemonActs:
         """Ask for a retry of a name or of a path."""
         target = chance.choice((*NAMES, *map(self._node.path, SOCKETS)))
 
+        path = target if target.startswith("/") else None
+
         async def retry() -> None:
             asked = trio.current_time()
+            self._crashes.retry_begins(path)
             with trio.move_on_after(RETRY_BOUND) as scope:
-                answers = await self._node.supervisor.retry(target)
+                try:
+                    answers = await self._node.supervisor.retry(target)
+                finally:
+                    self._crashes.retry_ended(path)
                 await self._check_answers(answers, asked)
             if scope.cancelled_caught:
                 self._trace.violated("answers", f"the retry of {target} was not answered in {RETRY_BOUND:g} s")
 
         # Which plugins have a name is looked up when the daemon handles the request, which is later.
-        self._backoff.retriggered(path=target if target.startswith("/") else None)
+        self._backoff.retriggered(path)
         self._start(retry)
 
     async def _check_answers(self, answers: Iterable[RetryAnswer], asked: float) -> None:
@@ -219,3 +228,8 @@ class DaemonActs:
             await self._removal.wait()
         if self.handler is None:
             await self._add_handler()
+        for path, plugin in tuple(self._node.statuses.items()):
+            if plugin.state is StateName.PARKED and (plugin.reason or "").startswith(INTERNAL):
+                self._backoff.retriggered(path)
+                self._crashes.forget(path)
+                await self._node.supervisor.retry(path)

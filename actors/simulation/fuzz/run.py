@@ -169,7 +169,14 @@ class _Simulation:
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
         self._acts = Acts(
-            self.node, self._plugs, self._sentinels, self._backoff, self._serving, self._generations, faults
+            self.node,
+            self._plugs,
+            self._sentinels,
+            self._backoff,
+            self.node.crashes,
+            self._serving,
+            self._generations,
+            faults,
         )
 
     async def run(self, script: Collection[Event]) -> None:
@@ -182,6 +189,7 @@ class _Simulation:
                     self._trace,
                     self._sentinels,
                     self._backoff,
+                    self.node.crashes,
                     self._generations,
                     self._oracle,
                     self._handler,

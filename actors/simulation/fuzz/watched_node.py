@@ -23,6 +23,7 @@ from ..faults import is_injected
 from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
+from .crash_oracle import CrashOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
@@ -34,11 +35,19 @@ from .trust_oracle import TrustOracle
 class WatchedNetwork(MemoryNetwork):
     """A network that reports each dial."""
 
-    def __init__(self, directory: MemoryDirectory, trace: Trace, backoff: BackoffOracle, trust: TrustOracle) -> None:
+    def __init__(
+        self,
+        directory: MemoryDirectory,
+        trace: Trace,
+        backoff: BackoffOracle,
+        trust: TrustOracle,
+        crashes: CrashOracle,
+    ) -> None:
         super().__init__(directory)
         self._trust = trust
         self._trace = trace
         self._backoff = backoff
+        self._crashes = crashes
 
     async def dial(
         self,
@@ -52,6 +61,7 @@ class WatchedNetwork(MemoryNetwork):
         """See :class:`MemoryNetwork`."""
         self._trace.line("dial", path)
         self._backoff.dialed(path)
+        self._crashes.dialed(path, identity)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
@@ -97,7 +107,9 @@ class WatchedNode(SimulatedNode):
         #: What watches whether somebody listens on what is shown.
         self.serving = ServingOracle(self, trace.violated)
         self._generations = generations
-        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust)
+        #: What checks the pauses after crashes.
+        self.crashes = CrashOracle(trace.violated, config.backoff)
+        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust, self.crashes)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
@@ -119,6 +131,7 @@ class WatchedNode(SimulatedNode):
     async def start(self, *, handlers: Mapping[str, Handler] | None = None) -> None:
         """See :class:`SimulatedNode`. Each crash of an actor is traced, and a violation if no script asked for it."""
         self.serving.forget()
+        self.crashes.forget()
         self.log.restarted()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
@@ -130,12 +143,14 @@ class WatchedNode(SimulatedNode):
         match kind:
             case "registration":
                 self._backoff.retriggered(of)
+                self.crashes.crashed(of)
                 self._oracle.orphan(of)
                 self.log.crashed(of)
             case "handler":
                 self._backoff.touched()
             case "node":
                 self._backoff.touched()
+                self.crashes.forget()
                 self._oracle.orphan()
                 self.log.crashed(None)
                 self._generations.forget()
@@ -150,7 +165,9 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        self._backoff.shown(status, to_notify=self._must_be_notified(status))
+        to_notify = self._must_be_notified(status)
+        self._backoff.shown(status, to_notify=to_notify)
+        self.crashes.shown(status, to_notify=to_notify)
         self._oracle.shown(status)
         self.serving.shown(status)
         super().record(change)

@@ -1,0 +1,96 @@
+"""The rule of crashes: the registration of a socket that crashed is not tried again too soon (fault 85).
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ....protocol.backoff import Backoff
+from ....protocol.crashes import MOST_CRASHES, REMEMBERED
+from ....protocol.identity import Identity
+from ....protocol.status import PluginStatus, StateName
+from ....protocol.world import STABLE_AFTER
+from ..scheduling import EPSILON
+
+
+@attrs.define(eq=False)
+class _Row:
+    """The crashes in a row of the registrations of one file."""
+
+    identity: Identity
+    count: int = 0
+    last: float = -math.inf
+    #: No dial of this file comes before.
+    until: float = -math.inf
+
+
+class CrashOracle:
+    """After each crash a backoff follows, and after five in a row no dial of the same file.
+
+    A file is known by its identity, which is exact where the file system has handles. What may be otherwise is not
+    checked: the crashes of a path during a retry of it, for example.
+    """
+
+    def __init__(self, violated: Callable[[str, str], None], backoff: Backoff) -> None:
+        self._violated = violated
+        self._backoff = backoff
+        self._rows: dict[str, _Row] = {}
+        #: The file that was dialed last at each path.
+        self._dialed: dict[str, Identity] = {}
+        #: Since when each plugin is registered, by what is shown.
+        self._registered: dict[str, float] = {}
+        #: How many retries of each path are under way; None stands for those that may concern any path.
+        self._retries: Counter[str | None] = Counter()
+
+    def forget(self, path: str | None = None) -> None:
+        """Forget the crashes of ``path``, or of all paths."""
+        if path is not None:
+            self._rows.pop(path, None)
+        else:
+            self._rows.clear()
+
+    def retry_begins(self, path: str | None) -> None:
+        """A retry of ``path``, or of a name, begins: from now on the path may be tried at once."""
+        self._retries[path] += 1
+        self.forget(path)
+
+    def retry_ended(self, path: str | None) -> None:
+        """The retry was answered, or given up."""
+        self._retries[path] -= 1
+        self.forget(path)
+
+    def dialed(self, path: str, identity: Identity | None) -> None:
+        """The daemon dials the file with this identity."""
+        if identity is None or not identity.is_exact:
+            return
+        self._dialed[path] = identity
+        row, now = self._rows.get(path), trio.current_time()
+        if row is not None and row.identity == identity and now < row.until - EPSILON:
+            self._violated("backoff", f"{path} is dialed {row.until - now:.6f} s too soon after crash {row.count}")
+
+    def crashed(self, path: str) -> None:
+        """The registration of ``path`` crashed."""
+        identity, now = self._dialed.get(path), trio.current_time()
+        registered = self._registered.pop(path, math.inf)
+        if identity is None or self._retries[path] or self._retries[None]:
+            return
+        row = self._rows.get(path)
+        stable = now - registered >= STABLE_AFTER - EPSILON
+        if row is None or row.identity != identity or stable or now - row.last > REMEMBERED:
+            row = self._rows[path] = _Row(identity)
+        row.count, row.last = row.count + 1, now
+        row.until = math.inf if row.count >= MOST_CRASHES else now + self._backoff.delay(row.count)
+
+    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
+        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+        if to_notify or status.state is StateName.REGISTERED:
+            self._registered.setdefault(status.socket, status.since)
+        else:
+            self._registered.pop(status.socket, None)
