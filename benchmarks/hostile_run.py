@@ -60,9 +60,10 @@ class Conditions:
 class HostileRun:
     """The figures of one run: the milliseconds from listen() of a good plugin until it is notified, and the costs.
 
-    One that is not notified in its life counts as lost, and with its life as its delay. CPU is that of the steady
-    state; ``cpu_s`` and memory are those of the whole run. ``dials`` and ``notified`` are the largest numbers of any
-    one hostile plugin in ``lasted_s`` seconds; ``stop_s`` is None if the daemon failed when it was to stop.
+    One that is not notified in its life counts as lost, and with its life as its delay. ``lost`` and CPU are those of
+    the steady state; ``cpu_s`` and memory are those of the whole run. ``dials`` and ``notified`` are the largest
+    numbers of any one hostile plugin in ``lasted_s`` seconds; ``stop_s`` is None if the daemon failed when it was to
+    stop.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class HostileRun:
     dialed: bool
     plugins: int = 0
     lost: int = 0
+    burst_lost: int = 0
     notified_twice: int = 0
     refused: int = 0
     burst_s: float = 0.0
@@ -217,7 +219,9 @@ def account(result: HostileRun, report: Sequence[PluginReport], conditions: Cond
     """Count what happened to the good plugins that appeared beside the hostile ones."""
     later = [plugin for plugin in report if plugin["index"] >= conditions.good]
     result.plugins = len(later)
-    result.lost = sum(not plugin["notified_ns"] for plugin in later)
+    lost = [plugin["listening_ns"] for plugin in later if not plugin["notified_ns"]]
+    result.burst_lost = sum(listening < burst_over_ns for listening in lost)
+    result.lost = len(lost) - result.burst_lost
     result.notified_twice = sum(plugin["notified"] > 1 for plugin in report)
     result.refused = sum(plugin["refused"] > 0 for plugin in report)
     burst = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] < burst_over_ns]

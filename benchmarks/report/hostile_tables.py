@@ -106,13 +106,26 @@ def _ratio(pair: Pair, field: str) -> float | None:
     return ours / base if ours is not None and base else None
 
 
-_HEAD = ["kind", "peers", "lost", "burst s", "burst p99 ms", "p50 ms", "p99 ms", "max ms", "undialed p99", "times"]
+_HEAD = [
+    "kind",
+    "peers",
+    "burst s",
+    "lost",
+    "p99 ms",
+    "then lost",
+    "p50 ms",
+    "p99 ms",
+    "max ms",
+    "undialed p99",
+    "times",
+]
 _HEAD += ["CPU %", "times", "MiB", "times", "peak MiB", "times", "KiB each", "dials/s", "log KiB/s", "stop s"]
 
 
 def _line(kind: str, pair: Pair) -> list[Cell]:
     run = pair.dialed
-    line: list[Cell] = [kind, run.peers, run.lost, run.burst_s, run.burst_p99_ms, run.p50_ms, run.p99_ms, run.max_ms]
+    line: list[Cell] = [kind, run.peers, run.burst_s, run.burst_lost, run.burst_p99_ms, run.lost]
+    line += [run.p50_ms, run.p99_ms, run.max_ms]
     line += [pair.undialed.p99_ms, _ratio(pair, "p99_ms"), run.cpu_percent, _ratio(pair, "cpu_percent")]
     line += [run.rss_kib / 1024, _ratio(pair, "rss_kib"), run.peak_kib / 1024, _ratio(pair, "peak_kib")]
     log = run.log_kib / run.lasted_s if run.lasted_s else None

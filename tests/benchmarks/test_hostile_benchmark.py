@@ -84,13 +84,15 @@ def test_delays_are_those_of_plugins_that_appear_in_the_steady_state() -> None:
     report = [
         report_of(0, 1.0, 9.0),
         report_of(2, 10.0, 10.5),
+        report_of(6, 11.0, None),
         report_of(3, 20.0, 20.25),
         report_of(4, 21.0, None),
         report_of(5, 22.0, 22.25, times=2, refused=1),
     ]
     account(result, report, Conditions(good=2, rate=1.0), burst_over_ns=15 * 10**9)
-    assert (result.plugins, result.lost, result.notified_twice, result.refused) == (4, 1, 1, 1)
-    assert (result.burst_max_ms, result.p50_ms, result.max_ms) == (500.0, 250.0, 2000.0)
+    assert (result.plugins, result.lost, result.notified_twice, result.refused) == (5, 1, 1, 1)
+    assert result.burst_lost == 1
+    assert (result.burst_max_ms, result.p50_ms, result.max_ms) == (2000.0, 250.0, 2000.0)
 
 
 def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
