@@ -15,6 +15,7 @@ from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.unix_socket import listen
 from plugind.protocol.proto.pluginregistration_grpc import RegistrationStub
 from plugind.protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo
+from plugind.protocol.wire.budgets import SETTINGS_ENTRIES
 from plugind.protocol.wire.errors import WireError, WireProblem
 from plugind.protocol.wire.frames import (
     CONTINUATION,
@@ -26,7 +27,7 @@ from plugind.protocol.wire.frames import (
     SETTINGS,
     frame,
 )
-from plugind.protocol.wire.limits import DEFAULT_LIMITS, Limits
+from plugind.protocol.wire.limits import DEFAULT_LIMITS, REGISTRATION_LIMITS, Limits
 
 Script = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -128,6 +129,14 @@ async def served(path: Path, script: Script) -> AsyncIterator[str]:
 async def connected(path: Path, script: Script, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Channel]:
     async with served(path, script) as name, await dial(name, timeout=5, limits=limits) as channel:
         yield channel
+
+
+def budgets_used(channel: Channel) -> list[float]:
+    """Return which part of each budget of a registration call its last call took: frames, headers, bytes, SETTINGS."""
+    budgets, limits = channel.connection.budgets, REGISTRATION_LIMITS
+    left = (budgets.frames_left, budgets.header_bytes_left, budgets.bytes_left)
+    parts = [1 - rest / whole for rest, whole in zip(left, limits.call_budgets, strict=True)]
+    return [*parts, budgets.spent[SETTINGS_ENTRIES] / limits.settings_entries]
 
 
 async def get_info(channel: Channel, timeout: float | None = 5) -> PluginInfo:

@@ -17,7 +17,9 @@ from grpclib.exceptions import GRPCError
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
 from plugind.protocol.wire.errors import WireError, WireProblem
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.hpack_cache import CACHE
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
+from plugind.tests.wire.hostile import budgets_used
 from plugind.tests.wire.node import Node, node
 
 SIZES = [0, 1, 16383, 16384, 16385, 65535, 65536, 65537, 4 * 1024 * 1024 - 16]
@@ -70,6 +72,16 @@ async def test_messages_of_awkward_sizes_arrive_whole_in_both_directions(server:
     async with connected(path) as echo:
         assert [(await echo.size(BytesValue(value=b"u" * size))).value for size in SIZES] == SIZES
         assert [len((await echo.make(Int32Value(value=size))).value) for size in SIZES] == SIZES
+
+
+async def test_a_call_takes_a_tenth_of_its_budgets_at_most(server: Node, path: str) -> None:
+    """Faults 53 to 64, and all of the largest message is within them too."""
+    CACHE.clear()  # A response that is recognized whole is not counted.
+    async with connected(path, REGISTRATION_LIMITS) as echo:
+        assert len((await echo.make(Int32Value(value=100))).value) == 100
+        assert 0 < max(budgets_used(echo.channel)) < 0.1
+        assert len((await echo.make(Int32Value(value=65_000))).value) == 65_000
+        assert max(budgets_used(echo.channel)) < 0.5
 
 
 async def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(server: Node, path: str) -> None:

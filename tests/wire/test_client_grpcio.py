@@ -24,8 +24,10 @@ from plugind.protocol.proto.pluginregistration_pb2 import (
     RegistrationStatus,
     RegistrationStatusResponse,
 )
-from plugind.protocol.wire.limits import Limits
+from plugind.protocol.wire.hpack_cache import CACHE
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, Limits
 from plugind.tests.wire.grpcio_server import INFO, grpcio_server
+from plugind.tests.wire.hostile import budgets_used
 
 LARGE = Limits(message_bytes=8 * 1024 * 1024)
 SIZES = [0, 1, *(k * 1024 + d for k in (16, 64, 256) for d in (-1, 0, 1)), 4 * 1024 * 1024]
@@ -42,6 +44,19 @@ async def test_a_whole_conversation_goes_through_generated_stubs(tmp_path: Path)
     assert info == INFO
     assert reply == RegistrationStatusResponse()
     assert channel.peer == Credentials(os.getpid(), os.getuid(), os.getgid())
+
+
+async def test_a_registration_takes_a_tenth_of_its_budgets_at_most(tmp_path: Path) -> None:
+    """Faults 53 to 64: what floods are refused for is far from what a server of this library sends."""
+    path = str(tmp_path / "a.sock")
+    CACHE.clear()  # A response that is recognized whole is not counted.
+    with grpcio_server(path), trio.fail_after(10):
+        async with await dial(path, timeout=1, limits=REGISTRATION_LIMITS) as channel:
+            stub = channel.stub(RegistrationStub)
+            await stub.GetInfo(InfoRequest(), timeout=5)
+            assert 0 < max(budgets_used(channel)) < 0.1
+            await stub.NotifyRegistrationStatus(RegistrationStatus(plugin_registered=True), timeout=5)
+            assert 0 < max(budgets_used(channel)) < 0.1
 
 
 async def test_messages_of_every_size_go_both_ways(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, Empty, ListAndWatchResponse
 from plugind.protocol.proto.example_v1beta1_grpc import ExampleStub
 from plugind.protocol.proto.example_v1beta1_pb2 import ExampleRequest
+from plugind.protocol.wire.hpack_cache import CACHE
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS, UNLIMITED
 
 
 @asynccontextmanager
@@ -37,11 +39,15 @@ async def connected(path: Path) -> AsyncIterator[Channel]:
 
 async def test_calls_streams_and_errors_behave_as_with_the_client_of_grpclib(tmp_path: Path) -> None:
     """On one connection: sizes around those of frames and windows in both directions, a stream, and every status."""
+    CACHE.clear()  # A response that is recognized whole is not counted.
     async with connected(tmp_path) as channel:
         example = channel.stub(ExampleStub)
         for size in (0, 1, 16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 4 * 1024 * 1024 - 64):
             text = "x" * size
             assert (await example.GetExampleInfo(ExampleRequest(request=text))).error == text
+            # Where the answer is small, it takes a tenth of a registration's budgets at most.
+            used = UNLIMITED - channel.connection.budgets.frames_left
+            assert size > 1 or 0 < used < (REGISTRATION_LIMITS.call_frames or 0) / 10
         devices = await channel.stub(DevicePluginStub).ListAndWatch(Empty())
         for status in Status:
             if status is Status.OK:

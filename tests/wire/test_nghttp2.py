@@ -18,6 +18,9 @@ from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.io.grpc_server.serve import EndReason
 from plugind.protocol.wire.errors import WireError, WireProblem
+from plugind.protocol.wire.hpack_cache import CACHE
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS
+from plugind.tests.wire.hostile import budgets_used
 from plugind.tests.wire.nghttp2 import Nghttpd, nghttpd, run_tool, tcp_to
 from plugind.tests.wire.server_helpers import Served, frame, message, served
 
@@ -63,6 +66,17 @@ async def test_messages_of_every_size_go_both_ways(tmp_path: Path, options: list
         assert "PUSH_PROMISE" not in server.logged()
         assert "GOAWAY" not in server.logged()
         assert "RST_STREAM" not in server.logged()
+
+
+async def test_an_answer_takes_a_tenth_of_its_budgets_at_most(tmp_path: Path) -> None:
+    """Faults 53 to 64."""
+    CACHE.clear()  # A response that is recognized whole is not counted.
+    async with (
+        files(tmp_path, OK, "-b255", a_grpc=message(b"a" * 300)) as (server, _),
+        await dial(server.path, timeout=5, limits=REGISTRATION_LIMITS) as channel,
+    ):
+        assert (await unary(channel, "/a.grpc")(BytesValue())).value == b"a" * 300
+        assert 0 < max(budgets_used(channel)) < 0.1
 
 
 async def test_calls_over_the_limit_of_the_server_wait_for_their_turn(tmp_path: Path) -> None:
