@@ -253,6 +253,9 @@ class _Registration:
             case m.SocketAppeared():
                 self._newest = message
                 return message
+            case m.SocketTouched():
+                await self._note_owner(message)
+                return message
             case m.ListenerFound():
                 self._watched = False  # The liveness actor has found what it looked for.
                 return message
@@ -266,6 +269,17 @@ class _Registration:
                 return message
             case _:
                 return message
+
+    async def _note_owner(self, message: m.SocketTouched) -> None:
+        """Show the user that the file of the socket belongs to now: plugins change that once they have bound it."""
+        socket, owner = self._socket, message.owner
+        if owner is None or message.generation != socket.generation or owner == socket.identity.owner:
+            return
+        self._socket = attrs.evolve(socket, identity=attrs.evolve(socket.identity, owner=owner))
+        if self._shown is not None and self._shown.generation == socket.generation:
+            self._shown = attrs.evolve(self._shown, owner=owner)
+            changed = m.OwnerChanged(socket.path, socket.generation, owner)
+            await self._wait.to_send(self._config.status, changed)
 
     def _answer_retry(self, message: m.TryNow) -> None:
         """Answer a retry. One that came during a call is answered twice, then and when it is read: the first counts."""
@@ -421,6 +435,7 @@ class _Registration:
             cause,
             self._take_ended(),
             isinstance(state, states.Gone) and state.stopped,
+            self._socket.identity.owner,
         )
         await self._wait.to_send(self._config.status, self._shown)
 

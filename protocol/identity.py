@@ -28,6 +28,8 @@ class Identity:
     handle: bytes | None = None
     #: The birth time in nanoseconds, where the file system has that and no handles.
     born_ns: int | None = None
+    #: The user that the file belongs to, to be shown: anybody may be given a file, so it identifies nothing.
+    owner: int | None = None
 
     @property
     def is_exact(self) -> bool:

@@ -75,6 +75,8 @@ class SocketTouched:
 
     path: str
     generation: int
+    #: The user that its file belongs to now.
+    owner: int | None = None
 
 
 @value
@@ -484,6 +486,17 @@ class StateChanged:
     deregistered: Deregistered | None = None
     #: Only with GONE: the socket may be there still, but plugind stops or starts anew.
     still_there: bool = False
+    #: The user that the file of the socket belongs to.
+    owner: int | None = None
+
+
+@value
+class OwnerChanged:
+    """The file of a socket was given to another user. It is only shown: the process that listens counts (fault 40)."""
+
+    socket: str
+    generation: int
+    owner: int
 
 
 @value
@@ -626,6 +639,7 @@ class Unsubscribed:
 
 StatusMessage = (
     StateChanged
+    | OwnerChanged
     | RoleChanged
     | ServingChanged
     | EndpointChanged

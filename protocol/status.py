@@ -110,6 +110,7 @@ class PluginStatus:
     active: bool | None = None
     #: For example that the socket lies in a deprecated directory.
     warnings: tuple[str, ...] = ()
+    #: The user and the process that listened when the socket was dialed.
     uid: int | None = None
     pid: int | None = None
     #: The error alone, in few words: ``reason`` has the words that the plugin is told. In a later try it is what the
@@ -122,3 +123,5 @@ class PluginStatus:
     not_serving: str | None = None
     #: When it was found that nobody listens.
     not_serving_since: float | None = None
+    #: The user that the file of the socket belongs to; the process that listens may be another user's.
+    owner: int | None = None

@@ -60,6 +60,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "warnings": list(plugin.warnings),
         "uid": plugin.uid,
         "pid": plugin.pid,
+        "owner": plugin.owner,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from .messages import EndpointChanged, RootReported, ServingChanged, StateChanged
+from .messages import EndpointChanged, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
@@ -109,6 +109,7 @@ class Row(NamedTuple):
             serving=self.unserved is None if registered else None,
             not_serving=None if self.unserved is None else self.unserved.reason,
             not_serving_since=None if self.unserved is None else self.unserved.time,
+            owner=last.owner,
         )
 
     @property
@@ -206,6 +207,14 @@ class View:
         if before is None or before.last.generation != generation or before.active is active:
             return None
         after = self.rows[socket] = before._replace(active=active)
+        return after
+
+    def set_owner(self, change: OwnerChanged) -> Row | None:
+        """Note that the file of a socket belongs to another user; return its row if it is known."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.generation != change.generation:
+            return None
+        after = self.rows[change.socket] = before._replace(last=attrs.evolve(before.last, owner=change.owner))
         return after
 
     def set_serving(self, change: ServingChanged) -> Row | None:

@@ -230,7 +230,7 @@ class World:
         """Handle the repeated report of a restarted watcher; the socket may have been touched in the meantime."""
         if entry.identity != message.identity:
             self._desired[entry.path] = attrs.evolve(entry, identity=message.identity)
-            self._touched(m.SocketTouched(entry.path, entry.generation))
+            self._touched(m.SocketTouched(entry.path, entry.generation, message.identity.owner))
 
     def _vanished(self, path: str, generation: int, now: float) -> None:
         refused = self._refused.get(path)

@@ -42,6 +42,7 @@ def described(plugin: Plugin) -> str:
         ("Reason", text(plugin.get("reason"))),
         ("Generation", text(plugin.get("generation"))),
         ("Process", _process(plugin)),
+        ("File owner", "-" if plugin.get("owner") is None else f"uid {text(plugin.get('owner'))}"),
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
     ]
     lines = [f"{label + ':':<12}{value}" for label, value in facts]

@@ -101,7 +101,7 @@ def identity_of(descriptor: int) -> Identity:
 def _identity(status: os.stat_result, directory: int, name: bytes, flags: int) -> Identity:
     handle = _handle(directory, name, flags)
     born = _birth(directory, name, flags) if handle is None else None
-    return Identity(status.st_dev, status.st_ino, status.st_ctime_ns, handle, born)
+    return Identity(status.st_dev, status.st_ino, status.st_ctime_ns, handle, born, status.st_uid)
 
 
 def _handle(directory: int, name: bytes, flags: int) -> bytes | None:

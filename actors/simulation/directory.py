@@ -404,7 +404,7 @@ class MemoryDirectory:
         """The identity of ``inode``, as a look finds it."""
         handle = b"%d" % inode.serial if self.telling is Telling.HANDLES else None
         born = inode.born_ns if self.telling is Telling.BIRTHS else None
-        return Identity(inode.device, inode.number, inode.changed_ns, handle, born)
+        return Identity(inode.device, inode.number, inode.changed_ns, handle, born, inode.owner)
 
     def _create(self, path: str, kind: Kind) -> Identity:
         parent, name = self._place(path)

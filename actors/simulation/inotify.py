@@ -35,7 +35,7 @@ class Inode:
     #: What its file handle is made of: no other inode ever has it.
     serial: int = 0
     links: int = 1
-    #: The permissions and the owner; they matter for directories alone.
+    #: The permissions, which matter for directories alone, and the owner.
     mode: int = 0o755
     owner: int = 0
     children: dict[str, Inode] = attrs.Factory(dict)

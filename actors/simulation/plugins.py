@@ -217,6 +217,7 @@ class PluggedIn:
     def bind(self) -> None:
         """Make the socket file, without a listener (behaviour 12). Raises OSError if something is there."""
         self._directory.bind(self.path)
+        self._directory.inode(self.path).owner = self.uid
 
     def listen(self) -> None:
         """Listen on the socket file, which must be there, in a new process if none runs."""

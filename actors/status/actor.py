@@ -28,6 +28,7 @@ from ...protocol.messages import (
     HandlersChanged,
     Lagged,
     LoopBlocked,
+    OwnerChanged,
     PluginChanged,
     ReconcilerMessage,
     RoleChanged,
@@ -149,6 +150,10 @@ class _Status:
                 self._change(message)
             case RoleChanged():
                 row = view.set_active(message.socket, message.generation, active=message.active)
+                if row is not None and self.memory.subscribers:
+                    self._publish(row, trio.current_time())
+            case OwnerChanged():
+                row = view.set_owner(message)
                 if row is not None and self.memory.subscribers:
                     self._publish(row, trio.current_time())
             case ServingChanged():

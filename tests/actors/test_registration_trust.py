@@ -204,3 +204,36 @@ async def test_a_plugin_keeps_its_name_when_it_becomes_root_and_loses_none_to_it
         node.plug("b.sock", red(), uid=ANN)
         await trio.sleep(0.1)
         assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")
+
+
+# --- the owner of the file --------------------------------------------------------------------------------------------
+
+
+async def test_the_owner_of_the_file_is_shown_and_decides_nothing(autojump_clock: MockClock) -> None:
+    """Fault 40: a plugin gives its socket away, and a user who is not trusted owns it; the process counts."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        history = node.timeline("a.sock")
+        for owner in (EVE, 0):
+            node.directory.chown(plugin.path, owner)
+            await node.settled()
+            (shown,) = (await node.snapshot()).plugins
+            assert (shown.uid, shown.owner, shown.state) == (ANN, owner, "registered")
+            assert shown == attrs.evolve(shown, history=shown.history[:6]), "it is no change of state"
+        assert node.timeline("a.sock") == history == registered_at(0.0)
+
+
+async def test_the_owner_is_known_of_sockets_that_are_refused_and_after_a_crash(autojump_clock: MockClock) -> None:
+    """Faults 40 and 85: what changed is reported to a new status actor too."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=EVE)
+        node.plug("b.sock", FakePlugin("Colour", "blue"), uid=BOB)
+        await node.settled()
+        node.directory.chown(plugin.path, ANN)
+        await trio.sleep(60.0)
+        owners = {"/plugins/a.sock": ANN, "/plugins/b.sock": BOB}
+        assert {shown.socket: shown.owner for shown in (await node.snapshot()).plugins} == owners
+        node.crash("status")
+        await node.settled()
+        assert {shown.socket: shown.owner for shown in (await node.snapshot()).plugins} == owners

@@ -35,6 +35,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "warnings": ["old"],
         "uid": 0,
         "pid": 42,
+        "owner": None,
     }
 
 
@@ -53,7 +54,7 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
         "not_serving",
         "not_serving_since",
     }
-    assert absent == {*unknown, "uid", "pid", "cause"}
+    assert absent == {*unknown, "uid", "pid", "owner", "cause"}
     assert (shown["next_try_in"], shown["age"], shown["reason"]) == (0.0, 2.0, "no answer")
     earlier = plugin_to_json(status, 3.25, 1_700_000_000.0)
     assert (earlier["next_try_in"], earlier["next_try_at"]) == (0.75, "2023-11-14T22:13:20.750Z")

@@ -59,7 +59,7 @@ def test_times_of_day_are_local_with_their_offset_and_their_date_if_it_is_anothe
 @pytest.mark.usefixtures("in_berlin")
 def test_a_description_is_complete() -> None:
     history = (HistoryEntry(1.0, StateName.DIALING, None, 1), HistoryEntry(9.0, StateName.WAITING, "no\nanswer", 1))
-    plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, next_try=15.0, history=history)
+    plugin = attrs.evolve(GOOD, active=False, warnings=("old",), uid=0, pid=4, owner=7, next_try=15.0, history=history)
     assert described(
         {
             **described_to_json(plugin, 10.0, UNIX),
@@ -84,6 +84,7 @@ def test_a_description_is_complete() -> None:
         "Reason:     -\n"
         "Generation: 1\n"
         "Process:    was pid 4, uid 0\n"
+        "File owner: uid 7\n"
         "Warning:    old\n"
         "History:\n"
         "  09:29:51+01:00      9.0s ago  dialing (attempt 1)\n"
