@@ -186,7 +186,7 @@ async def test_a_socket_is_watched_while_it_is_stale_and_no_longer_and_again_aft
     """Behaviour 15, fault 85: a liveness actor that starts again asks for the report."""
     async with running(failure=DialFailure.REFUSED) as rig:
         await trio.sleep(2.2)
-        stale = m.WatchLiveness(SOCKET, 1, rig.inbox, registered=False)
+        stale = m.WatchLiveness(SOCKET, 1, rig.inbox, registered=False, identity=appeared().identity)
         assert rig.watched.receive_nowait() == stale
         rig.inbox.send_nowait(m.ReportAsked())
         await trio.testing.wait_all_tasks_blocked()
