@@ -22,7 +22,7 @@ from typing import assert_never
 import attrs
 import trio
 
-from ..protocol.directories import count, worst
+from ..protocol.directories import DirectoryReport, count, worst
 from ..protocol.discovery import Discovery
 from ..protocol.messages import (
     LookNow,
@@ -221,7 +221,7 @@ class _Watcher:
 
     async def _conclude(self, scan: ScanReport, *, scheduled: bool) -> None:
         """Report how the rescan went, and set the time of the next one."""
-        report, available = self._report, scan.unavailable is None
+        report, available, directories = self._report, scan.unavailable is None, worst(scan.directories)
         if available:
             await self._send([ScanCompleted(self._config.root, first=not self._scanned, paths=scan.paths)])
             self._scanned = True
@@ -230,8 +230,8 @@ class _Watcher:
             watching=_watching(scan),
             time=trio.current_time(),
             made=scan.made,
-            reason=scan.unavailable or scan.unwatched or scan.last_error or self._over_limit(scan),
-            directories=worst(scan.directories),
+            reason=scan.unavailable or scan.unwatched or scan.last_error or _worst_reason(directories),
+            directories=directories,
             conditions=count(scan.directories),
             ready=available,
             scans=report.scans + 1,
@@ -241,11 +241,6 @@ class _Watcher:
         )
         self._due = trio.current_time() + self._delay(scan, scheduled=scheduled)
         await self._status.send(self._report)
-
-    def _over_limit(self, scan: ScanReport) -> str | None:
-        if not scan.over_limit:
-            return None
-        return f"{scan.over_limit} entries beyond the limit of {self._config.max_entries} are not taken"
 
     def _delay(self, scan: ScanReport, *, scheduled: bool) -> float:
         """Seconds until the next rescan: the usual period, or while something is wrong a delay that doubles."""
@@ -260,6 +255,10 @@ class _Watcher:
         delay = min(config.retry_cap, config.retry * 2.0 ** min(self._failed_tries, 30))
         self._failed_tries += 1
         return delay if scan.unavailable is not None else min(delay, period)
+
+
+def _worst_reason(directories: tuple[DirectoryReport, ...]) -> str | None:
+    return next((directory.reason for directory in directories if directory.condition.degrades), None)
 
 
 def _watching(scan: ScanReport) -> str:

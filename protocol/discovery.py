@@ -33,12 +33,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Set
+from typing import Literal
 
 import attrs
 
 from .directories import Access, Condition, DirectoryReport, judge
 from .identity import Identity, Key
 from .messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
+from .quotas import Quota
 
 #: Marks: what events said about a path since the last look at it. ``LOOK`` alone says only that there was an event.
 LOOK = 1
@@ -134,7 +136,9 @@ class Discovery:
       generations: growing numbers, each given once.
       deprecated: whether plugins found here carry a warning (behaviour 16).
       max_depth: how many levels below the root directories are entered (fault 13).
-      max_entries: how many sockets, refused entries and directories are kept in all (fault 48).
+      max_entries: how many sockets are kept in all; each directory may have its part of them (fault 48).
+      max_directories: how many directories are kept, and so watched, likewise.
+      max_refused: how many refused entries are kept, likewise.
       insecure: whether others may write to the root and to the directories below it (fault 3).
     """
 
@@ -146,6 +150,8 @@ class Discovery:
         deprecated: bool = False,
         max_depth: int = 8,
         max_entries: int = 100_000,
+        max_directories: int = 20_000,
+        max_refused: int = 20_000,
         insecure: bool = False,
     ) -> None:
         self.root = root
@@ -154,7 +160,12 @@ class Discovery:
         self._generations = generations
         self._deprecated = deprecated
         self._max_depth = max_depth
-        self._max_entries = max_entries
+        #: How much of each kind there is and may be, by directory.
+        self._of_sockets = Quota(root, max_entries)
+        self._of_directories = Quota(root, max_directories)
+        self._of_refused = Quota(root, max_refused)
+        #: By directory, how many entries were left out since :meth:`begin_rescan`, and the last quota that was used up.
+        self._left_out: dict[str, tuple[int, str]] = {}
         self._allow_insecure = insecure
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
@@ -204,7 +215,12 @@ class Discovery:
 
     def conditions(self) -> tuple[DirectoryReport, ...]:
         """The directories with which something is wrong."""
-        return tuple(self._conditions.values())
+        return tuple((self._conditions | {path: self._full(path) for path in self._left_out}).values())
+
+    def _full(self, path: str) -> DirectoryReport:
+        number, used_up = self._left_out[path]
+        entries = f"1 entry of {path} is" if number == 1 else f"{number} entries of {path} are"
+        return DirectoryReport(path, Condition.FULL, f"{entries} not taken: {used_up}")
 
     def children(self, path: str) -> Mapping[str, Identity | None]:
         """The known names directly below ``path``, with the identity of the socket, or None. A live view."""
@@ -230,6 +246,7 @@ class Discovery:
     def begin_rescan(self) -> None:
         """A rescan begins, which looks at all entries that were left out, and counts again those that still are."""
         self._over_limit = 0
+        self._left_out.clear()
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -323,21 +340,23 @@ class Discovery:
 
     def _observe_entry(self, path: str, identity: Identity, reason: str | None, *, time: float, first: bool) -> None:
         entry = self._entries.get(path)
-        if entry is None:
-            if self._is_full():
-                self._over_limit += 1
-                return
-        elif entry.refusal is not None:
-            if entry.refusal == reason and entry.identity.is_same(identity):
-                entry.identity = identity
-                return
+        known_refusal = None if entry is None else entry.refusal
+        if entry is not None and reason is not None and known_refusal == reason and entry.identity.is_same(identity):
+            entry.identity = identity
+            return
+        is_new = entry is None or (known_refusal is None) is not (reason is None)
+        if is_new and not self._has_room(path, "sockets" if reason is None else "refused entries"):
+            self._forget(path)
+            return
+        if entry is not None and known_refusal is not None:
             self._retract(path, entry)
-        else:
+        elif entry is not None:
             self._release(path, entry)
             if reason is not None:
                 self._changes.messages.append(SocketVanished(path, entry.generation))
         generation = next(self._generations)
         self._entries[path] = _Entry(generation, identity, reason)
+        (self._of_sockets if reason is None else self._of_refused).add(_above(path))
         self._adopt(path, identity if reason is None else None)
         if reason is None:
             self._owners[identity.key] = path
@@ -358,9 +377,10 @@ class Discovery:
             self._forget(path)
         elif path in self._entries:
             self._forget(path)
-        if self._is_full():
-            self._over_limit += 1
-            return
+        if path != self.root:
+            if not self._has_room(path, "directories"):
+                return
+            self._of_directories.add(_above(path))
         self._adopt(path, None)
         self._directories[path] = directory = _Directory(identity, frozen=True)
         self.ignore(path, directory=True)
@@ -399,8 +419,23 @@ class Discovery:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _is_full(self) -> bool:
-        return len(self._entries) + len(self._directories) > self._max_entries
+    def _has_room(self, path: str, kind: Literal["sockets", "directories", "refused entries"]) -> bool:
+        """Whether the directory of ``path`` may have one more of its ``kind``; if not, take note of that (fault 48)."""
+        match kind:
+            case "sockets":
+                quota = self._of_sockets
+            case "directories":
+                quota = self._of_directories
+            case _:
+                quota = self._of_refused
+        above = _above(path)
+        if quota.has_room(above):
+            return True
+        self._over_limit += 1
+        number, _ = self._left_out.get(above, (0, ""))
+        used_up = f"it has {quota.used(above)} {kind}, as many as it may have beside other directories: remove some"
+        self._left_out[above] = number + 1, used_up
+        return False
 
     def _adopt(self, path: str, socket: Identity | None) -> None:
         parent = self._directories.get(_above(path))
@@ -411,6 +446,7 @@ class Discovery:
         """The socket is no longer known under this path; look at its other paths again."""
         key = entry.identity.key
         self._sockets -= 1
+        self._of_sockets.add(_above(path), -1)
         if self._owners.get(key) == path:
             del self._owners[key]
             self._changes.again.extend(sorted(self._others.get(key, ())))
@@ -418,6 +454,7 @@ class Discovery:
     def _retract(self, path: str, entry: _Entry) -> None:
         """The entry at this path is no longer refused."""
         key = entry.identity.key
+        self._of_refused.add(_above(path), -1)
         self._changes.messages.append(SocketVanished(path, entry.generation))
         others = self._others[key]
         others.discard(path)
@@ -438,6 +475,9 @@ class Discovery:
             directory = self._directories.pop(gone, None)
             self._conditions.pop(gone, None)
             if directory is not None:
+                if gone != self.root:
+                    self._of_directories.add(_above(gone), -1)
+                self._left_out.pop(gone, None)
                 self._changes.leave.append(gone)
                 waiting.extend(below(gone, child) for child in sorted(directory.children, reverse=True))
             entry = self._entries.pop(gone, None)

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.io.roots import RootBusyError
 from plugind.actors.simulation.directory import MemoryDirectory
 from plugind.actors.watcher import WatcherConfig
+from plugind.protocol.directories import Condition
 from plugind.protocol.discovery import MAX_IGNORED, Found
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.messages import LookNow
@@ -400,9 +401,10 @@ async def test_entries_over_the_limit_are_left_out_and_reported(autojump_clock: 
         for number in range(5):
             directory.bind(f"{ROOT}/{number}.sock")
 
-    async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=3)) as stage:
+    async with staged(prepare=prepare, config=WatcherConfig(ROOT, jitter=0.0, max_entries=6)) as stage:
         assert sorted(stage.latest) == [f"{ROOT}/{number}.sock" for number in range(3)]
-        assert stage.reports[-1].reason == "2 entries beyond the limit of 3 are not taken"
+        assert (stage.reports[-1].reason or "").startswith(f"2 entries of {ROOT} are not taken: it has 3 sockets")
+        assert stage.reports[-1].conditions == ((Condition.FULL, 1),)
         stage.directory.unlink(f"{ROOT}/0.sock")
         stage.directory.unlink(f"{ROOT}/1.sock")
         await trio.sleep(11)

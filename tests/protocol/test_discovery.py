@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from plugind.protocol.directories import Condition
 from plugind.protocol.discovery import ATTRIBUTES, LOOK, MAX_IGNORED, REMOVED, Discovery, Found, Kind
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
@@ -359,15 +360,65 @@ def test_missing_names_are_known_and_not_in_the_listing() -> None:
 
 def test_entries_beyond_the_depth_or_over_the_limit_are_ignored() -> None:
     """Faults 13 and 48."""
-    tree = discovery(max_depth=1, max_entries=2)
+    tree = Discovery(ROOT, itertools.count(1), max_depth=1, max_entries=3, max_directories=2)
+    tree.observe(ROOT, directory(1), time=0.0)
+    tree.take()
     tree.observe("/r/x", directory(2), time=0.0)
     tree.observe("/r/x/y", directory(3), time=0.0)
     reason = "a directory more than 1 levels below the root"
     assert tree.take().messages == [EntryRefused("/r/x/y", 1, ROOT, reason, 0.0)]
+    tree.observe("/r/b.sock", found(8), time=0.0)
+    tree.take()
     tree.observe(A, found(7), time=0.0)
     tree.observe("/r/z", directory(4), time=0.0)
     assert tree.take().messages == []
     assert tree.over_limit == 2
-    tree.observe("/r/x/y", None, time=0.0)
+    tree.observe("/r/b.sock", None, time=0.0)
     tree.observe(A, found(7), time=0.0)
-    assert tree.take().messages == [SocketVanished("/r/x/y", 1), appeared(A, 2, found(7))]
+    assert tree.take().messages == [SocketVanished("/r/b.sock", 2), appeared(A, 3, found(7))]
+
+
+def limited() -> Discovery:
+    tree = Discovery(ROOT, itertools.count(1), max_entries=80, max_directories=80, max_refused=80)
+    for number, path in enumerate((ROOT, "/r/hog", "/r/good"), 1):
+        tree.observe(path, directory(number), time=0.0)
+    tree.take()
+    return tree
+
+
+def full(tree: Discovery) -> dict[str, Condition]:
+    return {report.path: report.condition for report in tree.conditions()}
+
+
+@pytest.mark.parametrize("kind", [Kind.SOCKET, Kind.SYMLINK, Kind.DIRECTORY])
+def test_a_directory_that_is_filled_without_end_shuts_out_no_other(kind: Kind) -> None:
+    """Fault 48: links, sockets or directories, each of which would have an inotify watch."""
+    tree = limited()
+    for number in range(1000):
+        tree.observe(f"/r/hog/{number}", found(100 + number, kind=kind), time=0.0)
+    changes = tree.take()
+    assert len(changes.messages) + len(changes.enter) == (19 if kind is Kind.DIRECTORY else 20)
+    assert full(tree) == {"/r/hog": Condition.FULL}
+    for path in ("/r/good/a.sock", "/r/hog.sock", "/r/hog/a.sock"):
+        tree.observe(path, found(hash(path)), time=0.0)
+        assert len(tree.take().messages) == (0 if (path, kind) == ("/r/hog/a.sock", Kind.SOCKET) else 1)
+    tree.observe("/r/good/x", directory(5000), time=0.0)
+    tree.observe("/r/good/link.sock", found(5001, kind=Kind.SYMLINK), time=0.0)
+    changes = tree.take()
+    assert (changes.enter, len(changes.messages)) == (["/r/good/x"], 1)
+    tree.begin_rescan()
+    tree.observe("/r/hog", None, time=0.0)
+    assert full(tree) == {}
+
+
+def test_a_socket_that_becomes_a_link_does_not_get_round_the_quota() -> None:
+    """Fault 48."""
+    tree = limited()
+    for number in range(1000):
+        tree.observe("/r/hog/a.sock", found(100 + number), time=0.0)
+        tree.observe("/r/hog/a.sock", found(2000 + number, kind=Kind.SYMLINK), time=0.0)
+        tree.observe(f"/r/hog/{number}", None, time=0.0)
+        tree.observe(f"/r/hog/{number}", found(4000 + number), time=0.0)
+        tree.observe(f"/r/hog/{number}", found(6000 + number, kind=Kind.SYMLINK), time=0.0)
+    assert len(tree.paths()) <= 40
+    assert full(tree) == {"/r/hog": Condition.FULL}
