@@ -27,11 +27,13 @@ from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
-from .handler import Handler, is_async
+from .handler import METHODS, Handler, is_async
 from .steps import measured
 
 #: Characters of a handler's error that are kept (fault 94).
 MAX_ERROR = 1024
+#: What the plugin is sent before the words of an exception that is no refusal.
+BROKE = "the handler broke: "
 #: Characters of a traceback that are logged: its end says where.
 _MAX_TRACEBACK = 1000
 #: How many threads one handler may have.
@@ -79,7 +81,8 @@ class Call:
     ask: str
     plugin: Plugin
     method: Callable[[Plugin], object]
-    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    scope: trio.CancelScope
+    is_async: bool
     #: Its thread, if that was begun.
     thread: Thread | None = None
 
@@ -98,6 +101,11 @@ class Calls:
     #: The type of the plugins that it was added for.
     plugin_type: str
     _threads: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(MAX_THREADS))
+    #: Which methods run in the loop. To find that out for each call would take a microsecond.
+    _async: frozenset[str] = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: _async_methods(self.handler), takes_self=True),
+    )
     #: The calls whose thread was given up and has not returned, with the time of that.
     _given_up: dict[Call, float] = attrs.field(factory=dict)
 
@@ -114,15 +122,15 @@ class Calls:
         )
 
     def prepare(self, ask: str, plugin: Plugin) -> Call:
-        """Return the call of the method named ``ask``; :meth:`make` makes it."""
-        return Call(self.plugin_type, ask, plugin, getattr(self.handler, ask))
+        """Return the call of the method named ``ask``; :meth:`make` makes it at once."""
+        scope = trio.CancelScope(deadline=trio.current_time() + self.config.timeout)
+        return Call(self.plugin_type, ask, plugin, getattr(self.handler, ask), scope, ask in self._async)
 
     async def make(self, call: Call) -> Ending:
         """Make the call, which its scope can cancel; return how it ended."""
         scope = call.scope
         try:
             # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
-            scope.deadline = trio.current_time() + self.config.timeout
             with scope:
                 await self._run(call)
         except PluginError as error:
@@ -142,7 +150,7 @@ class Calls:
 
     async def _run(self, call: Call) -> None:
         result: Any
-        if is_async(call.method):
+        if call.is_async:
             result = call.method(call.plugin)
         elif time_is_virtual():
             await trio.lowlevel.checkpoint()
@@ -193,7 +201,7 @@ class Calls:
             thread.returned.set()
 
     def _timed_out(self, call: Call) -> str:
-        if call.thread is None and not is_async(call.method) and self._given_up:
+        if call.thread is None and not call.is_async and self._given_up:
             return f"all {MAX_THREADS} threads of the handler were busy for {self.config.timeout:g} s"
         return f"the handler did not finish in {self.config.timeout:g} s"
 
@@ -209,7 +217,11 @@ class Calls:
             error=words[:MAX_ERROR],
             traceback=_traceback(error),
         )
-        return Ending(Outcome.BROKEN, f"the handler broke: {words}")
+        return Ending(Outcome.BROKEN, f"{BROKE}{words}")
+
+
+def _async_methods(handler: Handler) -> frozenset[str]:
+    return frozenset(name for name in METHODS if is_async(getattr(handler, name, None)))
 
 
 def _traceback(error: BaseException) -> str:

@@ -23,6 +23,7 @@ import attrs
 
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
+from plugind.actors.handlers.calls import Calls, Ending
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
@@ -35,7 +36,7 @@ from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.plugins import PluginInfo
-from plugind.protocol.status import StateName
+from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
 from plugind.tests.tools import old_bugs
@@ -347,6 +348,17 @@ def dial_at_once_after_a_crash() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def blame_the_plugin() -> Iterator[None]:
+    """A handler that breaks counts as one that refuses."""
+
+    def blaming(_self: Calls, _call: object, error: BaseException) -> Ending:
+        return Ending(Outcome.REFUSED, f"{type(error).__name__}: {error}")
+
+    with patch.object(Calls, "_broken", blaming):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -399,6 +411,7 @@ NEW = (
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
+    Planted(blame_the_plugin, "blame", 1, (8, 12, 13)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -16,6 +16,7 @@ import trio
 
 from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.crashes import INTERNAL
+from ....protocol.errors import PluginError
 from ....protocol.messages import RetryAnswer
 from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
@@ -125,7 +126,7 @@ class DaemonActs:
         """Let the next calls of the handler fail, hang, or take their time."""
         ask, name = chance.choice(ASKS), chance.choice(NAMES)
         behaviours: tuple[Behaviour, ...] = (
-            Fails("no"),
+            Fails(PluginError("no")),
             Fails(SystemExit(3)),
             Fails(BaseExceptionGroup("many", [ValueError("no")])),
             Hangs(),

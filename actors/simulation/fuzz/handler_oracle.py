@@ -65,6 +65,16 @@ class Users(Protocol):
         """The plugin at ``path`` is notified that it is registered."""
 
 
+class Blame(Protocol):
+    """What compares them; see :class:`plugind.actors.simulation.fuzz.blame_oracle.BlameOracle`."""
+
+    def raised(self, path: str, error: BaseException, /) -> None:
+        """A call about the plugin at ``path`` raised ``error``."""
+
+    def refused(self, path: str, sent: str | None, /) -> None:
+        """The plugin at ``path`` was sent the error ``sent``."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
@@ -78,6 +88,7 @@ class HandlerOracle:
         freed: Callable[[str], None],
         validating: Callable[[Plugin], None] = lambda _plugin: None,
         trust: Users | None = None,
+        blame: Blame | None = None,
         *,
         sees_all: bool = False,
     ) -> None:
@@ -87,6 +98,8 @@ class HandlerOracle:
         self.freed = freed
         #: Is given the plugin of each Validate that begins.
         self._validating = validating
+        #: Is given what handlers raise, and what refused plugins are sent.
+        self.blame = blame
         #: Is told whose plugins are registered and notified.
         self._trust = trust
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
@@ -283,6 +296,8 @@ class HandlerOracle:
             self._trace.line("asked", path, call.method)
         else:
             self._notified(path, plugin, registered=call.registered, well=well)
+            if not call.registered and self.blame is not None:
+                self.blame.refused(path, call.error)
 
     def _notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
         self._trace.line("notified", path, "registered" if registered else "refused")
@@ -343,6 +358,10 @@ class WatchedHandler:
             scripted = self.script.get((ask, plugin.name))
             await behave(scripted.popleft() if scripted else None)
             ok = True
+        except (Exception, SystemExit, BaseExceptionGroup) as error:
+            if self._oracle.blame is not None:
+                self._oracle.blame.raised(plugin.socket, error)
+            raise
         except trio.Cancelled:
             cut_off = trio.current_time() < deadline
             raise

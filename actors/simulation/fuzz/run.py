@@ -42,6 +42,7 @@ from ..node import DEFAULT_CONFIG
 from ..scheduling import ROUNDS
 from .acts import Acts
 from .backoff_oracle import BackoffOracle
+from .blame_oracle import BlameOracle
 from .daemon_acts import DaemonActs
 from .final_checks import FinalChecks
 from .generation_oracle import GenerationOracle
@@ -157,8 +158,9 @@ class _Simulation:
         self._backoff = BackoffOracle(trace.violated, backoff)
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
         self._generations, trust = GenerationOracle(trace.violated), TrustOracle(trace.violated, PRIVILEGED, TRUSTED)
+        blame = BlameOracle(trace.violated)
         self._oracle = HandlerOracle(
-            trace, self._policy, self._backoff.freed, self._validating, trust, sees_all=sees_all
+            trace, self._policy, self._backoff.freed, self._validating, trust, blame, sees_all=sees_all
         )
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(
