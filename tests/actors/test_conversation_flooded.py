@@ -1,0 +1,49 @@
+"""A conversation with a plugin that floods."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import trio
+import trio.testing
+
+from plugind.actors.conversation import Conversation, ConversationConfig
+from plugind.actors.dial_slots import DialSlots
+from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.simulation.streams import memory_connection
+from plugind.protocol import states
+from plugind.protocol.config import Timeouts
+from plugind.protocol.identity import Identity
+from plugind.protocol.plugins import InfoLimits
+from plugind.protocol.status import Outcome
+from plugind.protocol.wire.limits import REGISTRATION_LIMITS
+from plugind.tests.wire.hostile import HELLO, data, headers
+
+
+async def test_a_flooder_gives_its_slot_back_fails_and_is_tried_again_later() -> None:
+    """Fault 56: the next conversation begins while the flooder waits for its turns; the reason names the budget."""
+    slots, made, ended = DialSlots(limit=1, expire_after=math.inf), memory_connection(), list[str]()
+    await made.server.send_all(HELLO + headers(1) + data(1, struct.pack(">BI", 0, 60_000)) + data(1, b"x") * 1000)
+
+    async def dial(path: str, **_: object) -> Channel:
+        return Channel(made.client, limits=REGISTRATION_LIMITS)
+
+    async def next_one() -> None:
+        (await slots.acquire()).release()
+        ended.append("next")
+
+    endpoints = Endpoints(RealEndpointFiles(), ())
+    flooder = Conversation(ConversationConfig(dial, slots, Timeouts(), InfoLimits(), endpoints), "/a.sock")
+    assert await flooder.dial(Identity(1, 2, 3), patient=True) == states.Dialed()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(next_one)
+        await trio.testing.wait_all_tasks_blocked()
+        event = await flooder.get_info()
+        ended.append("flooder")
+        flooder.hang_up()
+    assert ended == ["next", "flooder"]
+    assert isinstance(event, states.Failed)
+    assert (event.retry, event.outcome) == (states.Retry.BACKOFF, Outcome.FAILED)
+    assert event.reason.endswith("frames for one call over the limit of 256 (limit call_frames)")
