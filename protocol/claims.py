@@ -236,7 +236,7 @@ def taken_by_another_user(info: PluginInfo, holders: Iterable[tuple[str, int | N
     for socket, uid in holders:
         if uid != info.uid:
             return (
-                f"{info.type} {info.name!r} is registered already for {_user(uid)}, by the socket {socket}, and"
+                f"{info.type} {info.name!r} belongs to {_user(uid)}, by the socket {socket}, and"
                 f" {_user(info.uid)} may not take it over: stop that plugin first, or run this one as that user or as"
                 " root"
             )

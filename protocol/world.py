@@ -28,6 +28,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Iterable
 from typing import assert_never
@@ -75,6 +76,10 @@ TURN = 1.0
 STABLE_AFTER = 10.0
 
 
+#: Seconds for which a name is kept for a socket that was replaced in place, so that no other user gets it meanwhile.
+NAME_KEPT = 15.0
+
+
 @attrs.define
 class _Actor:
     """The world's record of the registration actor of one path."""
@@ -85,6 +90,8 @@ class _Actor:
     sent_vanished: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
+    #: The (type, name) that is kept for its socket, which has replaced the one of a registered plugin.
+    keeps: tuple[str, str] | None = None
     #: The plugin type for which there was no handler.
     orphan_of: str | None = None
     #: The crashes in a row of this actor's predecessors, for the same socket.
@@ -110,6 +117,9 @@ class World:
         ``max_instances`` may register under one name, and ``users`` says who may share the name of another user.
         """
         self._users = users
+        #: By name and path: the user of a plugin whose socket was replaced, and until when the name is kept for the new
+        #: socket.
+        self._kept: dict[tuple[str, str], dict[str, tuple[int | None, float]]] = {}
         self._max_instances = max_instances
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
@@ -300,6 +310,8 @@ class World:
         key = actor.key
         self._forget_attempt(path, actor)
         self._end_turn(key, path)
+        if isinstance(message, m.SocketAppeared):
+            self._keep_name(path, actor)
         self._leave(path)
         self._effects.append(Send(path, message))
 
@@ -315,6 +327,7 @@ class World:
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
         """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
         actor.orphan_of = None
+        self._keep_no_name(path, actor)
         self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
@@ -367,7 +380,9 @@ class World:
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
-        problem = taken_by_another_user(info, name.holders(), self._users)
+        kept = self._kept.get(key_of(info), {}).items()
+        holders = itertools.chain(name.holders(), ((path, uid) for path, (uid, until) in kept if until > self._now))
+        problem = taken_by_another_user(info, holders, self._users)
         if problem is not None:
             return problem
         if not self._is_full(name, policy):
@@ -375,6 +390,21 @@ class World:
         if policy is InstancePolicy.REJECT:
             return taken(info, next(iter(name.registered)))
         return crowded(info, self._max_instances)
+
+    def _keep_name(self, path: str, actor: _Actor) -> None:
+        """Keep the name of a registered plugin for the socket that replaces its own, against other users (fault 80)."""
+        claim = self._claims.get(path)
+        if claim is not None and claim.phase is Phase.REGISTERED:
+            actor.keeps = key_of(claim.info)
+            self._kept.setdefault(actor.keeps, {})[path] = claim.info.uid, self._now + NAME_KEPT
+
+    def _keep_no_name(self, path: str, actor: _Actor) -> None:
+        """Keep no name any more: the plugin at ``path`` claims one, or its socket is gone or replaced again."""
+        key, actor.keeps = actor.keeps, None
+        if key is not None:
+            del self._kept[key][path]
+            if not self._kept[key]:
+                del self._kept[key]
 
     def _is_full(self, name: Name, policy: InstancePolicy) -> bool:
         return len(name.registered) >= (1 if policy is InstancePolicy.REJECT else self._max_instances)

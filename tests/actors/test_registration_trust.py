@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
 from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.trust import Trust
+from plugind.protocol.world import NAME_KEPT
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.timelines import asked, at, notified_ok, refused_at, registered_at
 
@@ -136,7 +137,7 @@ async def test_another_user_does_not_get_a_name_that_is_taken(
         assert node.timeline("b.sock") == [*refused_at(0.0), (0.0, "waiting")]
         assert handler.asked() == ["validate", "register"]
         reason = (
-            f"Colour 'red' is registered already for user {holder}, by the socket /plugins/a.sock, and user 1002 may"
+            f"Colour 'red' belongs to user {holder}, by the socket /plugins/a.sock, and user 1002 may"
             " not take it over: stop that plugin first, or run this one as that user or as root"
         )
         assert node.history("b.sock")[-1].cause == f"plugin validation failed: {reason}"
@@ -155,9 +156,7 @@ async def test_a_claim_that_waits_is_refused_once_another_user_has_the_name(auto
         await trio.sleep(5.0)
         assert node.state("a.sock") == "registered"
         assert node.state("b.sock") == "waiting"
-        assert "is registered already for user 1001, by the socket /plugins/a.sock" in str(
-            node.history("b.sock")[-1].cause
-        )
+        assert "belongs to user 1001, by the socket /plugins/a.sock" in str(node.history("b.sock")[-1].cause)
 
 
 @pytest.mark.parametrize("uid", [0, DAEMON_UID, ANN])
@@ -237,3 +236,37 @@ async def test_the_owner_is_known_of_sockets_that_are_refused_and_after_a_crash(
         node.crash("status")
         await node.settled()
         assert {shown.socket: shown.owner for shown in (await node.snapshot()).plugins} == owners
+
+
+# --- a name whose plugin is replaced ----------------------------------------------------------------------------------
+
+
+async def test_a_name_is_kept_for_a_socket_that_is_replaced(autojump_clock: MockClock) -> None:
+    """Fault 80: Bob's plugin, which waits for the name, does not get it while Ann's is updated in place."""
+    handler = FakeHandler(instances=InstancePolicy.NEWEST)
+    async with running(handler) as node:
+        plugin = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(100.0)
+        plugin.plugin = FakePlugin("Colour", "red", delay=0.5)
+        plugin.restart()
+        await node.settled(patience=0.0)
+        await trio.sleep(5.0)
+        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "waiting")
+        assert [asked.socket for _, asked in handler.plugins] == ["/plugins/a.sock"] * 5
+
+
+async def test_a_name_is_kept_for_a_while_only(autojump_clock: MockClock) -> None:
+    """Fault 80: the new plugin of Ann never says its name, so Bob's gets it."""
+    async with running() as node:
+        plugin = node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(1.0)
+        plugin.plugin = FakePlugin("Colour", "red", hang="get-info")
+        plugin.restart()
+        await trio.sleep(NAME_KEPT - 1.0)
+        assert node.state("b.sock") == "waiting"
+        await trio.sleep(200.0)
+        assert node.state("b.sock") == "registered"

@@ -70,9 +70,7 @@ async def test_a_process_of_another_user_does_not_get_the_name_of_a_driver_of_ro
                     assert (calls, parked["uid"], parked["pid"]) == ([], NOBODY, os.getpid())
                 async with plugin_of(ANN, friend, "gpu.example.com"):
                     waiting = await watch.state(friend, "waiting")
-                    assert f"is registered already for user 0, by the socket {driver}, and user {ANN} may not" in str(
-                        waiting["cause"]
-                    )
+                    assert f"belongs to user 0, by the socket {driver}, and user {ANN} may not" in str(waiting["cause"])
                 assert watch.now[str(driver)]["active"] is True
                 async with plugin_of(ANN, friend, "net.example.com"):
                     await watch.state(friend, "registered", after=int(str(waiting["generation"])))

@@ -309,7 +309,7 @@ async def test_a_probe_says_that_another_user_has_the_name(holder: int, expected
         result = await probed(path, trust=Trust((STRANGER,)), others=[other], others_uid=holder)
         (step,) = [step for step in result.steps if step.step == "claim"]
         assert (step.verdict, result.fate) == (expected, Fate.REGISTERED if expected is OK else Fate.FAILED)
-        assert ("is registered already for user 0, by the socket /reg/other.sock" in step.detail) is (expected is WRONG)
+        assert ("belongs to user 0, by the socket /reg/other.sock" in step.detail) is (expected is WRONG)
 
 
 async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(tmp_path: Path) -> None:
