@@ -57,6 +57,7 @@ from .protocol import world
 from .protocol.config import Config, Root, check_roots
 from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
+from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
 from .protocol.trust import Trust, Users
@@ -188,6 +189,8 @@ class Supervisor:
             # A crash of one plugin's registration is that plugin's alone, and never ends the node (fault 85).
             self._crashes.report,
         )
+        # All reconcilers share one record of short lives: a crash of the reconciler lets no crash loop start anew.
+        self._lives = Lives(self.config.backoff, self.config.stable_after)
         self._processes = ports.processes
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
@@ -372,6 +375,7 @@ class Supervisor:
                     self._handlers.added,
                     users=self._users,
                     max_instances=self.config.max_instances,
+                    lives=self._lives,
                 )
             except Exception:
                 await self._let_go()
@@ -386,7 +390,7 @@ class Supervisor:
             self.config.rescan,
             deregister_not_serving=self.config.deregister_not_serving,
         )
-        await liveness.run(config, self._to_liveness, self._liveness_inbox, self._to_status)
+        await liveness.run(config, self._to_liveness, self._liveness_inbox, self._to_status, self._to_reconciler)
 
     async def _let_go(self) -> None:
         """Deregister all plugins after a crash of the reconciler, as far as that succeeds within the grace.

@@ -30,8 +30,11 @@ messages of ``plugind.protocol.messages`` that are sent there::
 
 Asks flow down by ``send_nowait`` into inboxes whose size the protocol bounds: a registration has at most one ask under
 way, and the reconciler sends to a registration what is the case at its path now. Reports flow up by ``await send``: to
-the reconciler and the liveness actor, which wait only for the status actor, and to the status actor, which waits for no
-other. So no circle of actors blocks on each other.
+the liveness actor, which waits for the reconciler and the status actor, to the reconciler, which waits only for the
+status actor, and to the status actor, which waits for no other. So no circle of actors blocks on each other.
+
+Registrations and the liveness actor also send ``ListenerChanged`` to the reconciler, and registrations
+``PluginRefused``: the life of a plugin at a path ends with its listener (``plugind.protocol.lives``).
 
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.

@@ -9,8 +9,9 @@ and for all sockets of a process as soon as that process has ended. Processes ar
 epoll that Trio waits on, since a task for each would cost a hundred times as much. The end of a process alone says
 nothing: it may have handed its listener on, and with socket activation another process listens all the time.
 
-What is found is sent to the status actor, and for a stale socket to its registration. The actor waits for the status
-actor alone.
+What is found is sent to the status actor, and for a stale socket to its registration. That a registered plugin serves
+or not is also sent to the reconciler, for which the life of a plugin ends with its listener (fault 49). The actor waits
+for these two inboxes alone.
 
 PYTEST_DONT_REWRITE
 """
@@ -82,12 +83,13 @@ async def run(
     address: trio.MemorySendChannel[m.LivenessMessage],
     inbox: Readable[m.LivenessMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
 ) -> None:
     """Watch the sockets that the messages name, until cancelled; ``address`` is that of ``inbox``."""
     with closing(config.processes()) as processes:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_processes, processes, address)
-            await _Liveness(config, processes, inbox, status).run()
+            await _Liveness(config, processes, inbox, status, reconciler).run()
 
 
 async def _watch_processes(processes: ProcessPort, address: trio.MemorySendChannel[m.LivenessMessage]) -> None:
@@ -103,12 +105,14 @@ class _Liveness:
         processes: ProcessPort,
         inbox: Readable[m.LivenessMessage],
         status: trio.MemorySendChannel[m.StatusMessage],
+        reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
     ) -> None:
         self._deregister = config.deregister_not_serving
         self._processes = processes
         self._endpoints = config.endpoints
         self._inbox = inbox
         self._status = status
+        self._reconciler = reconciler
         self._schedule = Schedule(config.rescan)
         self._owners = Owners()
 
@@ -219,6 +223,7 @@ class _Liveness:
             subject.asked.reply.send_nowait(found)
             return
         await report(self._status, found)
+        await report(self._reconciler, m.ListenerChanged(found.socket, found.generation, found.serving))
         if self._deregister and not found.serving:
             lost = m.ListenerLost(found.socket, found.generation, found.reason or "")
             subject.asked.reply.send_nowait(lost)

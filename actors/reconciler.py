@@ -18,6 +18,7 @@ import trio
 
 from ..protocol import messages as m
 from ..protocol import world
+from ..protocol.lives import Lives
 from ..protocol.plugins import MAX_INSTANCES
 from ..protocol.trust import AS_ROOT, Users
 from .mailbox import Readable, report, send_answer
@@ -39,13 +40,15 @@ async def run(
     *,
     users: Users = AS_ROOT,
     max_instances: int = MAX_INSTANCES,
+    lives: Lives | None = None,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
     ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
-    says who may share the name of another user.
+    says who may share the name of another user. ``lives`` are the short lives of plugins so far, which outlive a
+    reconciler that crashes.
     """
-    decisions = world.World(handlers, users=users, max_instances=max_instances)
+    decisions = world.World(handlers, users=users, max_instances=max_instances, lives=lives)
     reconciler = _Reconciler(decisions, status, spawn, retire, watchers)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:

@@ -89,6 +89,8 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
             return config.timeouts.get_info
         case states.Notify():
             return config.timeouts.notify
+        case states.StartTimer() if command.not_before is not None:
+            return max(0.0, command.not_before - trio.current_time())
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
@@ -359,10 +361,14 @@ class _Registration:
                 self.asks.ask_handler(m.Register, self._plugin(command.info, generation))
             case states.AskDeregister():
                 self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))
-            case states.Dial():
+            case states.Dial() | states.StartTimer():
                 if generation != self._socket.generation:
                     self._go_to_newest()
-            case states.AskInfo() | states.Notify() | states.StartTimer():
+            case states.Notify() if command.error is not None:
+                # Before the call: a plugin that exits because of it may be gone before it has answered.
+                refused = m.PluginRefused(self._socket.path, generation)
+                await self._wait.to_send(self._config.reconciler, refused)
+            case states.AskInfo() | states.Notify():
                 pass
             case _:
                 assert_never(command)
@@ -463,6 +469,9 @@ class _Registration:
             self._watched = wanted
             message = self._liveness() if wanted else m.UnwatchLiveness(self._socket.path)
             await self._wait.to_send(self._config.liveness, message)
+            if isinstance(self._state, states.Stale):
+                gone = m.ListenerChanged(self._socket.path, self._state.generation, listening=False)
+                await self._wait.to_send(self._config.reconciler, gone)
 
     def _liveness(self) -> m.WatchLiveness:
         path, generation, conversation = self._socket.path, self._state.generation, self.conversation

@@ -29,7 +29,8 @@ Theory of operation
   - The notification of success fails: Dialing only to notify (behaviour 33), the second try at once and the others
     after Waiting by backoff. After the last try: Leaving, then Waiting. If no try can succeed: Leaving, then Parked.
   - The socket is removed: Gone. If Register was asked, Leaving comes first.
-  - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first.
+  - Another socket replaces it: Dialing, with a fresh backoff. If Register was asked, Leaving comes first. If the last
+    lives at the path were short: Waiting comes before Dialing (fault 49).
   - The handler is removed: Dialing, after Leaving if Register was asked. The next claim then finds no handler.
   - Nobody listens on the socket of a registered plugin, and the configuration says to deregister it then: Leaving, then
     Dialing, which leads to Stale.
@@ -67,6 +68,7 @@ from typing import assert_never
 
 import attrs
 
+from . import lives
 from .crashes import Crash
 from .errors import IllegalStepError
 from .messages import (
@@ -170,7 +172,7 @@ def resume(message: SocketAppeared, info: PluginInfo, generation: int, crash: Cr
 
 def _first(message: SocketAppeared, crash: Crash | None) -> Then:
     if crash is None:
-        return ThenDial(message.generation, attempt=1)
+        return ThenDial(message.generation, 1, not_before=message.not_before, short_lives=message.short_lives)
     if crash.parks:
         return ThenPark(crash.reason, crash.count, firm=True)
     return ThenWait(crash.reason, crash.count, firm=True)
@@ -193,7 +195,7 @@ def _step(state: State, event: Event) -> Step:
         raise IllegalStepError(f"nothing follows {state}")
     match event:
         case SocketAppeared():
-            return _abandon(state, ThenDial(event.generation, attempt=1), "a newer socket is in its place")
+            return _abandon(state, _first(event, None), "a newer socket is in its place")
         case SocketVanished():
             return _abandon(state, ThenEnd(), "the socket was removed")
         case StopAsked() | StopForced():
@@ -341,6 +343,8 @@ _RETRIGGERS: dict[tuple[_Pause, type[_Trigger]], _Count] = {
 
 def _retrigger(state: State, event: _Trigger) -> Step:
     """Try sooner than planned, if ``event`` is a reason to do so."""
+    if isinstance(event, TryNow) and isinstance(state, Refusing | Leaving) and isinstance(state.then, ThenDial):
+        return attrs.evolve(state, then=attrs.evolve(state.then, not_before=None, short_lives=0)), ()
     paused = state.then if isinstance(state, Refusing | Leaving) else state
     if not isinstance(paused, _Paused) or _is_for_another_type(event, paused):
         return state, ()
@@ -688,6 +692,9 @@ def _leave(generation: int, info: PluginInfo, reason: str, then: Then, cause: Ca
 def _enter(then: Then, generation: int, info: PluginInfo | None) -> Step:
     """Do what ``then`` says. ``info`` is the info of the plugin of ``generation``, to be shown."""
     match then:
+        case ThenDial() if then.not_before is not None:
+            waiting = Waiting(then.generation, 0, lives.reason(then.short_lives), firm=True)
+            return waiting, (StartTimer(then.short_lives, then.not_before),)
         case ThenDial():
             dialing = Dialing(then.generation, then.attempt, cause=then.cause)
             return dialing, (Dial(patient=then.attempt == 1),)

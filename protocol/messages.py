@@ -59,6 +59,10 @@ class SocketAppeared:
     deprecated: bool = False
     #: Found by the first scan of a watcher. A watcher that is restarted finds again what is known already.
     first_scan: bool = False
+    #: The time before which it is not dialed, because the last ``short_lives`` at its path were short (fault 49). The
+    #: reconciler sets both.
+    not_before: float | None = None
+    short_lives: int = 0
 
 
 @value
@@ -138,6 +142,23 @@ class PluginRegistered:
 
     path: str
     generation: int
+
+
+@value
+class PluginRefused:
+    """The plugin is about to be told that it is not registered."""
+
+    path: str
+    generation: int
+
+
+@value
+class ListenerChanged:
+    """Nobody listens on the socket any more, or somebody does again: a life without a listener is over (fault 49)."""
+
+    path: str
+    generation: int
+    listening: bool
 
 
 @value
@@ -242,6 +263,8 @@ ReconcilerMessage = (
     | ScanCompleted
     | Claimed
     | PluginRegistered
+    | PluginRefused
+    | ListenerChanged
     | Released
     | SocketReplaced
     | RegistrationEnded

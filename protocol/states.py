@@ -70,6 +70,9 @@ class ThenDial:
     generation: int
     attempt: int = 1
     cause: Cause | None = None
+    #: If given, wait until then, because so many lives at the path were short (fault 49).
+    not_before: float | None = None
+    short_lives: int = 0
 
 
 @value
@@ -411,9 +414,10 @@ class Notify:
 
 @value
 class StartTimer:
-    """Wait out the backoff after so many failures in a row."""
+    """Wait out the backoff after so many failures in a row, or until a certain time."""
 
     failures: int
+    not_before: float | None = None
 
 
 @value

@@ -36,6 +36,7 @@ from typing import assert_never
 import attrs
 
 from . import messages as m
+from .backoff import Backoff
 from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken, taken_by_another_user
 from .crashes import NO_CRASH, Crash, CrashRow
 from .effects import (
@@ -51,6 +52,7 @@ from .effects import (
     Stopped,
 )
 from .endpoints import EndpointOwners, belongs_to
+from .lives import Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
 from .trust import AS_ROOT, Users
@@ -98,6 +100,10 @@ class _Actor:
     crashes: CrashRow = NO_CRASH
     #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
     registered_at: float = math.inf
+    #: When the plugin of this socket was first told that it is registered, or that it is not.
+    told: float | None = None
+    #: Since when nobody listens on its socket, as far as was seen.
+    silent: float | None = None
 
 
 @attrs.frozen
@@ -110,12 +116,19 @@ class World:
     """Desired and actual. Only the reconciler has one."""
 
     def __init__(
-        self, handlers: Iterable[m.HandlerAdded] = (), *, users: Users = AS_ROOT, max_instances: int = MAX_INSTANCES
+        self,
+        handlers: Iterable[m.HandlerAdded] = (),
+        *,
+        users: Users = AS_ROOT,
+        max_instances: int = MAX_INSTANCES,
+        lives: Lives | None = None,
     ) -> None:
         """Begin with these ``handlers`` and without a socket.
 
         ``max_instances`` may register under one name, and ``users`` says who may share the name of another user.
+        ``lives`` are those that ended before; without them no life counts as short.
         """
+        self._lives = Lives(Backoff(), stable_after=0.0) if lives is None else lives
         self._users = users
         #: By name and path: the user of a plugin whose socket was replaced, and until when the name is kept for the new
         #: socket.
@@ -194,6 +207,10 @@ class World:
                 self._claimed(message)
             case m.PluginRegistered():
                 self._registered(message)
+            case m.PluginRefused():
+                self._refused_plugin(message)
+            case m.ListenerChanged():
+                self._listener_changed(message)
             case m.Released():
                 self._released(message.path, message.generation)
             case m.SocketReplaced():
@@ -233,6 +250,10 @@ class World:
             self._seen_again(entry, message)
             return
         self._forget_refused(message.path, now)
+        self._end_life(message.path)
+        hold = self._lives.hold(message.path, now)
+        if hold is not None:
+            message = attrs.evolve(message, not_before=hold.not_before, short_lives=hold.short_lives)
         self._desired[message.path] = message
         self._reconcile(message.path)
 
@@ -250,7 +271,31 @@ class World:
         # Not equality: a watcher that was restarted gives a new generation to a socket that is known already.
         if entry is not None and generation >= entry.generation:
             del self._desired[path]
+            self._end_life(path)
             self._reconcile(path)
+
+    def _end_life(self, path: str) -> None:
+        """Note the end of the life at ``path``, if its plugin was told anything (fault 49)."""
+        actor = self._actors.get(path)
+        if actor is not None and actor.told is not None:
+            self._lives.ended(path, actor.told, self._now if actor.silent is None else actor.silent)
+            actor.told = actor.silent = None
+
+    def _tell(self, actor: _Actor) -> None:
+        actor.silent = None
+        if actor.told is None:
+            actor.told = self._now
+
+    def _refused_plugin(self, message: m.PluginRefused) -> None:
+        actor = self._actors.get(message.path)
+        if actor is not None and not actor.sent_vanished and actor.sent.generation == message.generation:
+            self._tell(actor)
+
+    def _listener_changed(self, message: m.ListenerChanged) -> None:
+        actor = self._actors.get(message.path)
+        if actor is not None and actor.sent.generation == message.generation:
+            since = self._now if actor.silent is None else actor.silent
+            actor.silent = None if message.listening else since
 
     def _forget_refused(self, path: str, now: float) -> None:
         """Show the refused entry at ``path`` as gone, if there is one."""
@@ -456,7 +501,9 @@ class World:
         claim = self._claims.get(message.path)
         if claim is None or claim.generation != message.generation or claim.phase is not Phase.ADMITTED:
             return
-        self._actors[message.path].registered_at = self._now
+        actor = self._actors[message.path]
+        actor.registered_at = self._now
+        self._tell(actor)
         claim.phase = Phase.REGISTERED
         key = key_of(claim.info)
         name = self._names[key]
@@ -534,6 +581,9 @@ class World:
         registered = claim is not None and claim.phase is Phase.REGISTERED
         was_stable = registered and now - actor.registered_at >= STABLE_AFTER
         actor.crashes = actor.crashes.add(now, was_stable=was_stable)
+        # This counts as the answer no: the registration of the next socket at the path may crash in the same way.
+        if not actor.sent_vanished:
+            self._tell(actor)
         return Crash(actor.crashes.count, message.error)
 
     def _start_again(self, path: str, actor: _Actor, crash: Crash, now: float) -> None:
@@ -543,14 +593,14 @@ class World:
             if path not in self._refused:
                 self._show_gone(actor.sent, now)
         elif self._stopping is None:
-            self._actors[path] = _Actor(wanted, crashes=actor.crashes)
+            self._actors[path] = _Actor(wanted, crashes=actor.crashes, told=actor.told)
             self._effects.append(StartRegistration(wanted, crash=crash))
 
     def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         registered = claim.phase is not Phase.ADMITTED
         self._leave(claim.path)
-        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes)
+        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, told=actor.told)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler, registered)
         self._effects.append(StartRegistration(actor.sent, pending, crash))
         if self._stopping is not None:
@@ -601,9 +651,16 @@ class World:
             self._effects.append(Answer(message.reply, m.RetryAnswered((answer,))))
         elif path in self._actors:
             self._actors[path].crashes = NO_CRASH
+            self._forget_lives(path)
             self._effects.append(Send(path, m.TryNow(message.reply)))
         else:
             self._effects.append(Answer(message.reply, m.RetryAnswered(())))
+
+    def _forget_lives(self, path: str) -> None:
+        self._lives.forget(path)
+        entry = self._desired.get(path)
+        if entry is not None and entry.not_before is not None:
+            self._desired[path] = attrs.evolve(entry, not_before=None, short_lives=0)
 
     def _stop(self, message: m.StopAsked | m.StopForced) -> None:
         self._stopping = message

@@ -5,10 +5,12 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from datetime import datetime
 
+from ...protocol.lives import CRASH_LOOP
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
@@ -87,6 +89,8 @@ def state_words(plugin: Plugin) -> set[str]:
 def cause(plugin: Plugin) -> str:
     """Return the cause of the plugin's state, without the fixed words of its reason; empty if there is none."""
     found = plugin.get("cause") or plugin.get("reason")
+    if str(found).startswith(CRASH_LOOP) and isinstance(seconds := plugin.get("next_try_in"), int | float):
+        return f"{text(found)}, next try in {math.ceil(seconds)} s"
     return text(_FIXED_WORDS.sub(lambda fixed: f"{fixed[1]}: " if fixed[1] else "", str(found))) if found else ""
 
 

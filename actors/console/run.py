@@ -76,6 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds between two scans of every root (10)",
     )
     parser.add_argument(
+        "--stable-after",
+        type=seconds(0.0, 86_400.0),
+        default=10.0,
+        metavar="SECONDS",
+        help="a plugin that ends so soon after it was told yes or no counts as crashed: the next one at its path waits,"
+        " twice as long after each (10; 0 lets none wait)",
+    )
+    parser.add_argument(
         "--expect",
         action="append",
         default=[],
@@ -168,6 +176,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     return Config(
         roots=tuple(roots),
         rescan=args.rescan,
+        stable_after=args.stable_after,
         trust=Trust(tuple(args.trust_uid)),
         expected=tuple(args.expect),
         max_instances=args.max_instances,

@@ -18,6 +18,7 @@ async def do_nothing(
     address: trio.MemorySendChannel[m.LivenessMessage],
     inbox: Readable[m.LivenessMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
 ) -> None:
     """Read the messages, so that nobody waits for room in the inbox."""
     while True:

@@ -69,7 +69,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
         raise DialError(failure, path, "too slow")
 
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
-    reconciler, _ = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
+    reconciler, _reconciled = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
     config = registration.RegistrationConfig(
         ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits(), Endpoints(RealEndpointFiles(), ())),

@@ -87,6 +87,7 @@ async def test_the_log_has_one_line_for_each_true_event_of_a_plugin(tmp_path: Pa
             "plugin registered g1",
             f"plugin deregistered g1: {replaced}",
             f"plugin gone g1: {replaced}",
+            "plugin waiting g2: crash loop: 1 short life",
             "plugin registered g2",
             "plugin deregistered g2: the socket was removed",
             "plugin gone g2: the socket was removed",

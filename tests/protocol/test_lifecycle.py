@@ -424,6 +424,29 @@ def test_the_successor_of_a_crashed_actor_waits_once_nothing_is_pending() -> Non
     )
 
 
+def test_a_socket_after_short_lives_waits_until_its_time_and_no_event_brings_that_forward() -> None:
+    """Fault 49: the plugin before it is deregistered first; a retry ends the wait."""
+    held = m.SocketAppeared("/r/a", 2, appeared().identity, "/r", 0.0, not_before=9.0, short_lives=3)
+    leaving = after(*TO_REGISTERED, held)
+    assert leaving == s.Leaving(
+        1, INFO, "a newer socket is in its place", s.ThenDial(2, 1, not_before=9.0, short_lives=3)
+    )
+    assert then(leaving, HandlerAccepted(), TOUCHED, Elapsed()) == script(
+        """
+        HandlerAccepted → Waiting(g2 #0 'crash loop: 3 short lives' firm)
+            | Release(g1), StartTimer(3 not_before=9.0)
+        SocketTouched(g1) → Waiting(g2 #0 'crash loop: 3 short lives' firm)
+        TimerElapsed → Dialing(g2 #1) | Dial(patient)
+        """
+    )
+    waiting, _ = lifecycle.start(held)
+    assert waiting == s.Waiting(2, 0, "crash loop: 3 short lives", firm=True)
+    assert lifecycle.step(waiting, m.TryNow())[0] == s.Dialing(2, 1)
+    retried = lifecycle.step(leaving, m.TryNow())[0]
+    assert isinstance(retried, s.Leaving)
+    assert retried.then == s.ThenDial(2, 1)
+
+
 def test_after_five_crashes_in_a_row_a_socket_is_parked_until_a_retry_or_another_socket() -> None:
     """Fault 85."""
     parked = lifecycle.start(appeared(1), Crash(5, "Oops"))

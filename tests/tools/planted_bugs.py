@@ -35,6 +35,7 @@ from plugind.protocol.crashes import Crash
 from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
+from plugind.protocol.lives import Lives
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
@@ -359,6 +360,13 @@ def blame_the_plugin() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def forget_short_lives() -> Iterator[None]:
+    """A socket is dialed at once, however short the lives before it were."""
+    with patch.object(Lives, "hold", lambda *_: None):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -402,6 +410,7 @@ NEW = (
     Planted(dial_whatever_is_there, "generation", 3, (144, 167, 168, 169, 170, 176, 177, 178)),
     Planted(believe_every_removal, "generation", 16, (58, 60, 61, 65, 66, 68, 74, 77, 78, 104, 105, 106)),
     Planted(count_dials_that_find_another_socket, "backoff", 3, (28, 30, 31, 32, 33, 34, 37, 45, 47, 48, 50)),
+    Planted(forget_short_lives, "lives", 13, (134, 221, 226)),
     Planted(dial_at_once_after_a_crash, "backoff", 1, (176, 179, 180)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),

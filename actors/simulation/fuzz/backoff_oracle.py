@@ -14,6 +14,7 @@ import trio
 from ....protocol.backoff import Backoff
 from ....protocol.crashes import INTERNAL
 from ....protocol.lifecycle import REPLACED
+from ....protocol.lives import CRASH_LOOP
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
 
@@ -161,6 +162,9 @@ class BackoffOracle:
         if status.reason == REPLACED and self._replaced[status.socket]:
             self._replaced[status.socket] -= 1
             self._waits_for_a_look(tries, status, to_notify=to_notify)
+            return
+        if (status.reason or "").startswith(CRASH_LOOP):
+            tries.dials, tries.until = 0, status.next_try
             return
         if to_notify:
             tries.notify_waits = 1 if tries.resets else tries.notify_waits + 1

@@ -18,6 +18,7 @@ from ....protocol.identity import Identity
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.world import STABLE_AFTER
 from ..scheduling import EPSILON
+from .life_oracle import LifeOracle
 
 
 @attrs.define(eq=False)
@@ -38,8 +39,10 @@ class CrashOracle:
     checked: the crashes of a path during a retry of it, for example.
     """
 
-    def __init__(self, violated: Callable[[str, str], None], backoff: Backoff) -> None:
+    def __init__(self, violated: Callable[[str, str], None], backoff: Backoff, lives: LifeOracle) -> None:
         self._violated = violated
+        #: What checks the lives at each path; a retry ends its expectations too.
+        self._lives = lives
         self._backoff = backoff
         self._rows: dict[str, _Row] = {}
         #: The file that was dialed last at each path.
@@ -50,7 +53,8 @@ class CrashOracle:
         self._retries: Counter[str | None] = Counter()
 
     def forget(self, path: str | None = None) -> None:
-        """Forget the crashes of ``path``, or of all paths."""
+        """Forget the crashes of ``path``, or of all paths, and the lives there."""
+        self._lives.forget(path)
         if path is not None:
             self._rows.pop(path, None)
         else:
@@ -77,6 +81,7 @@ class CrashOracle:
 
     def crashed(self, path: str) -> None:
         """The registration of ``path`` crashed."""
+        self._lives.crashed(path)
         identity, now = self._dialed.get(path), trio.current_time()
         registered = self._registered.pop(path, math.inf)
         if identity is None or self._retries[path] or self._retries[None]:
@@ -90,6 +95,9 @@ class CrashOracle:
 
     def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
         """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+        if self._retries[status.socket] or self._retries[None]:
+            self._lives.forget(status.socket)
+        self._lives.shown(status, to_notify=to_notify)
         if to_notify or status.state is StateName.REGISTERED:
             self._registered.setdefault(status.socket, status.since)
         else:

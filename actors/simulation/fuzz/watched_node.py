@@ -26,6 +26,7 @@ from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
+from .life_oracle import LifeOracle
 from .log_oracle import LogOracle
 from .serving_oracle import ServingOracle
 from .trace import Trace
@@ -108,7 +109,9 @@ class WatchedNode(SimulatedNode):
         self.serving = ServingOracle(self, trace.violated)
         self._generations = generations
         #: What checks the pauses after crashes.
-        self.crashes = CrashOracle(trace.violated, config.backoff)
+        self.crashes = CrashOracle(
+            trace.violated, config.backoff, LifeOracle(trace.violated, config.backoff, config.stable_after)
+        )
         self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust, self.crashes)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()

@@ -1,0 +1,102 @@
+"""The rule of short lives: what comes after them at a path is not dialed too soon (fault 49).
+
+The oracle sees only what is shown. Where that leaves open whether a life was short, it expects nothing.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import attrs
+
+from ....protocol.backoff import Backoff
+from ....protocol.lives import CRASH_LOOP, REMEMBERED
+from ....protocol.status import PluginStatus, StateName
+from ..scheduling import EPSILON
+
+#: How the reasons end that are shown when the reconciler has crashed.
+ANEW = "anew"
+
+
+@attrs.define(eq=False)
+class _Life:
+    generation: int
+    #: It is not dialed before.
+    not_before: float
+    #: When its plugin was first told anything, and when its end was shown.
+    told: float | None = None
+    ended: float | None = None
+
+
+class LifeOracle:
+    """After each short life the next dial at its path comes later."""
+
+    def __init__(self, violated: Callable[[str, str], None], backoff: Backoff, stable_after: float) -> None:
+        self._violated = violated
+        self._backoff = backoff
+        self._stable_after = stable_after
+        self._lives: dict[str, _Life] = {}
+        #: How many lives at each path were short, one after the other, and when the last was over at the earliest.
+        self._short: dict[str, tuple[int, float]] = {}
+
+    def forget(self, path: str | None = None) -> None:
+        """Forget the lives at ``path``, or at all paths."""
+        for known in (self._lives, self._short):
+            if path is None:
+                known.clear()
+            else:
+                known.pop(path, None)
+
+    def crashed(self, path: str) -> None:
+        """The registration of ``path`` crashed: what is shown next need not be in the order of what happened."""
+        self.forget(path)
+
+    def shown(self, status: PluginStatus, *, to_notify: bool) -> None:
+        """A state is shown; ``to_notify`` says that the plugin is registered and is still to be notified."""
+        # What is shown may come late, while the status actor starts again.
+        now, path = status.since, status.socket
+        if (status.reason or "").endswith(ANEW):
+            self.forget(path)  # The reconciler crashed, and this ended no life.
+            return
+        life = self._lives.get(path)
+        if status.state in (StateName.LEAVING, StateName.GONE) and life is not None and life.ended is None:
+            life.ended = now
+        if life is None or life.generation != status.generation:
+            self._end(path, now)
+            life = self._lives[path] = _Life(status.generation, self._not_before(path, now))
+        if status.state is StateName.NOTIFYING and life.told is None:
+            life.told = now
+        if status.state is StateName.DIALING and not to_notify and status.since < life.not_before - EPSILON:
+            self._violated(
+                "lives", f"{path} is dialed {life.not_before - status.since:.6f} s too soon after short lives"
+            )
+        if (status.reason or "").startswith(CRASH_LOOP):
+            self._check_wait(status)
+        if status.state is StateName.GONE:
+            self._end(path, now)
+
+    def _check_wait(self, status: PluginStatus) -> None:
+        if status.next_try is None or status.next_try - status.since > self._backoff.cap + EPSILON:
+            self._violated("lives", f"{status.socket} waits until {status.next_try} after short lives")
+
+    def _end(self, path: str, now: float) -> None:
+        life = self._lives.pop(path, None)
+        if life is None or life.told is None:
+            return
+        ended = now if life.ended is None else life.ended
+        if ended - life.told <= EPSILON or now - life.told >= self._stable_after - EPSILON:
+            # It is not known what came first, or when exactly the life was over.
+            self._short.pop(path, None)
+            return
+        count, _ = self._short.get(path, (0, 0.0))
+        self._short[path] = count + 1, life.told
+
+    def _not_before(self, path: str, now: float) -> float:
+        count, ended = self._short.get(path, (0, 0.0))
+        if not count or now - ended > REMEMBERED:
+            self._short.pop(path, None)
+            return -math.inf
+        return ended + self._backoff.delay(count)

@@ -1,0 +1,147 @@
+"""Plugins that crash in a loop, and those that are replaced as planned (fault 49, behaviour 24)."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import trio
+from trio.testing import MockClock
+
+from plugind.protocol.status import StateName
+from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
+from plugind.tests.actors.timelines import at, registered_at
+
+
+def red() -> FakePlugin:
+    return FakePlugin("Colour", "red")
+
+
+def registrations(node: SimulatedNode) -> list[float]:
+    return [entry.time for entry in node.history("a.sock") if entry.state is StateName.REGISTERED]
+
+
+async def restart_when_told(node: SimulatedNode, plugin: PluggedIn, times: int, *, pause: float = 0.0) -> None:
+    """Let the plugin die as soon as it is told, and start again after a pause, as its supervisor does."""
+    for _ in range(times):
+        told = len(plugin.calls)
+        # The calls of a scripted plugin are a list, and tell nobody.
+        while not any(call.registered is not None for call in plugin.calls[told:]):  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        plugin.crash()
+        await trio.sleep(pause)
+        plugin.restart()
+
+
+async def test_a_plugin_that_dies_when_it_is_told_is_registered_with_doubling_delays(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 49: 292 Registers in 8 s, once; now each new socket waits, whatever its generation."""
+    handler = FakeHandler()
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 7)
+        times = registrations(node)
+        assert [round(after - before, 1) for before, after in itertools.pairwise(times)] == [
+            *(0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+        ]
+        await trio.sleep(24.0)
+        waiting = node.status("a.sock")
+        assert waiting is not None
+        assert waiting.reason == "crash loop: 7 short lives"
+        assert waiting.next_try is not None
+        assert round(waiting.next_try - node.now, 1) == 8.0
+        # A change of its attributes brings nothing forward, and neither does a retry of another plugin.
+        node.directory.chmod(plugin.path)
+        await node.supervisor.retry("green")
+        await trio.sleep(1.0)
+        assert node.state("a.sock") == "waiting"
+        # A retry clears the record.
+        await node.supervisor.retry(plugin.path)
+        await trio.sleep(0.1)
+        assert node.state("a.sock") == "registered"
+        plugin.restart()
+        await trio.sleep(0.1)
+        status = node.status("a.sock")
+        assert status is not None
+        assert status.reason == "crash loop: 1 short life"
+
+
+async def test_a_plugin_that_is_refused_and_exits_counts_as_well(autojump_clock: MockClock) -> None:
+    """Fault 49: a life that ended soon after the plugin was told no."""
+    handler = FakeHandler().always("validate", Fails("not today"))
+    async with SimulatedNode(handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 4)
+        await trio.sleep(0.01)
+        status = node.status("a.sock")
+        assert status is not None
+        assert (status.state, status.reason) == (StateName.WAITING, "crash loop: 4 short lives")
+
+
+async def test_a_planned_replacement_of_a_stable_plugin_is_immediate(autojump_clock: MockClock) -> None:
+    """Behaviour 24: the old one was registered for ten seconds, and its life resets the row."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 2)
+        await trio.sleep(1.1)
+        (registered,) = registrations(node)[-1:]
+        await trio.sleep_until(registered + 10.0)
+        before = len(node.timeline("a.sock"))
+        plugin.restart()
+        await node.settled()
+        now = round(registered + 10.0, 6)
+        assert node.timeline("a.sock")[before:] == [(now, "leaving"), *registered_at(now)]
+
+
+async def test_the_pause_of_the_plugins_own_supervisor_is_part_of_the_delay(autojump_clock: MockClock) -> None:
+    """Fault 49: the delay counts from the end of the life, also if the socket file stayed: the listener was gone."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 4, pause=9.0)
+        await trio.sleep(0.01)
+        assert node.state("a.sock") == "registered"
+        assert all(entry.state is not StateName.WAITING for entry in node.history("a.sock"))
+
+
+async def test_a_crash_of_the_reconciler_forgets_no_crash_loop(autojump_clock: MockClock) -> None:
+    """Faults 49 and 85: the record outlives the reconciler, and its own restart ends no life."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 3)
+        await trio.sleep(0.01)
+        assert node.crash("reconciler")
+        node.plug("b.sock", FakePlugin("Colour", "blue"))
+        await trio.sleep(0.1)
+        status = node.status("a.sock")
+        assert status is not None
+        assert (status.state, status.reason) == (StateName.WAITING, "crash loop: 3 short lives")
+
+
+async def test_a_socket_that_waits_for_its_next_try_ends_with_its_removal(autojump_clock: MockClock) -> None:
+    """Fault 49: and what comes after it waits for the same time."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 5)
+        await trio.sleep(1.0)
+        assert node.state("a.sock") == "waiting"
+        before = node.status("a.sock")
+        plugin.stop()
+        await trio.sleep(1.0)
+        assert node.state("a.sock") is None
+        node.plug("a.sock", red())
+        await trio.sleep(1.0)
+        after = node.status("a.sock")
+        assert before is not None
+        assert after is not None
+        assert (after.reason, after.next_try) == (before.reason, before.next_try)
+
+
+async def test_a_stable_time_of_zero_lets_no_socket_wait(autojump_clock: MockClock) -> None:
+    config = attrs.evolve(DEFAULT_CONFIG, stable_after=0.0)
+    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await node.settled()
+        plugin.restart()
+        await node.settled()
+        assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving"), *registered_at(0.0)]
