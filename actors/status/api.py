@@ -322,7 +322,7 @@ class Api:
             recent = now - blocked.time < self.config.remember_blocked
             times = self.memory.metrics.blocks
             reason = (
-                f"{_what_blocked(blocked)}, {now - blocked.time:.0f} s ago; {times} times in all" if recent else None
+                f"{_what_blocked(blocked)}, {now - blocked.time:.0f} s ago (blocks in all: {times})" if recent else None
             )
             yield _actor("loop", Condition.DEGRADED if recent else Condition.OK, reason)
 

@@ -82,6 +82,8 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     "actors/registrations.py": (_ACTORS + "registrations.py",),
     "actors/reconciler.py": (_ACTORS + "reconciler*.py",),
     "actors/handlers/actor.py": (_ACTORS + "handler_actor.py", _ACTORS + "handlers_builtin.py"),
+    "actors/handlers/calls.py": (_ACTORS + "handler_calls.py", _ACTORS + "handler_actor.py"),
+    "actors/watchdog.py": (_ACTORS + "watchdog.py",),
     "actors/supervision.py": (_ACTORS + "supervision*.py", _ACTORS + "supervisor.py"),
     "actors/mailbox.py": (_ACTORS + "mailbox.py",),
     "actors/io/roots.py": ("tests/actors/io/test_roots.py",),

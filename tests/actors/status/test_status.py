@@ -21,6 +21,7 @@ from plugind.protocol.messages import (
     EntryIgnored,
     HandlersChanged,
     Lagged,
+    LoopBlocked,
     PluginChanged,
     ReconcilerMessage,
     RetryAnswer,
@@ -33,11 +34,12 @@ from plugind.protocol.messages import (
     SnapshotAsked,
     StateChanged,
     StatusMessage,
+    StepBlocked,
     Subscribed,
     Unsubscribed,
     ViewMessage,
 )
-from plugind.protocol.plugins import PluginInfo
+from plugind.protocol.plugins import Plugin, PluginInfo
 from plugind.protocol.status import Finished, Operation, Outcome, PluginStatus, StateName, Watching
 from plugind.protocol.text import escaped
 
@@ -645,6 +647,26 @@ async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
         await trio.sleep(301)
         await node.take(attrs.evolve(well, time=362.0))
         assert await health(node) == (200, "ok", "ok", None)
+
+
+async def test_health_says_for_a_while_what_blocked_the_loop(autojump_clock: MockClock) -> None:
+    """Fault 83: it is logged at ``error``, counted, and degraded for five minutes."""
+
+    async def loop(node: Bench) -> list[tuple[str, str | None]]:
+        actors = json.loads((await node.get("/healthz")).body)["actors"]
+        return [(actor["status"], actor["reason"]) for actor in actors if actor["name"] == "loop"]
+
+    async with bench() as node:
+        assert await loop(node) == []
+        plugin = Plugin("T", "x", "/r/a.sock", ("1.0.0",), "/r/a.sock", 1)
+        await node.take(LoopBlocked(0.0, 2.5, "register (a.py:1)", StepBlocked("T", "register", plugin, 2.5)))
+        words = "blocked for 2.5 s by register of x in the handler for T, 0 s ago (blocks in all: 1)"
+        assert await loop(node) == [("degraded", words)]
+        await trio.sleep(10)
+        await node.take(LoopBlocked(10.0, 1.0, None, None))
+        assert await loop(node) == [("degraded", "blocked for 1.0 s by something, 0 s ago (blocks in all: 2)")]
+        await trio.sleep(301)
+        assert await loop(node) == [("ok", None)]
 
 
 async def test_readiness_waits_for_first_scans_and_for_expected_plugins(autojump_clock: MockClock) -> None:
