@@ -29,7 +29,7 @@ import trio
 from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
-from .actors.dial_slots import DialSlots
+from .actors.dial_slots import DIAL_SLOTS, DialSlots
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
 from .actors.handlers.handler import Handler, check_handler
@@ -91,6 +91,8 @@ class Ports:
     count_descriptors: Callable[[int], int] | None = None
     #: Returns what the system says about users.
     users: Callable[[Trust], Users] = users_of
+    #: How many conversations are under way at once, those that last long not counted.
+    dial_slots: int = DIAL_SLOTS
 
 
 @attrs.frozen(eq=False)
@@ -177,7 +179,9 @@ class Supervisor:
         self._users = ports.users(self.config.trust)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(
-            most_open=most_connections, count_descriptors=ports.count_descriptors or self._reserve.count_left
+            limit=ports.dial_slots,
+            most_open=most_connections,
+            count_descriptors=ports.count_descriptors or self._reserve.count_left,
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
         self._endpoints = _endpoints(self.config, ports.endpoints, status_config.socket, self._users)

@@ -31,6 +31,8 @@ from ..protocol.health import Reading
 
 #: Why dials pause, as users are shown it.
 NO_DESCRIPTORS = "no descriptors left"
+#: How many conversations of a node are under way at once.
+DIAL_SLOTS = 64
 #: Seconds between two counts of descriptors while dials pause.
 PAUSE = 0.1
 
@@ -94,7 +96,7 @@ class DialSlots:
     def __init__(
         self,
         *,
-        limit: int = 64,
+        limit: int = DIAL_SLOTS,
         expire_after: float = 0.1,
         most_open: Callable[[], int] = lambda: 4096,
         count_descriptors: Callable[[int], int] = lambda most: most,

@@ -21,6 +21,7 @@ import trio
 from ...protocol.discovery import Kind
 from ...protocol.identity import Identity
 from ...protocol.wire.limits import REGISTRATION_LIMITS
+from ..dial_slots import DIAL_SLOTS
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import Judge, check_peer, retry
 from ..io.unix_socket import Credentials
@@ -143,6 +144,8 @@ class MemoryNetwork:
         self.dials: list[tuple[float, str]] = []
         #: How many more attempts fail because there are no descriptors left (fault 46); a look for some is one, too.
         self.exhausted = 0
+        #: How many conversations a daemon that is started has at once.
+        self.dial_slots = DIAL_SLOTS
         #: By path, what is called once, between the look that found a socket and the next attempt to connect to it.
         self.before_dial: dict[str, Callable[[], object]] = {}
         #: By path, the inode of the socket that was connected to last.

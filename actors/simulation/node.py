@@ -253,6 +253,7 @@ class SimulatedNode:
             MemoryEndpointFiles(self.directory, network),
             network.count_descriptors,
             lambda _trust: self.users,
+            network.dial_slots,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()

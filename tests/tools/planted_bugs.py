@@ -32,6 +32,7 @@ from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
 from plugind.protocol import lifecycle, states, world
 from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
+from plugind.protocol.dial_queue import DialQueue
 from plugind.protocol.effects import Effect, Send, Show
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
@@ -367,6 +368,18 @@ def forget_short_lives() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def let_retries_go_first() -> Iterator[None]:
+    """The queue for dial slots takes retries for first attempts, and the other way round."""
+    add = DialQueue.add
+
+    def adding(self: DialQueue[object], waiter: object, now: float, *, retry: bool) -> None:
+        add(self, waiter, now, retry=not retry)
+
+    with patch.object(DialQueue, "add", adding):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -417,6 +430,7 @@ NEW = (
     Planted(look_at_no_stale_socket, "stale", 26, (28, 46, 60, 68, 93, 107, 135, 136, 198, 199, 200)),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
     Planted(report_no_end_of_a_registration, "log", 0, (199,)),
+    Planted(let_retries_go_first, "newcomers", 271, (0, 2, 3, 13, 22, 24, 28, 30, 200)),
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),

@@ -59,6 +59,8 @@ __all__ = ["ALL", "EVENTS", "Event", "Fault", "SeedResult", "Violation", "number
 ALL = frozenset(Fault)
 #: What distinguishes files on the file systems of the scripts, one after the other.
 TELLINGS = (Telling.HANDLES, Telling.HANDLES, Telling.BIRTHS, Telling.NOTHING)
+#: Every sixteenth script has a single dial slot, so that dials wait: those whose seeds leave this remainder.
+FEW_SLOTS = 15
 #: How many events a script has, unless said otherwise.
 EVENTS = 200
 #: Virtual seconds from the end of the faults until what is shown of listeners is checked once more: the longest pause
@@ -168,6 +170,8 @@ class _Simulation:
         self.node = WatchedNode(
             config, trace, self._oracle, self._backoff, self._generations, trust, handlers={TYPE: self._handler}
         )
+        if seed % 16 == FEW_SLOTS:
+            self.node.network.dial_slots = 1
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)

@@ -24,6 +24,7 @@ from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
+from .dial_order_oracle import DialOrderOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .life_oracle import LifeOracle
@@ -43,8 +44,10 @@ class WatchedNetwork(MemoryNetwork):
         backoff: BackoffOracle,
         trust: TrustOracle,
         crashes: CrashOracle,
+        order: DialOrderOracle,
     ) -> None:
         super().__init__(directory)
+        self._order = order
         self._trust = trust
         self._trace = trace
         self._backoff = backoff
@@ -63,6 +66,7 @@ class WatchedNetwork(MemoryNetwork):
         self._trace.line("dial", path)
         self._backoff.dialed(path)
         self._crashes.dialed(path, identity)
+        self._order.dialed(path)
         self.opened[:] = [(other, stream) for other, stream in self.opened if not stream.closed]
         if any(other == path for other, _ in self.opened):
             self._trace.violated("one-per-path", f"{path} is dialed while a connection to it is open")
@@ -105,6 +109,7 @@ class WatchedNode(SimulatedNode):
         self.trace = trace
         self._oracle = oracle
         self._backoff = backoff
+        self._order = DialOrderOracle(trace.violated)
         #: What watches whether somebody listens on what is shown.
         self.serving = ServingOracle(self, trace.violated)
         self._generations = generations
@@ -112,7 +117,7 @@ class WatchedNode(SimulatedNode):
         self.crashes = CrashOracle(
             trace.violated, config.backoff, LifeOracle(trace.violated, config.backoff, config.stable_after)
         )
-        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust, self.crashes)
+        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust, self.crashes, self._order)
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
@@ -136,6 +141,7 @@ class WatchedNode(SimulatedNode):
         self.serving.forget()
         self.crashes.forget()
         self.log.restarted()
+        self._order.forget()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
@@ -145,6 +151,7 @@ class WatchedNode(SimulatedNode):
         self.serving.disturbed()
         match kind:
             case "registration":
+                self._order.forget(of)
                 self._backoff.retriggered(of)
                 self.crashes.crashed(of)
                 self._oracle.orphan(of)
@@ -152,6 +159,7 @@ class WatchedNode(SimulatedNode):
             case "handler":
                 self._backoff.touched()
             case "node":
+                self._order.forget()
                 self._backoff.touched()
                 self.crashes.forget()
                 self._oracle.orphan()
@@ -171,6 +179,7 @@ class WatchedNode(SimulatedNode):
         to_notify = self._must_be_notified(status)
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)
+        self._order.shown(status, to_notify=to_notify)
         self._oracle.shown(status)
         self.serving.shown(status)
         super().record(change)
