@@ -514,6 +514,16 @@ class StateChanged:
 
 
 @value
+class NameDefended:
+    """A plugin claimed the name of another user's plugin, and was refused it (fault 80)."""
+
+    socket: str
+    generation: int
+    info: PluginInfo
+    reason: str
+
+
+@value
 class OwnerChanged:
     """The file of a socket was given to another user. It is only shown: the process that listens counts (fault 40)."""
 
@@ -662,6 +672,7 @@ class Unsubscribed:
 
 StatusMessage = (
     StateChanged
+    | NameDefended
     | OwnerChanged
     | RoleChanged
     | ServingChanged

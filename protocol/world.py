@@ -94,6 +94,8 @@ class _Actor:
     key: tuple[str, str] | None = None
     #: The (type, name) that is kept for its socket, which has replaced the one of a registered plugin.
     keeps: tuple[str, str] | None = None
+    #: The generation of which it was reported that it claims the name of another user's plugin.
+    reported: int | None = None
     #: The plugin type for which there was no handler.
     orphan_of: str | None = None
     #: The crashes in a row of this actor's predecessors, for the same socket.
@@ -410,6 +412,10 @@ class World:
             handler = self._handlers.get(claimed.info.type)
             if handler is None:
                 self._refuse_orphan(claimed)
+            elif (reason := self._name_of_another_user(claimed.info, name)) is not None:
+                name.block(claimed.path)
+                self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
+                self._report_claim(claimed, reason)
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
                 name.block(claimed.path)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
@@ -423,13 +429,21 @@ class World:
         if name.empty:
             del self._names[key]
 
-    def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
-        """Return why one more plugin cannot have the name; None if it can."""
+    def _report_claim(self, claimed: m.Claimed, reason: str) -> None:
+        """Report once for each socket that it claims the name of another user's plugin."""
+        actor = self._actors[claimed.path]
+        if actor.reported != claimed.generation:
+            actor.reported = claimed.generation
+            self._effects.append(Show(m.NameDefended(claimed.path, claimed.generation, claimed.info, reason)))
+
+    def _name_of_another_user(self, info: PluginInfo, name: Name) -> str | None:
+        """Return why the plugin cannot have the name of another user's plugin (fault 80)."""
         kept = self._kept.get(key_of(info), {}).items()
         holders = itertools.chain(name.holders(), ((path, uid) for path, (uid, until) in kept if until > self._now))
-        problem = taken_by_another_user(info, holders, self._users)
-        if problem is not None:
-            return problem
+        return taken_by_another_user(info, holders, self._users)
+
+    def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
+        """Return why one more plugin cannot have the name; None if it can."""
         if not self._is_full(name, policy):
             return None
         if policy is InstancePolicy.REJECT:

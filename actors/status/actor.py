@@ -28,6 +28,7 @@ from ...protocol.messages import (
     HandlersChanged,
     Lagged,
     LoopBlocked,
+    NameDefended,
     OwnerChanged,
     PluginChanged,
     ReconcilerMessage,
@@ -152,6 +153,8 @@ class _Status:
                 row = view.set_active(message.socket, message.generation, active=message.active)
                 if row is not None and self.memory.subscribers:
                     self._publish(row, trio.current_time())
+            case NameDefended():
+                self._note_defended(message)
             case OwnerChanged():
                 row = view.set_owner(message)
                 if row is not None and self.memory.subscribers:
@@ -302,6 +305,19 @@ class _Status:
             return False
         self.memory.view.set_logged(after, said)
         return True
+
+    def _note_defended(self, message: NameDefended) -> None:
+        """Log that a plugin claimed the name of another user's: an error, since somebody may try to take its place."""
+        self._log.event(
+            Level.ERROR,
+            "another user claims a name",
+            socket=message.socket,
+            type=message.info.type,
+            name=message.info.name,
+            uid=message.info.uid,
+            cause=message.reason,
+            generation=message.generation,
+        )
 
     def _note_serving(self, change: ServingChanged) -> None:
         """Show whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
+from plugind.protocol.logs import Field, Level
 from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.trust import Trust
 from plugind.protocol.world import NAME_KEPT
@@ -144,6 +145,29 @@ async def test_another_user_does_not_get_a_name_that_is_taken(
         assert thief.calls[-1].error == f"RegisterPlugin error -- plugin validation failed with err: {reason}"
         active = {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins}
         assert active == {"/plugins/a.sock": True, "/plugins/b.sock": None}
+
+
+async def test_a_claim_to_the_name_of_another_user_is_an_error_in_the_log(autojump_clock: MockClock) -> None:
+    """Fault 80: once for each socket, however often it is tried."""
+    errors: list[tuple[str, Field, Field]] = []
+
+    class Log:
+        def enabled(self, level: Level) -> bool:
+            return level >= Level.ERROR
+
+        def event(self, level: Level, message: str, /, **fields: Field) -> None:
+            if self.enabled(level):
+                errors.append((message, fields["uid"], fields["generation"]))
+
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN, BOB)))
+    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}, log=Log()) as node:
+        node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        thief = node.plug("b.sock", red(), uid=BOB)
+        await trio.sleep(1000.0)
+        thief.restart()
+        await trio.sleep(1000.0)
+    assert errors == [("another user claims a name", BOB, 2), ("another user claims a name", BOB, 3)]
 
 
 async def test_a_claim_that_waits_is_refused_once_another_user_has_the_name(autojump_clock: MockClock) -> None:
