@@ -31,7 +31,7 @@ class HandlerCall:
 
 @attrs.frozen
 class Fails:
-    """The call raises ``error``; a text becomes a ValueError."""
+    """The call raises ``error``; a text becomes a ValueError, which is no refusal as a PluginError is."""
 
     error: str | BaseException
 
