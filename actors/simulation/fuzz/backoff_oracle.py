@@ -180,12 +180,13 @@ class BackoffOracle:
         if status.next_try is None:
             self._violated("backoff", f"{status.socket} waits without a next try")
             return
-        began = status.since
+        earliest = latest = status.since
         if (status.reason or "").startswith(INTERNAL):
-            began = trio.current_time()  # The actor that crashed may have waited too, and then the state is the same.
-        delay, rule = status.next_try - began, self._backoff.delay(max(1, failures))
-        longest = self._backoff.cap if to_notify else rule
-        if not rule - EPSILON <= delay <= longest * (1.0 + self._backoff.jitter) + EPSILON:
+            # The actor that crashed may have waited too, and then the state began with its wait.
+            latest = trio.current_time()
+        delay, rule = status.next_try - earliest, self._backoff.delay(max(1, failures))
+        longest = (self._backoff.cap if to_notify else rule) * (1.0 + self._backoff.jitter)
+        if not (rule - EPSILON <= delay and status.next_try - latest <= longest + EPSILON):
             self._violated("backoff", f"{status.socket} waits {delay:.6f} s after {failures} failures")
 
     def _waits_for_a_look(self, tries: _Tries, status: PluginStatus, *, to_notify: bool) -> None:
