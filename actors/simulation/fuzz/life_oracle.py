@@ -29,6 +29,8 @@ class _Life:
     #: When its plugin was first told anything, and when its end was shown.
     told: float | None = None
     ended: float | None = None
+    #: All of it was seen.
+    certain: bool = True
 
 
 class LifeOracle:
@@ -43,12 +45,14 @@ class LifeOracle:
         self._short: dict[str, tuple[int, float]] = {}
 
     def forget(self, path: str | None = None) -> None:
-        """Forget the lives at ``path``, or at all paths."""
-        for known in (self._lives, self._short):
-            if path is None:
-                known.clear()
-            else:
-                known.pop(path, None)
+        """Expect nothing more of the lives at ``path``, or at all paths: the present ones are not counted either."""
+        for other in tuple(self._lives) if path is None else (path,):
+            life = self._lives.get(other)
+            if life is not None:
+                life.certain, life.not_before = False, -math.inf
+            self._short.pop(other, None)
+        if path is None:
+            self._short.clear()
 
     def crashed(self, path: str) -> None:
         """The registration of ``path`` crashed: what is shown next need not be in the order of what happened."""
@@ -87,7 +91,7 @@ class LifeOracle:
         if life is None or life.told is None:
             return
         ended = now if life.ended is None else life.ended
-        if ended - life.told <= EPSILON or now - life.told >= self._stable_after - EPSILON:
+        if not life.certain or ended - life.told <= EPSILON or now - life.told >= self._stable_after - EPSILON:
             # It is not known what came first, or when exactly the life was over.
             self._short.pop(path, None)
             return
