@@ -24,7 +24,7 @@ def red() -> FakePlugin:
 
 
 #: The plugins whose info is checked by code with a bug.
-UNLUCKY = [f"unlucky-{number}" for number in range(12)]
+CRASHING = [f"crashing-{number}" for number in range(12)]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ async def test_a_bug_that_some_plugins_reach_parks_these_alone_and_never_ends_th
     check_info = plugins.check_info
 
     def planted(kind: str, name: str, *rest: Any, **named: Any) -> PluginInfo:
-        if name in UNLUCKY:
+        if name in CRASHING:
             raise bug
         return check_info(kind, name, *rest, **named)
 
@@ -47,27 +47,27 @@ async def test_a_bug_that_some_plugins_reach_parks_these_alone_and_never_ends_th
     config = attrs.evolve(DEFAULT_CONFIG, rescan=600.0, hung_after=None)
     async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
         good = [f"good-{number}" for number in range(50)]
-        for name in (*good, *UNLUCKY):
+        for name in (*good, *CRASHING):
             node.plug(f"{name}.sock", FakePlugin("Colour", name))
         await trio.sleep(hours * 3600.0)
         assert all(node.timeline(f"{name}.sock") == registered_at(0.0) for name in good)
         times = [0.0, 0.5, 1.5, 3.5, 7.5]
         shown = [[*at(time, "dialing", "asking-info"), (time, "waiting")] for time in times]
         parked = [*itertools.chain(*shown[:4]), *at(7.5, "dialing", "asking-info", "parked")]
-        assert all(node.timeline(f"{name}.sock") == parked for name in UNLUCKY)
-        reason = node.history("unlucky-0.sock")[-1].reason
+        assert all(node.timeline(f"{name}.sock") == parked for name in CRASHING)
+        reason = node.history("crashing-0.sock")[-1].reason
         assert reason is not None
         assert reason.startswith(f"internal error, 5 times in a row: {type(bug).__name__}")
         monkeypatch.setattr(conversation, "check_info", check_info)
-        assert [answer.tried for answer in await node.supervisor.retry(node.path("unlucky-0.sock"))] == [True]
+        assert [answer.tried for answer in await node.supervisor.retry(node.path("crashing-0.sock"))] == [True]
         await node.settled()
-        assert node.state("unlucky-0.sock") == "registered"
+        assert node.state("crashing-0.sock") == "registered"
 
 
 async def test_a_plugin_whose_registration_crashes_each_time_it_is_registered_is_deregistered_each_time(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 85, behaviour 36: what is owed is settled first, also before the socket is parked."""
+    """Fault 85, behaviour 36: a pending deregistration comes first, also before the socket is parked."""
 
     def always(*_: object, **__: object) -> None:
         raise AssertionError("planted")
