@@ -26,10 +26,11 @@ from plugind.actors.handlers.actor import Lane
 from plugind.actors.handlers.calls import Calls, Ending
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
+from plugind.actors.simulation import directory as simulated_directory
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
-from plugind.protocol import lifecycle, states, world
+from plugind.protocol import discovery, lifecycle, states, world
 from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
 from plugind.protocol.dial_queue import DialQueue
@@ -306,6 +307,16 @@ def count_dials_that_find_another_socket() -> Iterator[None]:
 
 
 @contextmanager
+def enter_every_directory() -> Iterator[None]:
+    """It does not matter who may write to a directory."""
+    with (
+        patch.object(discovery, "judge", lambda *_, **__: None),
+        patch.object(simulated_directory, "root_insecurity", lambda *_: None),
+    ):
+        yield
+
+
+@contextmanager
 def trust_everybody() -> Iterator[None]:
     """Plugins of all users are registered."""
     with patch.object(Trust, "refusal", lambda *_: None):
@@ -409,6 +420,12 @@ class Planted:
 #: Invented bugs.
 NEW = (
     Planted(drop_a_message, "delay", 0, (62, 63, 64, 73, 74, 76, 77, 78, 80, 82, 83, 153, 158)),
+    Planted(
+        enter_every_directory,
+        "directory",
+        2,
+        (126, 128, 132, 153, 154, 155, 157, 160, 162, 163, 164, 165, 166, 167, 168, 170, 172, 237),
+    ),
     Planted(skip_a_deregistration, "log", 0, (176, 191, 192, 193)),
     Planted(ignore_an_overflow, "delay", 9, (0, 1, 3)),
     Planted(reuse_a_backoff, "backoff", 3, (196,)),

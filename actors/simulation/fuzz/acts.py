@@ -19,6 +19,7 @@ from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
+from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
 from .plugs import Plugs
 from .script import DIRECTORIES, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
@@ -37,6 +38,7 @@ class Acts:
     _crashes: CrashOracle
     _serving: ServingOracle
     _generations: GenerationOracle
+    _modes: DirectoryOracle
     #: The faults that the script may use.
     _faults: Collection[Fault]
 
@@ -50,6 +52,7 @@ class Acts:
             or directory.look_errors
             or directory.withhold_self_events
             or directory.inotify.watches_left is not None
+            or self._is_frozen()
             or self._node.network.exhausted
             or self._node.network.crashes
         )
@@ -58,6 +61,8 @@ class Acts:
         """Let events arrive, watches be had, scans and dials succeed, from now on."""
         directory, network = self._node.directory, self._node.network
         directory.resume_events()
+        for path in self._directories():
+            self._mend_directory(path)
         directory.inotify.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
@@ -130,7 +135,7 @@ class Acts:
             self._plugs.changed_users.add(plugin)
 
     def _restarted(self, path: str) -> None:
-        if self._node.directory.dropping_events or self._node.directory.delaying_events:
+        if self._is_unseen():
             # A new socket with the old inode, and no event, looks like the old one with other attributes.
             self._backoff.touched(path)
 
@@ -173,7 +178,7 @@ class Acts:
     def _plug(self, path: str, chance: random.Random, uid: int = 0) -> None:
         if self._node.directory.exists(path):
             self._node.directory.unlink(path)
-        if not (self._node.directory.dropping_events or self._node.directory.delaying_events):
+        if not self._is_unseen():
             # Otherwise the daemon may still take it for the plugin that was there before.
             self._plugs.faulty.discard(path)
         listening = chance.random() < 0.9 or Fault.PLUGINS not in self._faults
@@ -189,7 +194,7 @@ class Acts:
         self._generations.moved(new)
         for path in (old, new):
             self._crashes.forget(path)
-        if directory.dropping_events or directory.delaying_events:
+        if self._is_unseen():
             self._backoff.touched(new)
         del self._plugs.by_path[old]
         over = self._plugs.by_path.pop(new, None)
@@ -268,6 +273,47 @@ class Acts:
             self._node.directory.chmod(path)
             self._backoff.touched(path)
 
+    # --- who may write to directories ---------------------------------------------------------------------------------
+
+    def change_mode(self, chance: random.Random) -> None:
+        """Let others write to a directory, or no more; or let its group write to it, which changes nothing."""
+        directory, paths = self._node.directory, self._directories()
+        if not paths:
+            return
+        path = chance.choice(paths)
+        if self._modes.is_insecure(path):
+            self._mend_directory(path)
+        elif chance.random() < 0.4:
+            directory.chown(path, 1000)
+        else:
+            directory.chmod(path, chance.choice((0o777, 0o1777, 0o775)))
+        self._modes.changed(path)
+        # What changes in such a directory is seen only later, as if the events were lost.
+        directory.reuse_inodes = not (directory.dropping_events or self._is_frozen())
+        self._sentinels.grant_grace(32.0)
+
+    def mend_root(self) -> None:
+        """Let nobody else write to the root, if it is there."""
+        if self._node.directory.exists(self._node.root):
+            self._mend_directory(self._node.root)
+
+    def _mend_directory(self, path: str) -> None:
+        self._node.directory.chmod(path, 0o755)
+        self._node.directory.chown(path, 0)
+        self._modes.changed(path)
+        self._backoff.touched()
+
+    def _directories(self) -> list[str]:
+        paths = (self._node.path(name).rstrip("/") for name in ("", *DIRECTORIES))
+        return [path for path in paths if self._node.directory.exists(path)]
+
+    def _is_frozen(self) -> bool:
+        return any(self._modes.is_insecure(path) for path in self._directories())
+
+    def _is_unseen(self) -> bool:
+        """Whether the daemon may not see now what changes."""
+        return self._node.directory.dropping_events or self._node.directory.delaying_events or self._is_frozen()
+
     # --- files, events and scans --------------------------------------------------------------------------------------
 
     def change_files(self, act: Act, chance: random.Random) -> None:
@@ -314,7 +360,7 @@ class Acts:
                     directory.drop_events()
                 # The kernel reports that it lost events. Where it does not, a socket that is replaced by one with its
                 # inode looks like one whose attributes changed.
-                directory.reuse_inodes = not directory.dropping_events
+                directory.reuse_inodes = not (directory.dropping_events or self._is_frozen())
                 self._sentinels.grant_grace(12.0)
             case Act.DELAY_EVENTS:
                 if directory.delaying_events:

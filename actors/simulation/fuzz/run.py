@@ -170,6 +170,7 @@ class _Simulation:
         self.node = WatchedNode(
             config, trace, self._oracle, self._backoff, self._generations, trust, handlers={TYPE: self._handler}
         )
+        self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
@@ -184,6 +185,7 @@ class _Simulation:
             self.node.crashes,
             self._serving,
             self._generations,
+            self.node.modes,
             faults,
         )
 
@@ -250,6 +252,8 @@ class _Simulation:
                 self._acts.fail_scans(act, chance)
             case Act.START_AMID | Act.REPLACE_AT_SCAN | Act.REPLACE_AT_DIAL:
                 self._acts.race(act, chance)
+            case Act.CHANGE_MODE:
+                self._acts.change_mode(chance)
             case Act.CHANGE_USER:
                 self._acts.change_user(chance)
             case Act.SENTINEL:
@@ -263,6 +267,8 @@ class _Simulation:
             case Act.CRASH:
                 daemon.crash(chance)
             case Act.RESTART_DAEMON:
+                # A daemon does not start on a root to which others may write.
+                self._acts.mend_root()
                 await daemon.restart(chance)
             case _:
                 assert_never(act)

@@ -84,6 +84,7 @@ class Act(enum.Enum):
     START_AMID = enum.auto()
     REPLACE_AT_SCAN = enum.auto()
     REPLACE_AT_DIAL = enum.auto()
+    CHANGE_MODE = enum.auto()
     CHANGE_USER = enum.auto()
 
 
@@ -127,6 +128,8 @@ _EVENTS_PER_RACE: Final = 10
 #: Changes of the users of plugins are part of every script too, one for so many other events; they are drawn apart from
 #: all others, and numbered last.
 _EVENTS_PER_CHANGE: Final = 20
+#: Likewise, where files may be changed: modes and owners of directories, numbered after those.
+_EVENTS_PER_MODE: Final = 25
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -165,12 +168,17 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     weights = [_WEIGHTS[act][0] for act in acts]
     drawn = chance.choices(acts, weights, k=events)
     script = [Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn)]
-    return (*_with_changes_of_users(seed, events, _races(seed, script)),)
+    changed = _with_changes_of_users(seed, events, _races(seed, script))
+    return (*(_with_changes_of_modes(seed, events, changed) if Fault.FILES in faults else changed),)
 
 
 def numbers(events: int) -> range:
-    """Return the numbers of a script of so many ``events``, those of its races and changes of users included."""
-    return range(_races_end(events) + events // _EVENTS_PER_CHANGE)
+    """Return the numbers of a script of so many ``events``, with its races and changes of users and modes."""
+    return range(_users_end(events) + events // _EVENTS_PER_MODE)
+
+
+def _users_end(events: int) -> int:
+    return _races_end(events) + events // _EVENTS_PER_CHANGE
 
 
 def _races_end(events: int) -> int:
@@ -191,7 +199,17 @@ def _with_changes_of_users(seed: int, events: int, script: list[Event]) -> list[
     """Return ``script`` with changes of users in it, after its first event, which comes before the node starts."""
     chance = random.Random(f"plugind users {seed}")
     changed = list(script)
-    for number in numbers(events)[_races_end(events) :]:
+    for number in range(_races_end(events), _users_end(events)):
         change = Event(number, Act.CHANGE_USER, chance.getrandbits(32), 0.0)
+        changed.insert(chance.randrange(1, len(changed) + 1), change)
+    return changed
+
+
+def _with_changes_of_modes(seed: int, events: int, script: list[Event]) -> list[Event]:
+    """Return ``script`` with changes of the modes and owners of directories in it, likewise."""
+    chance = random.Random(f"plugind modes {seed}")
+    changed = list(script)
+    for number in numbers(events)[_users_end(events) :]:
+        change = Event(number, Act.CHANGE_MODE, chance.getrandbits(32), 0.0)
         changed.insert(chance.randrange(1, len(changed) + 1), change)
     return changed

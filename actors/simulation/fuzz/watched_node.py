@@ -25,6 +25,7 @@ from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
 from .dial_order_oracle import DialOrderOracle
+from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .life_oracle import LifeOracle
@@ -45,9 +46,11 @@ class WatchedNetwork(MemoryNetwork):
         trust: TrustOracle,
         crashes: CrashOracle,
         order: DialOrderOracle,
+        modes: DirectoryOracle,
     ) -> None:
         super().__init__(directory)
         self._order = order
+        self._modes = modes
         self._trust = trust
         self._trace = trace
         self._backoff = backoff
@@ -81,6 +84,7 @@ class WatchedNetwork(MemoryNetwork):
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
         self._trust.connected(path, channel.peer.uid)
+        self._modes.connected(path, self.reached[path])
         return channel
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
@@ -117,7 +121,11 @@ class WatchedNode(SimulatedNode):
         self.crashes = CrashOracle(
             trace.violated, config.backoff, LifeOracle(trace.violated, config.backoff, config.stable_after)
         )
-        self.network: WatchedNetwork = WatchedNetwork(self.directory, trace, backoff, trust, self.crashes, self._order)
+        #: What checks that nothing new is dialed below directories to which others may write.
+        self.modes = DirectoryOracle(self.directory, trace.violated)
+        self.network: WatchedNetwork = WatchedNetwork(
+            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes
+        )
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
         self._checked_at = -1.0
