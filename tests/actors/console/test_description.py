@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from plugind.actors.console.description import change, described
-from plugind.actors.console.phrases import age, duration, remarks, state_words, time_of_day
+from plugind.actors.console.phrases import age, cause, duration, remarks, state_words, time_of_day
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
-from plugind.protocol.status_json import described_to_json, plugin_to_json
+from plugind.protocol.status_json import Json, described_to_json, plugin_to_json
 
 #: Half past nine in the morning in Berlin.
 UNIX = 1_700_037_000.0
@@ -156,3 +156,12 @@ def test_the_remarks_name_role_and_warnings() -> None:
     assert remarks({**plugin, "serving": False}) == "why; not serving; stands by for another instance of its name; old"
     assert state_words({**plugin, "serving": False}) == {"registered", "not-serving"}
     assert state_words({**plugin, "serving": True}) == state_words(plugin) == {"registered"}
+
+
+def test_a_socket_that_waits_after_short_lives_says_when_it_is_tried() -> None:
+    """Fault 49."""
+    waiting: dict[str, Json] = {"state": "waiting", "cause": "crash loop: 7 short lives", "next_try_in": 7.3}
+    assert cause(waiting) == "crash loop: 7 short lives, next try in 8 s"
+    assert "Cause:      crash loop: 7 short lives, next try in 8 s\n" in described(waiting)
+    # Older entries of its history do not wait any more.
+    assert cause({"cause": "crash loop: 6 short lives"}) == "crash loop: 6 short lives"

@@ -21,6 +21,15 @@ def configured(*arguments: str, **environment: str) -> Config:
     return daemon.config_from(parser.parse_args(arguments), environment)
 
 
+def test_the_stable_time_can_be_set_and_0_lets_no_plugin_wait() -> None:
+    """Fault 49: a life that ends sooner after the plugin was told is short."""
+    assert [configured(*given).stable_after for given in ((), ("--stable-after=30",), ("--stable-after=0",))] == [
+        10,
+        30,
+        0,
+    ]
+
+
 def test_the_default_root_is_that_of_the_kubelet() -> None:
     """Behaviour 1."""
     assert configured().roots == (Root(DEFAULT_ROOT),)
