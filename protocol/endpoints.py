@@ -104,9 +104,9 @@ class EndpointOwners:
     The instances of one name may share an endpoint. A plugin's own socket is its endpoint whatever others say of it.
     """
 
-    #: The sockets that are their own endpoints, by path, and who has each of their files.
+    #: The sockets that are their own endpoints, and who has each of their paths and files.
     _own: dict[str, Key] = attrs.field(init=False, factory=dict)
-    _owners: dict[Key, tuple[str, Named]] = attrs.field(init=False, factory=dict)
+    _owners: dict[str | Key, tuple[str, Named]] = attrs.field(init=False, factory=dict)
     #: The endpoints elsewhere that the plugin at each socket uses, and who has each of them.
     _others: dict[str, tuple[str | Key, ...]] = attrs.field(init=False, factory=dict)
     _uses: dict[str | Key, _Use] = attrs.field(init=False, factory=dict)
@@ -116,16 +116,19 @@ class EndpointOwners:
 
     def other_owner(self, named: Named, endpoint: str, file: Identity | None) -> Named | None:
         """Return the plugin of another name that has ``endpoint``, which is the ``file`` if that exists."""
-        own = None if file is None else self._owners.get(file.key)
-        if own is not None and own[1] != named:
-            return own[1]
-        uses = (self._uses.get(key) for key in _keys_of(endpoint, file))
-        return next((use.owner for use in uses if use is not None and use.owner != named), None)
+        for key in _keys_of(endpoint, file):
+            own, use = self._owners.get(key), self._uses.get(key)
+            if own is not None and own[1] != named:
+                return own[1]
+            if use is not None and use.owner != named:
+                return use.owner
+        return None
 
     def add_own(self, socket: str, named: Named, file: Identity) -> None:
         """Note that the plugin at ``socket``, which is ``file``, serves there itself."""
         self._own[socket] = file.key
-        self._owners[file.key] = socket, named
+        # The path too: the file may be gone before its plugin is deregistered.
+        self._owners[socket] = self._owners[file.key] = socket, named
 
     def add(self, socket: str, named: Named, endpoint: str, file: Identity | None) -> None:
         """Note that the plugin at ``socket`` has ``endpoint``, and no other one has it."""
@@ -135,10 +138,12 @@ class EndpointOwners:
 
     def remove(self, socket: str) -> None:
         """Forget what the plugin at ``socket`` has."""
-        own = self._own.pop(socket, None)
-        # A socket that was renamed may have been added again under its new path.
-        if own is not None and self._owners[own][0] == socket:
-            del self._owners[own]
+        file = self._own.pop(socket, None)
+        if file is not None:
+            del self._owners[socket]
+            # A socket that was renamed may have been added again under its new path.
+            if self._owners[file][0] == socket:
+                del self._owners[file]
         for key in self._others.pop(socket, ()):
             self._uses[key].count -= 1
             if not self._uses[key].count:

@@ -55,7 +55,7 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     assert lines[header + 1].split()[:3] == ["registered", "red.example.com", "CSIPlugin"]
     assert "Versions:   1.0.0" in lines
     assert sorted(os.listdir(directory)) == ["plugins"]
-    assert os.listdir(directory / "plugins") == []
+    assert os.listdir(directory / "plugins") == [".plugind.lock"]
 
 
 @pytest.fixture

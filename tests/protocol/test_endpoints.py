@@ -118,6 +118,8 @@ def test_the_socket_of_another_plugin_that_serves_there_itself_is_its_endpoint()
     owners.add_own("/reg/a", RED, file(1))
     assert owners.other_owner(BLUE, "/reg/a", file(1)) == RED
     assert owners.other_owner(RED, "/reg/a", file(1)) is None
+    # It is removed, and its plugin is not deregistered yet.
+    assert owners.other_owner(BLUE, "/reg/a", None) == RED
     # It was renamed, and its plugin has another name now.
     owners.add_own("/reg/b", BLUE, file(1))
     owners.remove("/reg/a")

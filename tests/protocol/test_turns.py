@@ -18,7 +18,7 @@ HOLDER = "/reg/holder.sock"
 A, B, C = "/reg/a.sock", "/reg/b.sock", "/reg/c.sock"
 LINE = {A: 2, B: 3, C: 4}
 INFO = PluginInfo("T", "x", A, ("1.0.0",))
-OTHER = PluginInfo("T", "y", A, ("1.0.0",))
+OTHER = PluginInfo("T", "y", "/reg/.other.sock", ("1.0.0",))
 
 
 @attrs.define

@@ -26,7 +26,7 @@ from plugind.tests.protocol.playbook import Nowhere, appeared
 
 A, B, C = "/reg/a.sock", "/reg/b.sock", "/reg/c.sock"
 INFO = PluginInfo("T", "x", A, ("1.0.0",))
-OTHER = PluginInfo("T", "y", A, ("1.0.0",))
+OTHER = PluginInfo("T", "y", "/reg/.other.sock", ("1.0.0",))
 NOW = 7.0
 HANDLER = Nowhere()
 CRASHED = m.RegistrationEnded("/reg/a.sock", crashed=True, error="Oops")
