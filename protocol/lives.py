@@ -54,10 +54,10 @@ class Lives:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def ended(self, path: str, told: float, at: float) -> None:
-        """Note the end of a life at the time ``at``, whose plugin was ``told`` for the first time then."""
+    def ended(self, path: str, notified_at: float, at: float) -> None:
+        """Note the end of a life at the time ``at``, whose plugin was first notified at ``notified_at``."""
         row = self._rows.pop(path, None)
-        if at - told >= self._stable_after:
+        if at - notified_at >= self._stable_after:
             return
         self._forget_old(at)
         self._rows[path] = _Row(1 if row is None or self._is_old(row, at) else row.count + 1, at)

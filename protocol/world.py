@@ -103,7 +103,7 @@ class _Actor:
     #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
     registered_at: float = math.inf
     #: When the plugin of this socket was first told that it is registered, or that it is not.
-    told: float | None = None
+    notified_at: float | None = None
     #: Since when nobody listens on its socket, as far as was seen.
     silent: float | None = None
 
@@ -279,14 +279,14 @@ class World:
     def _end_life(self, path: str) -> None:
         """Note the end of the life at ``path``, if its plugin was told anything (fault 49)."""
         actor = self._actors.get(path)
-        if actor is not None and actor.told is not None:
-            self._lives.ended(path, actor.told, self._now if actor.silent is None else actor.silent)
-            actor.told = actor.silent = None
+        if actor is not None and actor.notified_at is not None:
+            self._lives.ended(path, actor.notified_at, self._now if actor.silent is None else actor.silent)
+            actor.notified_at = actor.silent = None
 
     def _tell(self, actor: _Actor) -> None:
         actor.silent = None
-        if actor.told is None:
-            actor.told = self._now
+        if actor.notified_at is None:
+            actor.notified_at = self._now
 
     def _refused_plugin(self, message: m.PluginRefused) -> None:
         actor = self._actors.get(message.path)
@@ -607,14 +607,14 @@ class World:
             if path not in self._refused:
                 self._show_gone(actor.sent, now)
         elif self._stopping is None:
-            self._actors[path] = _Actor(wanted, crashes=actor.crashes, told=actor.told)
+            self._actors[path] = _Actor(wanted, crashes=actor.crashes, notified_at=actor.notified_at)
             self._effects.append(StartRegistration(wanted, crash=crash))
 
     def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         registered = claim.phase is not Phase.ADMITTED
         self._leave(claim.path)
-        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, told=actor.told)
+        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, notified_at=actor.notified_at)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler, registered)
         self._effects.append(StartRegistration(actor.sent, pending, crash))
         if self._stopping is not None:

@@ -24,9 +24,9 @@ def registrations(node: SimulatedNode) -> list[float]:
 async def restart_when_told(node: SimulatedNode, plugin: PluggedIn, times: int, *, pause: float = 0.0) -> None:
     """Let the plugin die as soon as it is told, and start again after a pause, as its supervisor does."""
     for _ in range(times):
-        told = len(plugin.calls)
+        before = len(plugin.calls)
         # The calls of a scripted plugin are a list, and tell nobody.
-        while not any(call.registered is not None for call in plugin.calls[told:]):  # noqa: ASYNC110
+        while not any(call.registered is not None for call in plugin.calls[before:]):  # noqa: ASYNC110
             await trio.sleep(0.001)
         plugin.crash()
         await trio.sleep(pause)

@@ -426,8 +426,8 @@ def test_the_successor_of_a_crashed_actor_waits_once_nothing_is_pending() -> Non
 
 def test_a_socket_after_short_lives_waits_until_its_time_and_no_event_brings_that_forward() -> None:
     """Fault 49: the plugin before it is deregistered first; a retry ends the wait."""
-    held = m.SocketAppeared("/r/a", 2, appeared().identity, "/r", 0.0, not_before=9.0, short_lives=3)
-    leaving = after(*TO_REGISTERED, held)
+    delayed = m.SocketAppeared("/r/a", 2, appeared().identity, "/r", 0.0, not_before=9.0, short_lives=3)
+    leaving = after(*TO_REGISTERED, delayed)
     assert leaving == s.Leaving(
         1, INFO, "a newer socket is in its place", s.ThenDial(2, 1, not_before=9.0, short_lives=3)
     )
@@ -439,7 +439,7 @@ def test_a_socket_after_short_lives_waits_until_its_time_and_no_event_brings_tha
         TimerElapsed → Dialing(g2 #1) | Dial(patient)
         """
     )
-    waiting, _ = lifecycle.start(held)
+    waiting, _ = lifecycle.start(delayed)
     assert waiting == s.Waiting(2, 0, "crash loop: 3 short lives", firm=True)
     assert lifecycle.step(waiting, m.TryNow())[0] == s.Dialing(2, 1)
     retried = lifecycle.step(leaving, m.TryNow())[0]

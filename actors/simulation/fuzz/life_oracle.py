@@ -27,7 +27,7 @@ class _Life:
     #: It is not dialed before.
     not_before: float
     #: When its plugin was first told anything, and when its end was shown.
-    told: float | None = None
+    notified_at: float | None = None
     ended: float | None = None
     #: All of it was seen.
     certain: bool = True
@@ -71,8 +71,8 @@ class LifeOracle:
         if life is None or life.generation != status.generation:
             self._end(path, now)
             life = self._lives[path] = _Life(status.generation, self._not_before(path, now))
-        if status.state is StateName.NOTIFYING and life.told is None:
-            life.told = now
+        if status.state is StateName.NOTIFYING and life.notified_at is None:
+            life.notified_at = now
         if status.state is StateName.DIALING and not to_notify and status.since < life.not_before - EPSILON:
             self._violated(
                 "lives", f"{path} is dialed {life.not_before - status.since:.6f} s too soon after short lives"
@@ -88,15 +88,19 @@ class LifeOracle:
 
     def _end(self, path: str, now: float) -> None:
         life = self._lives.pop(path, None)
-        if life is None or life.told is None:
+        if life is None or life.notified_at is None:
             return
         ended = now if life.ended is None else life.ended
-        if not life.certain or ended - life.told <= EPSILON or now - life.told >= self._stable_after - EPSILON:
+        if (
+            not life.certain
+            or ended - life.notified_at <= EPSILON
+            or now - life.notified_at >= self._stable_after - EPSILON
+        ):
             # It is not known what came first, or when exactly the life was over.
             self._short.pop(path, None)
             return
         count, _ = self._short.get(path, (0, 0.0))
-        self._short[path] = count + 1, life.told
+        self._short[path] = count + 1, life.notified_at
 
     def _not_before(self, path: str, now: float) -> float:
         count, ended = self._short.get(path, (0, 0.0))
