@@ -24,6 +24,7 @@ import attrs
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
 from plugind.actors.handlers.calls import Calls, Ending
+from plugind.actors.io.endpoints import Endpoints
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.simulation import directory as simulated_directory
@@ -35,6 +36,7 @@ from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
 from plugind.protocol.dial_queue import DialQueue
 from plugind.protocol.effects import Effect, Send, Show
+from plugind.protocol.endpoints import EndpointOwners
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.lives import Lives
@@ -391,6 +393,32 @@ def let_retries_go_first() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def let_plugins_share_endpoints() -> Iterator[None]:
+    """A plugin may have the endpoint of another one (fault 79)."""
+    with patch.object(EndpointOwners, "other_owner", lambda *_: None):
+        yield
+
+
+@contextmanager
+def let_endpoints_be_anywhere() -> Iterator[None]:
+    """A plugin may name any file as its endpoint (fault 43)."""
+    with patch.object(Endpoints, "_check", lambda *_: None):
+        yield
+
+
+@contextmanager
+def look_for_a_missing_endpoint_once() -> Iterator[None]:
+    """An endpoint that did not exist is shown as missing for ever."""
+    take = Schedule.take_awaited
+
+    def once(self: Schedule, now: float) -> list[Subject]:
+        return [subject for subject in take(self, now) if subject.endpoint_problem is None]
+
+    with patch.object(Schedule, "take_awaited", once):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -450,6 +478,9 @@ NEW = (
     Planted(let_retries_go_first, "newcomers", 271, (0, 2, 3, 13, 22, 24, 28, 30, 200)),
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
+    Planted(let_plugins_share_endpoints, "endpoint", 16, (60, 243, 251)),
+    Planted(let_endpoints_be_anywhere, "endpoint", 0, (198, 251)),
+    Planted(look_for_a_missing_endpoint_once, "endpoint", 32, (198, 242, 243)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
     Planted(blame_the_plugin, "blame", 1, (8, 12, 13)),
 )

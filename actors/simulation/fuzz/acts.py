@@ -22,7 +22,7 @@ from .crash_oracle import CrashOracle
 from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
 from .plugs import Plugs
-from .script import DIRECTORIES, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
+from .script import DIRECTORIES, ELSEWHERE, ENDPOINTS, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
 from .sentinels import Sentinels
 from .serving_oracle import ServingOracle
 
@@ -125,6 +125,31 @@ class Acts:
             plugin.restart(uid=uid)
             self._restarted(path)
         self._plugs.faulty.add(path)
+
+    def change_endpoint(self, chance: random.Random) -> None:
+        """Start or restart a plugin with an endpoint elsewhere, or let an endpoint come or go (faults 43 and 79)."""
+        if chance.random() < 0.4:
+            self._toggle_driver(chance.choice(ENDPOINTS))
+            return
+        path = self._node.path(chance.choice(SOCKETS))
+        endpoint = chance.choice((*ENDPOINTS, *ENDPOINTS, *ELSEWHERE, self._node.path(chance.choice(SOCKETS))))
+        plugin = self._plugs.by_path.get(path)
+        fake = FakePlugin(TYPE, chance.choice(NAMES), endpoint=endpoint)
+        if plugin is None:
+            self._plug(path, chance)
+            self._plugs.by_path[path].plugin = fake
+        else:
+            plugin.plugin = fake
+            plugin.restart()
+            self._restarted(path)
+        self._plugs.faulty.add(path)
+
+    def _toggle_driver(self, endpoint: str) -> None:
+        driver = self._plugs.drivers.pop(endpoint, None)
+        if driver is None:
+            self._plugs.drivers[endpoint] = self._node.plug(endpoint, FakePlugin(TYPE, "driver"))
+        else:
+            driver.stop()
 
     def _before_next_dial(self, path: str, act: Callable[[], None]) -> None:
         self._node.network.before_dial[path] = act
@@ -249,7 +274,10 @@ class Acts:
                 plugin.seconds_per_byte = chance.choice((0.001, 0.02, 1.0))
 
     def mend_plugins(self) -> None:
-        """End the faults of all plugins."""
+        """End the faults of all plugins, and let all endpoints be there."""
+        for endpoint in ENDPOINTS:
+            if endpoint not in self._plugs.drivers:
+                self._toggle_driver(endpoint)
         for path, plugin in self._plugs.by_path.items():
             self._mend(path, plugin)
 

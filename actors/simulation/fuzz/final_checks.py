@@ -19,6 +19,7 @@ from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
+from .endpoint_oracle import EndpointOracle
 from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
 from .plugs import Plugs
@@ -44,6 +45,7 @@ class FinalChecks:
     _plugs: Plugs
     _sentinels: Sentinels
     _oracle: HandlerOracle
+    _endpoints: EndpointOracle
     _log: LogOracle
     _policy: InstancePolicy
 
@@ -139,6 +141,8 @@ class FinalChecks:
             self._trace.violated("view", f"there are {sorted(there)}, shown are {sorted(asked)}")
         for status in snapshot.plugins:
             plugin = taken.get(status.socket)
+            usable = status.endpoint in self._plugs.drivers
+            self._endpoints.shown(status.socket, status.warnings, usable=usable)
             if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
                 self._trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
         active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}

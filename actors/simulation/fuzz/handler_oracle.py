@@ -75,6 +75,16 @@ class Blame(Protocol):
         """The plugin at ``path`` was sent the error ``sent``."""
 
 
+class EndpointsOfPlugins(Protocol):
+    """What watches endpoints; see :class:`plugind.actors.simulation.fuzz.endpoint_oracle.EndpointOracle`."""
+
+    def validating(self, plugin: Plugin, others: Iterable[Plugin], /) -> None:
+        """A plugin is validated while the ``others`` are registered, of whatever name."""
+
+    def registering(self, plugin: Plugin, others: Iterable[Plugin], /) -> None:
+        """A plugin is registered besides the ``others``, of whatever name."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
@@ -89,6 +99,7 @@ class HandlerOracle:
         validating: Callable[[Plugin], None] = lambda _plugin: None,
         trust: Users | None = None,
         blame: Blame | None = None,
+        endpoints: EndpointsOfPlugins | None = None,
         *,
         sees_all: bool = False,
     ) -> None:
@@ -102,6 +113,7 @@ class HandlerOracle:
         self.blame = blame
         #: Is told whose plugins are registered and notified.
         self._trust = trust
+        self._endpoints = endpoints
         #: No event is lost, no scan fails and no actor crashes, so that a chmod is no reason to register anew.
         self.sees_all = sees_all
         #: The generation in which a plugin was first notified, by path and plugin.
@@ -165,6 +177,8 @@ class HandlerOracle:
             case "validate":
                 self._check_deregistered(ask, plugin)
                 self._validating(plugin)
+                if self._endpoints is not None:
+                    self._endpoints.validating(plugin, self._plugins_besides(plugin))
                 self._validated.pop(plugin.socket, None)
             case "register":
                 self._register_began(handler, plugin)
@@ -239,10 +253,17 @@ class HandlerOracle:
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
         if self._trust is not None:
             self._trust.registering(plugin, self._others_of(plugin))
+        if self._endpoints is not None:
+            self._endpoints.registering(plugin, self._plugins_besides(plugin))
         if path in self.registrations:
             # Removed first: the entries are in the order of their registration.
             self._orphans.append(self.registrations.pop(path))
         self.registrations[path] = Registration(handler, plugin)
+
+    def _plugins_besides(self, plugin: Plugin) -> list[Plugin]:
+        """Return the other plugins that are registered, of whatever name, but for those that a crash may have left."""
+        others = self.registrations.values()
+        return [other.plugin for other in others if other.plugin.socket != plugin.socket and not other.orphan]
 
     def _others_of(self, plugin: Plugin) -> list[str]:
         """Return the paths of the other registrations of that name, but for those that a crash may have left."""

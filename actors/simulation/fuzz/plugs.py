@@ -42,6 +42,8 @@ class Plugs:
     by_path: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
     #: The paths whose plugin ever misbehaved or had a fault of its connections.
     faulty: set[str] = attrs.field(init=False, factory=set)
+    #: What listens on endpoints outside of the root, by path.
+    drivers: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
     #: The plugins that ever changed their users.
     changed_users: set[PluggedIn] = attrs.field(init=False, factory=set)
 

@@ -38,17 +38,18 @@ from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.trust import Trust
 from ...supervision import leaves
 from ..directory import Telling
-from ..node import DEFAULT_CONFIG
+from ..node import DEFAULT_CONFIG, ROOT
 from ..scheduling import ROUNDS
 from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .blame_oracle import BlameOracle
 from .daemon_acts import DaemonActs
+from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .plugs import Plugs
-from .script import PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, numbers, write
+from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, numbers, write
 from .sentinels import Sentinels
 from .trace import Trace, Violation
 from .trust_oracle import TrustOracle
@@ -156,6 +157,7 @@ class _Simulation:
             trust=Trust(TRUSTED),
             # Where lives count as short, hardly any socket is dialed at once: so they do in every seventh script.
             stable_after=10.0 if seed % 7 == 6 else 0.0,
+            endpoint_directories=(ROOT, DRIVERS),
         )
         self._policy = list(InstancePolicy)[seed % len(InstancePolicy)]
         self._trace = trace
@@ -163,8 +165,16 @@ class _Simulation:
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
         self._generations, trust = GenerationOracle(trace.violated), TrustOracle(trace.violated, PRIVILEGED, TRUSTED)
         blame = BlameOracle(trace.violated)
+        self._endpoints = EndpointOracle(trace.violated, (f"{ROOT}/", f"{DRIVERS}/"))
         self._oracle = HandlerOracle(
-            trace, self._policy, self._backoff.freed, self._validating, trust, blame, sees_all=sees_all
+            trace,
+            self._policy,
+            self._backoff.freed,
+            self._validating,
+            trust,
+            blame,
+            self._endpoints,
+            sees_all=sees_all,
         )
         self._handler = self._oracle.new_handler()
         self.node = WatchedNode(
@@ -209,7 +219,7 @@ class _Simulation:
                 await self._calm_down(daemon)
             log = self.node.log
             await FinalChecks(
-                self.node, self._trace, self._plugs, self._sentinels, self._oracle, log, self._policy
+                self.node, self._trace, self._plugs, self._sentinels, self._oracle, self._endpoints, log, self._policy
             ).check()
 
     def _validating(self, plugin: Plugin) -> None:
@@ -256,6 +266,8 @@ class _Simulation:
                 self._acts.change_mode(chance)
             case Act.CHANGE_USER:
                 self._acts.change_user(chance)
+            case Act.CHANGE_ENDPOINT:
+                self._acts.change_endpoint(chance)
             case Act.SENTINEL:
                 self._sentinels.change()
             case Act.RETRY:

@@ -26,6 +26,10 @@ DIRECTORIES: Final = ("sub", "sub/deep")
 PRIVILEGED: Final = (0, DAEMON_UID)
 TRUSTED: Final = (2001, 2002)
 UNTRUSTED: Final = (6666, OVERFLOW_UID)
+#: Where endpoints may be besides the root, the endpoints there, which plugins share and which come and go, and others.
+DRIVERS: Final = "/drivers"
+ENDPOINTS: Final = tuple(f"{DRIVERS}/{name}.sock" for name in ("one", "two"))
+ELSEWHERE: Final = ("/elsewhere/three.sock", "/proc/1/root/drivers/one.sock", "/drivers")
 
 
 class Fault(enum.Enum):
@@ -86,6 +90,7 @@ class Act(enum.Enum):
     REPLACE_AT_DIAL = enum.auto()
     CHANGE_MODE = enum.auto()
     CHANGE_USER = enum.auto()
+    CHANGE_ENDPOINT = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -126,10 +131,12 @@ _WEIGHTS: Final[dict[Act, tuple[int, Fault | None]]] = {
 _RACES: Final = (Act.REPLACE_AT_SCAN, Act.REPLACE_AT_DIAL, Act.REPLACE_AT_DIAL)
 _EVENTS_PER_RACE: Final = 10
 #: Changes of the users of plugins are part of every script too, one for so many other events; they are drawn apart from
-#: all others, and numbered last.
+#: all others, and numbered after them.
 _EVENTS_PER_CHANGE: Final = 20
 #: Likewise, where files may be changed: modes and owners of directories, numbered after those.
 _EVENTS_PER_MODE: Final = 25
+#: So are changes of endpoints, which are numbered last of all.
+_EVENTS_PER_ENDPOINT: Final = 10
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -168,17 +175,27 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     weights = [_WEIGHTS[act][0] for act in acts]
     drawn = chance.choices(acts, weights, k=events)
     script = [Event(number, act, chance.getrandbits(32), chance.choice(_PAUSES)) for number, act in enumerate(drawn)]
-    changed = _with_changes_of_users(seed, events, _races(seed, script))
-    return (*(_with_changes_of_modes(seed, events, changed) if Fault.FILES in faults else changed),)
+    changed = _with_changes(Act.CHANGE_USER, seed, _users(events), _races(seed, script))
+    if Fault.FILES in faults:
+        changed = _with_changes(Act.CHANGE_MODE, seed, _modes(events), changed)
+    return (*_with_changes(Act.CHANGE_ENDPOINT, seed, _endpoints(events), changed),)
 
 
 def numbers(events: int) -> range:
-    """Return the numbers of a script of so many ``events``, with its races and changes of users and modes."""
-    return range(_users_end(events) + events // _EVENTS_PER_MODE)
+    """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
+    return range(_endpoints(events).stop)
 
 
-def _users_end(events: int) -> int:
-    return _races_end(events) + events // _EVENTS_PER_CHANGE
+def _users(events: int) -> range:
+    return range(_races_end(events), _races_end(events) + events // _EVENTS_PER_CHANGE)
+
+
+def _modes(events: int) -> range:
+    return range(_users(events).stop, _users(events).stop + events // _EVENTS_PER_MODE)
+
+
+def _endpoints(events: int) -> range:
+    return range(_modes(events).stop, _modes(events).stop + events // _EVENTS_PER_ENDPOINT)
 
 
 def _races_end(events: int) -> int:
@@ -195,21 +212,15 @@ def _races(seed: int, script: list[Event]) -> list[Event]:
     return with_races
 
 
-def _with_changes_of_users(seed: int, events: int, script: list[Event]) -> list[Event]:
-    """Return ``script`` with changes of users in it, after its first event, which comes before the node starts."""
-    chance = random.Random(f"plugind users {seed}")
-    changed = list(script)
-    for number in range(_races_end(events), _users_end(events)):
-        change = Event(number, Act.CHANGE_USER, chance.getrandbits(32), 0.0)
-        changed.insert(chance.randrange(1, len(changed) + 1), change)
-    return changed
+#: What the changes are drawn from, besides the seed.
+_DRAWN: Final = {Act.CHANGE_USER: "users", Act.CHANGE_MODE: "modes", Act.CHANGE_ENDPOINT: "endpoints"}
 
 
-def _with_changes_of_modes(seed: int, events: int, script: list[Event]) -> list[Event]:
-    """Return ``script`` with changes of the modes and owners of directories in it, likewise."""
-    chance = random.Random(f"plugind modes {seed}")
+def _with_changes(act: Act, seed: int, numbers: range, script: list[Event]) -> list[Event]:
+    """Return ``script`` with changes in it, after its first event, which comes before the node starts."""
+    chance = random.Random(f"plugind {_DRAWN[act]} {seed}")
     changed = list(script)
-    for number in numbers(events)[_users_end(events) :]:
-        change = Event(number, Act.CHANGE_MODE, chance.getrandbits(32), 0.0)
+    for number in numbers:
+        change = Event(number, act, chance.getrandbits(32), 0.0)
         changed.insert(chance.randrange(1, len(changed) + 1), change)
     return changed
