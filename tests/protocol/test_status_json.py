@@ -97,7 +97,7 @@ def test_the_published_state_names_are_stable() -> None:
         "waiting dialing asking-info validating registering notifying registered parked stale leaving gone"
     )
     assert " ".join(Operation) == "dial get-info validate register notify deregister"
-    assert " ".join(Outcome) == "ok refused failed timed-out superseded"
+    assert " ".join(Outcome) == "ok refused failed broken timed-out superseded"
 
 
 def test_a_description_is_the_listed_status_with_its_history() -> None:
