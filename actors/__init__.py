@@ -11,12 +11,12 @@ messages of ``plugind.protocol.messages`` that are sent there::
          │                RetryAsked, StopAsked                owns desired                               │
          │      Supervisor ───────────────────────────────────►and actual                        starts it, and hands
          │                                                       ▲  │  │                         back its address
-         │                  Claimed, PluginRegistered, Released, │  │  │ RoleChanged,
+         │                  Claimed, PluginRegistered, Released, │  │  │ RoleChanged, NameDefended,
          │                  SocketReplaced, RegistrationEnded    │  │  │ StateChanged (of refused entries)
          │                                                       │  │  └────────────────────────────────┐
          │                  SocketAppeared, SocketVanished,      │  ▼                                   │
          │                  Admitted, NoHandler, TryNow …  ──► Registration ── StateChanged ─────────────┤
-         │                                                     one per path                              │
+         │                                                     one per path        OwnerChanged          │
          │                                                       │  ▲                                    │
          │             Validate, Register, Deregister, Withdraw  ▼  │ HandlerAnswered                    │
          │                                                     Handler                                   ▼
