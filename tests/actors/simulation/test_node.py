@@ -135,6 +135,7 @@ async def test_a_script_crashes_restarts_unlinks_and_stops_a_plugin(autojump_clo
         assert (plugin.alive, node.state("one/two/a.sock")) == (False, "registered")
         plugin.restart()
         await node.settled()
+        await trio.sleep(Config().stable_after)  # After a shorter life the next socket would wait (fault 49).
         plugin.unlink()
         await node.settled()
         assert (plugin.alive, node.state("one/two/a.sock")) == (True, None)
