@@ -141,8 +141,9 @@ class EndpointOwners:
         file = self._own.pop(socket, None)
         if file is not None:
             del self._owners[socket]
-            # A socket that was renamed may have been added again under its new path.
-            if self._owners[file][0] == socket:
+            # A socket that was renamed may have been added again under its new path, and removed there since.
+            owner = self._owners.get(file)
+            if owner is not None and owner[0] == socket:
                 del self._owners[file]
         for key in self._others.pop(socket, ()):
             self._uses[key].count -= 1

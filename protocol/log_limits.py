@@ -98,6 +98,7 @@ class LineCounts:
     def leaves_out(self, line: Line, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
         self._end_windows(now)
+        self._make_room()
         subject = line.first_of(_SUBJECTS)
         keys: list[_Key] = [(subject, line.message, line.first_of(_CAUSES))]
         limits = [self._limits.same]
@@ -124,10 +125,13 @@ class LineCounts:
     def _window(self, key: _Key, now: float) -> _Window:
         window = self._windows.get(key)
         if window is None:
-            while len(self._windows) >= MAX_COUNTED:
-                self._end(*self._windows.popitem(last=False))
             window = self._windows[key] = _Window(now)
         return window
+
+    def _make_room(self) -> None:
+        """End the oldest windows, so that both windows of a line fit. Neither may end while the line is counted."""
+        while len(self._windows) > MAX_COUNTED - 2:
+            self._end(*self._windows.popitem(last=False))
 
     def _end_windows(self, now: float) -> None:
         while self._windows and self._has_ended(next(iter(self._windows.values())), now):

@@ -195,7 +195,8 @@ class World:
     def pass_turns(self, now: float) -> list[Effect]:
         """End the turns whose time is over, and return what to do, in order."""
         self._effects, self._now = [], now
-        for key in [key for key, until in self._turns.items() if until <= now]:
+        due = itertools.takewhile(lambda turn: turn[1] <= now, self._turns.items())
+        for key in [key for key, _ in due]:
             del self._turns[key]
             if key in self._names:
                 self._give_turn(key, self._names[key])

@@ -128,6 +128,17 @@ def test_the_socket_of_another_plugin_that_serves_there_itself_is_its_endpoint()
     assert not owners
 
 
+def test_a_socket_that_was_renamed_may_leave_before_its_plugin_of_the_former_path_does() -> None:
+    """Faults 79 and 85: an error here would end the reconciler, and all plugins would be deregistered."""
+    owners = EndpointOwners()
+    owners.add_own("/reg/a", RED, file(1))
+    owners.add_own("/reg/b", BLUE, file(1))
+    owners.remove("/reg/b")
+    assert owners.other_owner(BLUE, "/reg/a", None) == RED
+    owners.remove("/reg/a")
+    assert not owners
+
+
 def test_a_stranger_that_names_a_socket_first_does_not_keep_its_plugin_from_it() -> None:
     """Fault 79."""
     owners = EndpointOwners()

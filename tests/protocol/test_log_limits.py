@@ -128,3 +128,14 @@ def test_limits_out_of_range_are_refused() -> None:
         LogLimits(same=0)
     with pytest.raises(ConfigError):
         LogLimits(window=0.0)
+
+
+def test_no_summary_is_due_for_ever_if_a_window_ends_while_its_line_is_counted() -> None:
+    """Faults 48 and 91: the log would wait for that summary without a pause, and take a whole core."""
+    counts = LineCounts(LogLimits(same=1, each=2, total=10_000, window=60.0))
+    logged(counts, [waiting(cause="another"), waiting()])
+    # Windows of other lines take the place of all but the last of this socket's.
+    logged(counts, [Line(Level.INFO, f"line {number}", {}) for number in range(MAX_COUNTED - 1)], 1.0)
+    logged(counts, [waiting()], 2.0)
+    counts.take_summaries(1000.0)
+    assert counts.due == math.inf
