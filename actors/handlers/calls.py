@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 import traceback
@@ -38,6 +39,8 @@ BROKE = "the handler broke: "
 _MAX_TRACEBACK = 1000
 #: How many threads one handler may have.
 MAX_THREADS = 16
+#: An error of a handler is a failure of one plugin, also if it is meant to end a program or a task of asyncio.
+_FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 #: The threads of each handler are counted by its own limiter, which knows those that were given up.
 _UNLIMITED = trio.CapacityLimiter(math.inf)
 
@@ -138,7 +141,7 @@ class Calls:
         except GRPCError as error:
             # Usually this is the plugin's answer to a call that the handler made.
             return Ending(Outcome.FAILED, status_text(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
+        except _FAILURES as error:
             return self._broken(call, error)
         except BaseExceptionGroup as group:
             if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
@@ -180,7 +183,9 @@ class Calls:
         try:
             await thread.returned.wait()
         except trio.Cancelled:
-            self._given_up[call] = trio.current_time()
+            # The thread may have returned since the cancellation.
+            if not thread.returned.is_set():
+                self._given_up[call] = trio.current_time()
             raise
         if thread.error is not None:
             raise thread.error
@@ -188,13 +193,16 @@ class Calls:
 
     async def _serve_thread(self, call: Call, thread: Thread) -> None:
         def run() -> None:
-            # Not returned, since Trio refuses a coroutine, which the method of a decorator may return.
-            thread.result = call.method(call.plugin)
+            try:
+                # Not returned, since Trio refuses a coroutine, which the method of a decorator may return.
+                thread.result = call.method(call.plugin)
+            except BaseException as error:  # noqa: BLE001 - the call raises it; here it would end the whole program
+                thread.error = error
 
         try:
             await trio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=_UNLIMITED)
-        except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001 - the call raises it
-            thread.error = error
+        except Exception as error:  # noqa: BLE001 - the call raises it
+            thread.error = error  # No thread could be started.
         finally:
             self._threads.release_on_behalf_of(call)
             self._given_up.pop(call, None)

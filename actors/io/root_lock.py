@@ -109,7 +109,11 @@ def _make(directory: int) -> int | None:
         if error.errno in _NOT_WRITABLE:
             return os.dup(directory)
         raise
-    os.fchmod(descriptor, _MODE)  # Whatever the umask is.
+    try:
+        os.fchmod(descriptor, _MODE)  # Whatever the umask is.
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

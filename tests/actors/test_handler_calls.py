@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any, cast
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from plugind import Supervisor
@@ -227,6 +229,42 @@ async def test_a_handler_has_a_limited_number_of_threads_and_the_reason_says_tha
 
     assert answer.error == f"all {MAX_THREADS} threads of the handler were busy for 0.05 s"
     assert len([call for call in handler.calls if call.startswith("register ")]) == MAX_THREADS
+
+
+class Cancelled(FakeHandler):
+    """A handler that uses asyncio, and lets the end of a task of asyncio out."""
+
+    async def register(self, plugin: Plugin) -> None:
+        raise asyncio.CancelledError
+
+    def deregister(self, plugin: Plugin) -> None:  # type: ignore[override]  # it runs in a thread
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("ask", [m.Register, m.Deregister])
+async def test_a_cancellation_of_asyncio_is_an_error_of_the_handler(ask: type[m.Ask]) -> None:
+    """Fault 82: it is no ``Exception``, and would end the node, from a thread with a TrioInternalError."""
+    async with running(Cancelled()) as asker:
+        asker.ask(ask, 1)
+        answer = await asker.answer()
+    assert (answer.outcome, answer.error) == (Outcome.BROKEN, "the handler broke: CancelledError: ")
+
+
+async def test_a_thread_that_returns_while_its_call_is_cancelled_was_not_given_up() -> None:
+    """Fault 82: health would show it for ever."""
+    handler = Stuck()
+    calls = Calls(handler, CallConfig(30.0), "T")
+    call = calls.prepare("register", plugin())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(calls.make, call)
+        await trio.testing.wait_all_tasks_blocked()
+        assert call.thread is not None
+        call.scope.cancel()
+        # The thread ends before the task of the call runs.
+        call.thread.returned.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert calls.wrong is None
+        handler.let_go.set()
 
 
 async def test_a_function_that_returns_a_coroutine_is_awaited() -> None:
