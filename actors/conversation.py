@@ -201,7 +201,8 @@ class Conversation:
           PausedError: as :meth:`DialSlots.acquire` does.
         """
         timeout, pause = self._config.timeouts.dial, FULL_PAUSE
-        until = trio.current_time() + timeout
+        assert self._slot is not None, "a dial has a slot"
+        until = self._slot.acquired_at + timeout
         while True:
             try:
                 return await dial()

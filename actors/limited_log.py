@@ -36,7 +36,8 @@ class LimitedLog:
         if self._lines.leaves_out(Line(level, message, fields), now):
             self._left_out.set()
             return
-        self._write_summaries(now)
+        if self._lines.has_summaries:
+            self._write_summaries(now)
         self._log.event(level, message, **fields)
 
     async def run(self) -> None:

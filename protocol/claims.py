@@ -104,7 +104,10 @@ class Name:
         """Take the next claim that can be answered now: none while a plugin is busy."""
         if self.busy or not self._queue:
             return None
-        return self._queue.popitem(last=False)[1]
+        claimed = self._queue.popitem(last=False)[1]
+        if not self._queue:
+            self._queue = None
+        return claimed
 
     def withdraw(self, path: str) -> None:
         """Forget the claim of ``path`` that waits for an answer, if there is one."""

@@ -95,24 +95,28 @@ class LineCounts:
         """When there is a summary to write; infinity if no line was left out."""
         return -math.inf if self._summaries else min(self._ends.values(), default=math.inf)
 
+    @property
+    def has_summaries(self) -> bool:
+        """Whether there is a summary of a window that was found to have ended."""
+        return bool(self._summaries)
+
     def leaves_out(self, line: Line, now: float) -> bool:
         """Count ``line``, and return whether to leave it out."""
         self._end_windows(now)
         self._make_room()
         subject = line.first_of(_SUBJECTS)
-        keys: list[_Key] = [(subject, line.message, line.first_of(_CAUSES))]
-        limits = [self._limits.same]
+        same = (subject, line.message, line.first_of(_CAUSES))
+        counted: list[tuple[_Key, _Window, int]] = [(same, self._window(same, now), self._limits.same)]
         if subject:
-            keys.append((subject,))
-            limits.append(self._limits.each)
-        windows = [self._window(key, now) for key in keys]
-        for key, window, limit in zip((*keys, ()), (*windows, self._all), (*limits, self._limits.total), strict=True):
+            counted.append(((subject,), self._window((subject,), now), self._limits.each))
+        counted.append(((), self._all, self._limits.total))
+        for key, window, limit in counted:
             if window.lines >= limit:
                 window.left_out += 1
                 window.last = line
                 self._ends.setdefault(key, window.began + self._limits.window)
                 return True
-        for window in (*windows, self._all):
+        for _, window, _ in counted:
             window.lines += 1
         return False
 

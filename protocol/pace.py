@@ -13,7 +13,7 @@ from __future__ import annotations
 import attrs
 
 from .messages import HandlerAvailable, ListenerFound, NameFreed, SocketTouched, TryNow
-from .states import Event, Gone, Registered, State, TimerElapsed
+from .states import Event, Paced, State, TimerElapsed
 
 #: Events that bring a try forward. Whoever has access to a socket or a name can cause any number of them.
 Hurrying = SocketTouched | NameFreed
@@ -21,12 +21,14 @@ Hurrying = SocketTouched | NameFreed
 
 def is_hurried(state: State) -> bool:
     """Return whether an event has brought the last try of ``state`` forward."""
-    return not isinstance(state, Registered | Gone) and state.hurried
+    return isinstance(state, Paced) and state.hurried
 
 
 def paced(before: State, event: Event, after: State) -> State:
     """Return ``after``, the state that follows ``before`` upon ``event``, hurried if it is."""
-    if isinstance(after, Registered | Gone):
+    if not is_hurried(before) and not isinstance(event, Hurrying):
+        return after  # The usual case. Nothing else makes a state hurried.
+    if not isinstance(after, Paced):
         return after
     hurried = _is_hurried(before, event, after)
     return after if hurried is after.hurried else attrs.evolve(after, hurried=hurried)

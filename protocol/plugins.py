@@ -123,17 +123,17 @@ def _number(part: str, text: str) -> int:
     return number
 
 
-def _rank(version: Version) -> tuple[int, ...]:
-    return version.rank
-
-
 def highest_version(versions: tuple[str, ...], *, below: float = math.inf) -> Version | None:
     """Return the highest of ``versions`` whose major number is under ``below``, the last of equal ones, or None.
 
     Texts that are not versions are skipped.
     """
-    numbers = (version for version in map(_version_or_none, reversed(versions)) if version is not None)
-    return max((version for version in numbers if version.major < below), key=_rank, default=None)
+    highest: Version | None = None
+    for text in reversed(versions):
+        version = _version_or_none(text)
+        if version is not None and version.major < below and (highest is None or highest.rank < version.rank):
+            highest = version
+    return highest
 
 
 def _version_or_none(text: str) -> Version | None:

@@ -55,7 +55,7 @@ class Cause:
 
 
 @value
-class _Paced:
+class Paced:
     """What the states between two tries, and those of a try, have in common."""
 
     #: An event has brought the last try of this generation forward, so none does so again before the next wait is over
@@ -110,7 +110,7 @@ Then = ThenDial | ThenWait | ThenPark | ThenEnd
 
 
 @value
-class Dialing(_Paced):
+class Dialing(Paced):
     """Connecting to the socket."""
 
     generation: int
@@ -126,7 +126,7 @@ class Dialing(_Paced):
 
 
 @value
-class AskingInfo(_Paced):
+class AskingInfo(Paced):
     """The plugin is asked for its info."""
 
     generation: int
@@ -135,7 +135,7 @@ class AskingInfo(_Paced):
 
 
 @value
-class Claiming(_Paced):
+class Claiming(Paced):
     """The reconciler is asked to admit the plugin to its (type, name); shown as validating."""
 
     generation: int
@@ -145,7 +145,7 @@ class Claiming(_Paced):
 
 
 @value
-class Validating(_Paced):
+class Validating(Paced):
     """The handler is asked whether it accepts the plugin."""
 
     generation: int
@@ -155,7 +155,7 @@ class Validating(_Paced):
 
 
 @value
-class Registering(_Paced):
+class Registering(Paced):
     """The handler is asked to register; ``stopping`` ends the actor afterwards."""
 
     generation: int
@@ -166,7 +166,7 @@ class Registering(_Paced):
 
 
 @value
-class Notifying(_Paced):
+class Notifying(Paced):
     """The plugin is notified that it is registered; ``stopping`` ends the actor afterwards."""
 
     generation: int
@@ -178,7 +178,7 @@ class Notifying(_Paced):
 
 
 @value
-class Refusing(_Paced):
+class Refusing(Paced):
     """The plugin is notified that it is not registered, and why.
 
     What follows does not depend on whether the notification arrives (behaviour 32).
@@ -197,7 +197,7 @@ class Refusing(_Paced):
 
 
 @value
-class Waiting(_Paced):
+class Waiting(Paced):
     """Waiting out the backoff."""
 
     generation: int
@@ -214,7 +214,7 @@ class Waiting(_Paced):
 
 
 @value
-class Stale(_Paced):
+class Stale(Paced):
     """The socket has no listener; it is dialed again by backoff (behaviour 15, fault 28)."""
 
     generation: int
@@ -224,7 +224,7 @@ class Stale(_Paced):
 
 
 @value
-class Parked(_Paced):
+class Parked(Paced):
     """No more tries until the socket changes, a retry is asked, or a handler of ``until_type`` is added."""
 
     generation: int
@@ -247,7 +247,7 @@ class Registered:
 
 
 @value
-class Leaving(_Paced):
+class Leaving(Paced):
     """The handler is asked to deregister ``info``; afterwards ``then``."""
 
     generation: int

@@ -67,6 +67,9 @@ class Ending:
     cause: str | None = None
 
 
+_OK = Ending(Outcome.OK)
+
+
 @attrs.define(eq=False)
 class Thread:
     """A call of a ``def`` method, in a thread."""
@@ -149,7 +152,7 @@ class Calls:
             return self._broken(call, group)
         if scope.cancelled_caught:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
-        return Ending(Outcome.OK)
+        return _OK
 
     async def _run(self, call: Call) -> None:
         result: Any

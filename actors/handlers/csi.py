@@ -5,8 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import attrs
 
 from ...protocol.errors import ValidationError
@@ -28,7 +26,8 @@ class CSIHandler:
     def __init__(self) -> None:
         #: The drivers that are registered.
         self.drivers = Instances()
-        self._ranked: defaultdict[str, _Ranked] = defaultdict(_Ranked)
+        #: The names for which a second driver was offered: most have one only.
+        self._ranked: dict[str, _Ranked] = {}
 
     async def validate(self, plugin: Plugin) -> None:
         """Apply the version rules.
@@ -48,9 +47,8 @@ class CSIHandler:
 
     def _check(self, plugin: Plugin) -> None:
         version = check_csi_versions(plugin.versions, deprecated=plugin.found_in_deprecated_dir)
-        if plugin.name not in self._ranked:
-            return
-        socket = self._ranked[plugin.name].highest_elsewhere(plugin)
+        ranked = self._rank(plugin.name)
+        socket = None if ranked is None else ranked.highest_elsewhere(plugin)
         other = None if socket is None else self.drivers.at(plugin.name, socket)
         if other is not None and version <= (present := csi_version(other.versions)):
             raise ValidationError(
@@ -62,11 +60,21 @@ class CSIHandler:
         """Keep the driver."""
         self._forget(plugin)
         self.drivers.add(plugin)
-        self._ranked[plugin.name].add(plugin)
+        if plugin.name in self._ranked:
+            self._ranked[plugin.name].add(plugin)
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the driver; another of its name stays."""
         self._forget(plugin)
+
+    def _rank(self, name: str) -> _Ranked | None:
+        """Return the registered drivers of ``name`` by version; None if there is none."""
+        ranked = self._ranked.get(name)
+        if ranked is None and (drivers := self.drivers.of(name)):
+            ranked = self._ranked[name] = _Ranked()
+            for driver in drivers:
+                ranked.add(driver)
+        return ranked
 
     def _forget(self, plugin: Plugin) -> None:
         """Forget what is kept for the socket of ``plugin``, which may have had another endpoint."""

@@ -48,7 +48,10 @@ def _how(flags: int) -> _How:
 
 def root_of(path: str, roots: Iterable[str]) -> str | None:
     """Return the one of ``roots`` below which ``path`` lies; None if it lies below none."""
-    return next((root for root in roots if path.startswith(root if root.endswith("/") else f"{root}/")), None)
+    for root in roots:
+        if path.startswith(root) and (root.endswith("/") or path.startswith("/", len(root))):
+            return root
+    return None
 
 
 def open_beneath(root: str, path: str, flags: int = PATH_FLAGS) -> int:

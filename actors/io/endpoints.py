@@ -127,10 +127,11 @@ class Endpoints:
         """Whether this file is plugind's own status socket, under whatever name (fault 45)."""
         if self.status_socket is None:
             return False
-        with suppress(OSError):
+        try:
             own = os.lstat(self.status_socket)
-            return (own.st_dev, own.st_ino) == (identity.device, identity.inode)
-        return False
+        except OSError:
+            return False
+        return own.st_ino == identity.inode and own.st_dev == identity.device
 
 
 @attrs.frozen
