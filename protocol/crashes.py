@@ -21,21 +21,21 @@ INTERNAL = "internal error"
 
 
 @value
-class CrashRow:
+class CrashSeries:
     """The crashes in a row of the registrations of one socket."""
 
     count: int = 0
     #: ``trio.current_time()`` of the last one, in seconds.
     last: float = 0.0
 
-    def add(self, now: float, *, was_stable: bool) -> CrashRow:
-        """Return the row with a crash ``now``; it begins anew if the plugin ``was_stable``, or after a long time."""
+    def add(self, now: float, *, was_stable: bool) -> CrashSeries:
+        """Return the series with a crash ``now``; it begins anew if the plugin ``was_stable``, or after a long time."""
         anew = was_stable or now - self.last > REMEMBERED
-        return CrashRow(1 if anew else self.count + 1, now)
+        return CrashSeries(1 if anew else self.count + 1, now)
 
 
-#: The row of a socket whose registration has not crashed.
-NO_CRASH = CrashRow()
+#: The series of a socket whose registration has not crashed.
+NO_CRASH = CrashSeries()
 
 
 @value

@@ -215,7 +215,9 @@ class Discovery:
 
     def conditions(self) -> tuple[DirectoryReport, ...]:
         """The directories with which something is wrong."""
-        return tuple((self._conditions | {path: self._full(path) for path in self._left_out}).values())
+        # That it is full matters less than that others may write to it.
+        full = {path: self._full(path) for path in self._left_out if not self._is_insecure(path)}
+        return tuple((self._conditions | full).values())
 
     def _full(self, path: str) -> DirectoryReport:
         number, used_up = self._left_out[path]

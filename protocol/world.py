@@ -38,7 +38,7 @@ import attrs
 from . import messages as m
 from .backoff import Backoff
 from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken, taken_by_another_user
-from .crashes import NO_CRASH, Crash, CrashRow
+from .crashes import NO_CRASH, Crash, CrashSeries
 from .effects import (
     Answer,
     Effect,
@@ -99,7 +99,7 @@ class _Actor:
     #: The plugin type for which there was no handler.
     orphan_of: str | None = None
     #: The crashes in a row of this actor's predecessors, for the same socket.
-    crashes: CrashRow = NO_CRASH
+    crashes: CrashSeries = NO_CRASH
     #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
     registered_at: float = math.inf
     #: When the plugin of this socket was first told that it is registered, or that it is not.

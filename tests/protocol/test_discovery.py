@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from plugind.protocol.directories import Condition
+from plugind.protocol.directories import Access, Condition
 from plugind.protocol.discovery import ATTRIBUTES, LOOK, MAX_IGNORED, REMOVED, Discovery, Found, Kind
 from plugind.protocol.identity import Identity
 from plugind.protocol.messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
@@ -409,6 +409,15 @@ def test_a_directory_that_is_filled_without_end_shuts_out_no_other(kind: Kind) -
     tree.begin_rescan()
     tree.observe("/r/hog", None, time=0.0)
     assert full(tree) == {}
+
+
+def test_a_full_directory_to_which_others_may_write_now_is_shown_as_insecure() -> None:
+    """Faults 3 and 48: nothing new below it is taken, which is worse than that some entries are not."""
+    tree = limited()
+    for number in range(100):
+        tree.observe(f"/r/hog/{number}", found(100 + number), time=0.0)
+    assert not tree.allows("/r/hog", Access(mode=0o777, owner=0, ours=True))
+    assert full(tree) == {"/r/hog": Condition.INSECURE}
 
 
 def test_a_socket_that_becomes_a_link_does_not_get_round_the_quota() -> None:

@@ -58,7 +58,7 @@ def test_with_a_stable_time_of_zero_no_life_is_short() -> None:
     assert made.hold(A, 1.0) is None
 
 
-def test_a_row_ages() -> None:
+def test_a_series_ages() -> None:
     """Fault 49: a plugin that crashed ten minutes ago, beside the longest delay, begins anew."""
     made, old = lives(), REMEMBERED + Backoff().cap
     made.ended(A, 0.0, 0.0)
@@ -76,6 +76,6 @@ def test_a_hundred_thousand_paths_are_not_remembered() -> None:
     assert len(made) == MOST_PATHS
     assert made.hold("/r/99999.sock", 100.0) == Hold(99.999 + 0.5, 1)
     assert made.hold("/r/0.sock", 100.0) is None
-    assert sys.getsizeof(made._rows) < 1 << 19
+    assert sys.getsizeof(made._series) < 1 << 19
     made.ended(A, 5000.0, 5000.0)
     assert len(made) == 1

@@ -87,7 +87,7 @@ def check_converged(node: Node) -> None:
 
 def check_empty(world: World) -> None:
     """Check that the world keeps nothing about sockets that are gone."""
-    settings = ("_effects", "_handlers", "_users", "_max_instances")
+    settings = ("_effects", "_now", "_handlers", "_users", "_max_instances")
     remembered = {name: value for name, value in vars(world).items() if name not in settings}
     assert {name: value for name, value in remembered.items() if value} == {}
 
