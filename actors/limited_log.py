@@ -21,12 +21,10 @@ class LimitedLog:
 
     def __init__(self, log: Logger, limits: LogLimits) -> None:
         self._log = log
+        #: Whether events of a level are written: the other logger's method itself.
+        self.enabled = log.enabled
         self._lines = LineCounts(limits)
         self._left_out = trio.Event()
-
-    def enabled(self, level: Level) -> bool:
-        """Return whether events of ``level`` are written."""
-        return self._log.enabled(level)
 
     def event(self, level: Level, message: str, /, **fields: Field) -> None:
         """Log the constant ``message`` with its variable ``fields``, unless there were too many like it."""

@@ -344,7 +344,7 @@ class Api:
             "status": status,
             "reason": None if reason is None else encodable(reason),
             "watching": report.watching,
-            "sockets": sum(row.last.root == root for row in self.memory.view.rows.values()),
+            "sockets": [row.last.root for row in self.memory.view.rows.values()].count(root),
             "scans": report.scans,
             "scan_failures": report.scan_failures,
             "overflows": report.overflows,

@@ -10,7 +10,7 @@ PYTEST_DONT_REWRITE
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 import trio
@@ -267,13 +267,15 @@ class Driver:
             if self._parked and not self._leading:
                 self._wake_next()
 
-    async def _receive(self) -> bytes | None:
+    def _receive(self) -> Awaitable[bytes | None]:
         """Wait for bytes; or, after a turn that was used up, for another one, and return nothing."""
-        if not self._used_up:
-            return await self._transport.receive(unsent=bool(self.connection.outgoing))
+        if self._used_up:
+            return self._wait_for_turn()
+        return self._transport.receive(unsent=bool(self.connection.outgoing))
+
+    async def _wait_for_turn(self) -> None:
         await self._shared.turns.wait()
         self._used_up = False
-        return None
 
     def _flush_for_all(self) -> None:
         self.flush()
