@@ -162,16 +162,17 @@ class Conversation:
         if self._config.endpoints.is_status_socket(identity):
             return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
         timeouts = self._config.timeouts
-        dial = partial(
-            self._config.dial,
-            self._path,
-            identity=identity,
-            timeout=timeouts.dial,
-            refused_grace=timeouts.refused_grace if patient else 0.0,
-            judge=partial(self._judge, uid),
-        )
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
+            # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
+            dial = partial(
+                self._config.dial,
+                self._path,
+                identity=identity,
+                timeout=timeouts.dial,
+                refused_grace=timeouts.refused_grace if patient else 0.0,
+                judge=partial(self._judge, uid),
+            )
             self._channel = await self._while_full(dial, through_pause=held_up)
         except PausedError:
             return states.HeldUp(NO_DESCRIPTORS)
