@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 import attrs
 import trio
@@ -32,6 +33,8 @@ from .io.roots import RootBusyError
 
 #: How many marks are kept while the root cannot be scanned: as many events as the kernel's queue holds by default.
 _MOST_MARKS = 16_384
+#: After how many chunks of a large directory the scanner looks at what events named elsewhere.
+_CHUNKS_IN_A_ROW = 16
 
 #: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
 Send = Callable[[Sequence[Message]], Awaitable[None]]
@@ -206,11 +209,19 @@ class Scanner:
         """Scan the root and all below it, then settle; return how many directories could not be read."""
         failures = 0
         waiting = deque([self._root])
+        scanned = set()
         while waiting and self._unavailable is None:
             path = waiting.popleft()
+            if path in scanned or not self._discovery.may_scan(path):
+                continue  # It was removed, or became insecure, while others were scanned.
+            scanned.add(path)
             failures += not await self._scan(path, deep=deep)
             waiting.extend(self._discovery.subdirectories(path))
-        self._enter.clear()
+            if self._watches.pending and not self._watches.need_rescan:
+                # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
+                await self._look_at_marked(self._watches.take())
+                await self._flush()
+        self._enter = deque(path for path in self._enter if path not in scanned)
         await self._settle()
         return failures
 
@@ -252,8 +263,9 @@ class Scanner:
         seen: set[str] = set()
         self._inotify.read()
         try:
-            with closing(self._directory.scan(path, known_sockets, deep=deep)) as chunks:
-                for chunk in chunks:
+            leave_out = partial(self._discovery.leaves_out, path)
+            with closing(self._directory.scan(path, known_sockets, deep=deep, leave_out=leave_out)) as chunks:
+                for count, chunk in enumerate(chunks, 1):
                     # What was opened may have another mode or owner than what was looked at.
                     if not self._discovery.allows(path, chunk.access):
                         await self._flush()
@@ -261,6 +273,9 @@ class Scanner:
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()
                     self._inotify.read()
+                    if count % _CHUNKS_IN_A_ROW == 0:
+                        await self._look_at_marked(self._watches.take_elsewhere(path))
+                        await self._flush()
         except OSError as error:
             return self._is_gone(path) or self._fail(path, error)
         for missing in self._discovery.missing(path, seen):
@@ -312,7 +327,7 @@ class Scanner:
         """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
         while not (self._watches.need_rescan or self._unavailable):
             if self._watches.pending:
-                await self._look_at_marked()
+                await self._look_at_marked(self._watches.take())
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
@@ -323,10 +338,11 @@ class Scanner:
                 return
             await self._flush()
 
-    async def _look_at_marked(self) -> None:
-        """Look at every path that events named, and judge what is missing first: a rename is one of each (fault 9)."""
+    async def _look_at_marked(self, taken: Mapping[str, int]) -> None:
+        """Look at paths that events named, with their marks. What is missing is judged first: a rename is one of each
+        (fault 9).
+        """
         looks: list[tuple[str, int, Found | None]] = []
-        taken = self._watches.take()
         for path, found in self._directory.look_at_all(taken):
             if isinstance(found, OSError):
                 self._postpone(path, taken[path], found)

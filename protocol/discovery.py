@@ -53,6 +53,8 @@ Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | Entry
 _SOCKET_ENDINGS = (".sock", ".socket")
 #: How many entries of a root that only look like sockets are reported.
 MAX_IGNORED = 100
+#: How many new symbolic links of a directory are examined in each rescan.
+MAX_LINKS = 1000
 
 
 class Kind(enum.Enum):
@@ -166,6 +168,8 @@ class Discovery:
         self._of_refused = Quota(root, max_refused)
         #: By directory, how many entries were left out since :meth:`begin_rescan`, and the last quota that was used up.
         self._left_out: dict[str, tuple[int, str]] = {}
+        #: By directory, how many new links were examined since :meth:`begin_rescan`.
+        self._examined: dict[str, int] = {}
         self._allow_insecure = insecure
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
@@ -249,6 +253,7 @@ class Discovery:
         """A rescan begins, which looks at all entries that were left out, and counts again those that still are."""
         self._over_limit = 0
         self._left_out.clear()
+        self._examined.clear()
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -299,6 +304,22 @@ class Discovery:
         self._observe_entry(
             path, found.identity, reason, time=time, first=first and not _is_replaced(found.identity, marks)
         )
+
+    def leaves_out(self, directory: str, name: str, kind: Kind) -> bool:
+        """Whether a scan of ``directory`` need not look at this link or directory: there is no room for it (fault 48).
+
+        It takes the most time of a scan to find out where a link leads, so only so many new ones are examined in each
+        directory between two calls of :meth:`begin_rescan`.
+        """
+        if name in self.children(directory):
+            return False
+        if kind is Kind.DIRECTORY:
+            return not self._has_room(below(directory, name), "directories")
+        examined = self._examined[directory] = self._examined.get(directory, 0) + 1
+        if examined <= MAX_LINKS:
+            return False
+        self._leave_out(directory, f"it has more than {MAX_LINKS} new links: remove some")
+        return True
 
     def allows(self, path: str, access: Access | None) -> bool:
         """Take note of who may write to the known directory ``path``; return whether it may be scanned."""
@@ -433,11 +454,14 @@ class Discovery:
         above = _above(path)
         if quota.has_room(above):
             return True
-        self._over_limit += 1
-        number, _ = self._left_out.get(above, (0, ""))
-        used_up = f"it has {quota.used(above)} {kind}, as many as it may have beside other directories: remove some"
-        self._left_out[above] = number + 1, used_up
+        used = quota.used(above)
+        self._leave_out(above, f"it has {used} {kind}, as many as it may have beside other directories: remove some")
         return False
+
+    def _leave_out(self, directory: str, used_up: str) -> None:
+        self._over_limit += 1
+        number, _ = self._left_out.get(directory, (0, ""))
+        self._left_out[directory] = number + 1, used_up
 
     def _adopt(self, path: str, socket: Identity | None) -> None:
         parent = self._directories.get(_above(path))

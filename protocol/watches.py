@@ -152,14 +152,28 @@ class Watches:
         marks, self._marks = self._marks, {}
         return marks
 
+    def take_elsewhere(self, directory: str) -> dict[str, int]:
+        """Remove and return the marks on paths that are neither ``directory`` nor above or below it."""
+        beneath = below(directory, "")
+        elsewhere = {
+            path: marks
+            for path, marks in self._marks.items()
+            if not (path == directory or path.startswith(beneath) or beneath.startswith(below(path, "")))
+        }
+        for path in elsewhere:
+            del self._marks[path]
+        return elsewhere
+
     def take_path(self, path: str) -> int:
         """Remove and return the marks on ``path``; 0 if there are none."""
         return self._marks.pop(path, 0)
 
     def put_back(self, marks: dict[str, int]) -> None:
-        """Add marks that were taken but belong to a later look."""
-        for path, bits in marks.items():
-            self._marks[path] = self._marks.get(path, 0) | bits
+        """Add marks that were taken but belong to a later look. The caller gives up ``marks``."""
+        newer, self._marks = self._marks, marks
+        # A scan puts back all earlier marks for each chunk, and the newer ones are few.
+        for path, bits in newer.items():
+            marks[path] = marks.get(path, 0) | bits
 
     def postpone(self, path: str, marks: int) -> None:
         """Keep marks until the next rescan, because the look at ``path`` failed (seed 982)."""

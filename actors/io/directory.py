@@ -61,6 +61,15 @@ class Chunk:
     ignored: list[str] = attrs.Factory(list)
 
 
+#: Whether a scan should not look at the directory or the link of this name.
+LeaveOut = Callable[[str, Kind], bool]
+
+
+def take_all(_name: str, _kind: Kind) -> bool:
+    """Leave nothing out."""
+    return False
+
+
 class Events(Protocol):
     """One instance of inotify."""
 
@@ -114,13 +123,14 @@ class Directory(Protocol):
         """Return whether the symbolic link ``path`` leads to a socket anywhere. Never raises OSError."""
 
     def scan(
-        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
         """List the directory ``path`` in chunks, between which other tasks may run.
 
         Regular files and dot names are left out, so a chunk may be empty. ``known_sockets`` has names with the
         identity of the socket there, or None. A name that the listing has with this inode number is not looked at; in a
         ``deep`` scan that number comes from the file itself, and its device and change time must be the known ones too.
+        A directory or a link for which ``leave_out`` returns True is not looked at.
         """
 
     def events(self) -> Events:
@@ -158,6 +168,12 @@ def _try_to_look(directory: int, name: str) -> Found | OSError | None:
         return _look_in(directory, name)
     except OSError as error:
         return error
+
+
+def _is_left_out(entry: os.DirEntry[str], leave_out: LeaveOut) -> bool:
+    if entry.is_symlink():
+        return leave_out(entry.name, Kind.SYMLINK)
+    return entry.is_dir() and leave_out(entry.name, Kind.DIRECTORY)
 
 
 def _look_at(entry: os.DirEntry[str], before: Identity | None, directory: int, chunk: Chunk) -> None:
@@ -342,18 +358,18 @@ class RealDirectory:
             os.close(descriptor)
 
     def scan(
-        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
         """See :class:`Directory`. If a symbolic link has taken the place of the directory, it is not followed."""
         has_reserve = all(self._reserve.close_one() for _ in range(_FOR_A_SCAN))
         try:
-            yield from self._scan(path, known_sockets, deep=deep)
+            yield from self._scan(path, known_sockets, deep, leave_out)
         finally:
             if has_reserve:
                 self._reserve.refill()
 
     def _scan(
-        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, known_sockets: Mapping[str, Identity | None], deep: bool, leave_out: LeaveOut
     ) -> Generator[Chunk, None, None]:
         descriptor = open_beneath(self._root, path, _LISTED)
         try:
@@ -373,7 +389,7 @@ class RealDirectory:
                         and not (entry.is_symlink() or entry.is_dir())
                     ):
                         chunk.unchanged.append(name)
-                    else:
+                    elif not _is_left_out(entry, leave_out):
                         _look_at(entry, before, descriptor, chunk)
                     if count % CHUNK == 0:
                         yield chunk

@@ -24,7 +24,7 @@ from ...protocol.directories import Access, root_insecurity
 from ...protocol.discovery import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
-from ..io.directory import CHUNK, Chunk, Events
+from ..io.directory import CHUNK, Chunk, Events, LeaveOut, take_all
 from ..io.directory_trust import InsecureRootError
 from ..io.roots import RootBusyError
 from .faults import InjectedError
@@ -136,7 +136,7 @@ class MemoryDirectory:
         return inode is not None and inode.kind is Kind.SOCKET
 
     def scan(
-        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
         """See :class:`plugind.actors.io.directory.Directory`."""
         self.scans += 1
@@ -146,7 +146,12 @@ class MemoryDirectory:
         inode = self.inode(path)
         if path in self.scan_errors:
             raise os_error(self.scan_errors[path], path)
-        names = [name for name in inode.children if not name.startswith(".")]
+        names = [
+            name
+            for name, child in inode.children.items()
+            if not name.startswith(".")
+            and not (child.kind in (Kind.DIRECTORY, Kind.SYMLINK) and leave_out(name, child.kind))
+        ]
         for start in range(0, len(names) or 1, CHUNK):
             chunk = self._chunk(path, inode, names[start : start + CHUNK], known_sockets, deep=deep)
             chunk.access = access_of(inode) if start == 0 else None

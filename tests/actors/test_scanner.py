@@ -16,11 +16,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.io.directory import Chunk, Directory, RealDirectory
+from plugind.actors.io.directory import CHUNK, Chunk, Directory, LeaveOut, RealDirectory, take_all
 from plugind.actors.scanner import Scanner, ScanReport
 from plugind.actors.simulation.directory import MemoryDirectory, Telling
 from plugind.protocol.directories import Condition
-from plugind.protocol.discovery import Discovery, Found, Message
+from plugind.protocol.discovery import MAX_LINKS, Discovery, Found, Message
 from plugind.protocol.identity import Identity
 from plugind.tests.actors.watching import ROOT, words
 
@@ -171,6 +171,60 @@ async def test_a_directory_that_cannot_be_read_is_a_failure_and_the_report_names
     assert (await stage.rescan()).paths == frozenset({A, f"{SUB}/b.sock"})
 
 
+class BoundMeanwhile(MemoryDirectory):
+    """A socket is bound in the root once a part of the large directory ``SUB`` was listed."""
+
+    def scan(
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
+    ) -> Generator[Chunk, None, None]:
+        for number, chunk in enumerate(super().scan(path, known_sockets, deep=deep, leave_out=leave_out)):
+            if path == SUB and number == 1:
+                self.bind(A)
+            yield chunk
+
+
+async def test_a_socket_that_appears_during_the_scan_of_a_large_directory_does_not_wait_for_its_end(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 48: 100,000 entries in one directory delayed every new plugin by seconds."""
+    directory = BoundMeanwhile()
+    directory.mkdir(SUB)
+    last = 20 * CHUNK - 1
+    for number in range(last + 1):
+        directory.bind(f"{SUB}/{number}.sock")
+    stage = scanned(directory, max_entries=1_000_000)
+    await stage.rescan()
+    appeared = [line.split()[0] for line in stage.sent.take()]
+    assert appeared.index("a.sock") < appeared.index(f"sub/{last}.sock")
+    assert len(appeared) == len(set(appeared)) == last + 2
+
+
+async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 48: links that lead nowhere are no entries, so no quota of entries bounds the work that they cause."""
+    directory = MemoryDirectory()
+    directory.mkdir(SUB)
+    for number in range(MAX_LINKS + 3):
+        directory.symlink("/nowhere", f"{SUB}/{number}")
+    directory.bind(A)
+    examined: list[str] = []
+    leads_to_socket = directory.leads_to_socket
+
+    def recording(path: str) -> bool:
+        examined.append(path)
+        return leads_to_socket(path)
+
+    monkeypatch.setattr(directory, "leads_to_socket", recording)
+    stage = scanned(directory)
+    for _ in range(2):
+        report = await stage.rescan()
+        assert len(examined) == MAX_LINKS
+        assert [(found.path, found.condition) for found in report.directories] == [(SUB, Condition.FULL)]
+        assert (report.sockets, report.over_limit) == (1, 3)
+        examined.clear()
+
+
 async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_clock: MockClock) -> None:
     """Fault 48."""
     stage = in_memory(A, B, f"{ROOT}/c.sock", max_entries=4)
@@ -278,9 +332,9 @@ async def test_a_rescan_takes_no_file_handle_of_a_socket_that_nobody_touched(
     scan = stage.directory.scan
 
     def recording(
-        path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
-        for chunk in scan(path, known_sockets, deep=deep):
+        for chunk in scan(path, known_sockets, deep=deep, leave_out=leave_out):
             found.extend(name for name, _ in chunk.found)
             yield chunk
 
@@ -343,11 +397,11 @@ async def test_a_new_directory_is_watched_before_it_is_read(autojump_clock: Mock
 
     class Racing(MemoryDirectory):
         def scan(
-            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
         ) -> Generator[Chunk, None, None]:
             if path == SUB and not self.exists(f"{SUB}/b.sock"):
                 self.bind(f"{SUB}/b.sock")
-            return super().scan(path, known_sockets, deep=deep)
+            return super().scan(path, known_sockets, deep=deep, leave_out=leave_out)
 
     stage = scanned(Racing())
     stage.directory.mkdir(ROOT)
@@ -366,7 +420,7 @@ class RecreatedAtTheStart(MemoryDirectory):
     recreated = False
 
     def scan(
-        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+        self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
     ) -> Generator[Chunk, None, None]:
         if not self.recreated:
             self.recreated = True
@@ -374,7 +428,7 @@ class RecreatedAtTheStart(MemoryDirectory):
             self.remove_tree(SUB)
             self.mkdir(SUB)
             self.bind(f"{SUB}/b.sock")
-        return super().scan(path, known_sockets, deep=deep)
+        return super().scan(path, known_sockets, deep=deep, leave_out=leave_out)
 
 
 async def test_a_socket_that_is_recreated_around_the_start_is_one_generation(autojump_clock: MockClock) -> None:
@@ -405,7 +459,7 @@ async def test_without_file_handles_the_events_of_a_removal_are_used(autojump_cl
     async with following(stage):
         await wait_all_tasks_blocked()
     appearances = [line for line in stage.sent.take() if line.startswith("a.sock appeared")]
-    assert appearances == ["a.sock appeared #1 (first scan)", "a.sock appeared #3"]
+    assert appearances == ["a.sock appeared #1 (first scan)", "a.sock appeared #2"]
 
 
 @pytest.mark.parametrize("what", ["overflow", "root removed", "root attributes"])

@@ -15,7 +15,7 @@ import trio.testing
 
 from plugind import Config, Root, Supervisor
 from plugind.actors.io import exact_connect
-from plugind.actors.io.directory import Chunk, RealDirectory
+from plugind.actors.io.directory import Chunk, LeaveOut, RealDirectory, take_all
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge, dial
 from plugind.actors.io.grpc_server.serve import serve_stream
@@ -149,12 +149,12 @@ async def test_sockets_that_are_recreated_while_the_node_starts_are_told_once(di
         raced = False
 
         def scan(
-            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool
+            self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
         ) -> Generator[Chunk, None, None]:
             if not Racing.raced:
                 Racing.raced = True
                 process.start()
-            return super().scan(path, known_sockets, deep=deep)
+            return super().scan(path, known_sockets, deep=deep, leave_out=leave_out)
 
     handler = FakeHandler()
     async with plugin(directory) as process:

@@ -207,3 +207,18 @@ def test_the_marks_of_one_path_can_be_taken_alone() -> None:
     assert watches.take_path("/p/r/a.sock") == LOOK | REMOVED
     assert watches.take_path("/p/r/a.sock") == 0
     assert watches.take() == {"/p/r/b.sock": LOOK}
+
+
+def test_marks_elsewhere_are_those_neither_at_nor_above_nor_below_a_directory() -> None:
+    """Fault 48: while a large directory is scanned, what happens in others is looked at."""
+    watches = Watches("/r")
+    watches.put_back(dict.fromkeys(("/r", "/r/big", "/r/big/a", "/r/big/b/c", "/r/bigger", "/r/x.sock"), LOOK))
+    assert watches.take_elsewhere("/r/big") == {"/r/bigger": LOOK, "/r/x.sock": LOOK}
+    assert [*watches.take()] == ["/r", "/r/big", "/r/big/a", "/r/big/b/c"]
+
+
+def test_marks_that_are_put_back_are_joined_with_newer_ones() -> None:
+    watches = Watches("/r")
+    watches.put_back({"/r/a": LOOK})
+    watches.put_back({"/r/a": REMOVED, "/r/b": ATTRIBUTES})
+    assert watches.take() == {"/r/a": LOOK | REMOVED, "/r/b": ATTRIBUTES}
