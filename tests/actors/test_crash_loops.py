@@ -27,7 +27,7 @@ async def restart_when_told(node: SimulatedNode, plugin: PluggedIn, times: int, 
         before = len(plugin.calls)
         # The calls of a scripted plugin are a list, and tell nobody.
         while not any(call.registered is not None for call in plugin.calls[before:]):  # noqa: ASYNC110
-            await trio.sleep(0.001)
+            await trio.sleep(0.005)
         plugin.crash()
         await trio.sleep(pause)
         plugin.restart()
@@ -86,11 +86,11 @@ async def test_a_planned_replacement_of_a_stable_plugin_is_immediate(autojump_cl
         await restart_when_told(node, plugin, 2)
         await trio.sleep(1.1)
         (registered,) = registrations(node)[-1:]
-        await trio.sleep_until(registered + 10.0)
+        await trio.sleep_until(registered + 10.001)
         before = len(node.timeline("a.sock"))
         plugin.restart()
         await node.settled()
-        now = round(registered + 10.0, 6)
+        now = round(registered + 10.001, 6)
         assert node.timeline("a.sock")[before:] == [(now, "leaving"), *registered_at(now)]
 
 

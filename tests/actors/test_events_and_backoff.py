@@ -27,7 +27,7 @@ async def test_a_failing_socket_that_is_touched_all_the_time_is_dialed_twice_in_
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a"))
         plugin.accepting = Accepting.DENIED
         await trio.sleep(0.001)
-        times = await dials_under_touches(node, plugin.path, 60.0)
+        times = await dials_under_touches(node, plugin.path, 30.0)
         # One at the first touch of a step, and one when the step is over; without the touches the steps are the same.
         assert times == [0.0, 0.001, 1.001, 1.001, 5.001, 5.011, 21.011, 21.011]
 
@@ -40,7 +40,7 @@ async def test_a_parked_socket_that_is_touched_all_the_time_is_dialed_twice_in_e
     async with SimulatedNode() as node:
         plugin = node.plug("a.sock", FakePlugin("CSIPlugin", "a", get_info_fails=1000, error=unimplemented))
         await trio.sleep(0.001)
-        times = await dials_under_touches(node, plugin.path, 60.0)
+        times = await dials_under_touches(node, plugin.path, 30.0)
         assert times == [0.0, 0.001, 1.011, 1.011, 5.021, 5.031, 21.041, 21.041]
 
 

@@ -37,6 +37,12 @@ def forbidden(node: SimulatedNode) -> PluggedIn:
     return plugin
 
 
+async def restarts(plugin: PluggedIn, times: int) -> None:
+    for _ in range(times):
+        await trio.sleep(0.1)
+        plugin.restart()
+
+
 async def test_the_lines_of_a_plugin_that_comes_and_goes_are_limited_and_what_is_shown_is_not(
     autojump_clock: MockClock,
 ) -> None:
@@ -44,9 +50,7 @@ async def test_the_lines_of_a_plugin_that_comes_and_goes_are_limited_and_what_is
     log = Log()
     async with SimulatedNode(log=log) as node:
         plugin = forbidden(node)
-        for _ in range(100):
-            await trio.sleep(0.1)
-            plugin.restart()
+        await restarts(plugin, 100)
         await trio.sleep_until(59.0)
         assert [state for _, state in node.timeline("a.sock")].count("waiting") >= 101
         assert len([line for _, line in log.about(plugin.path) if line == "plugin waiting"]) == 10
@@ -82,9 +86,7 @@ async def test_the_end_of_a_node_says_what_was_left_out(autojump_clock: MockCloc
     log = Log()
     async with SimulatedNode(log=log) as node:
         plugin = forbidden(node)
-        for _ in range(20):
-            await trio.sleep(0.1)
-            plugin.restart()
+        await restarts(plugin, 20)
         await trio.sleep(0.1)
     assert [line for _, line in log.about(plugin.path)][-2:] == [
         "plugin waiting … repeated 11 times",
@@ -96,9 +98,7 @@ async def test_without_limits_nothing_is_left_out(autojump_clock: MockClock) -> 
     log = Log()
     async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, log_limits=None), log=log) as node:
         plugin = forbidden(node)
-        for _ in range(20):
-            await trio.sleep(0.1)
-            plugin.restart()
+        await restarts(plugin, 20)
         await trio.sleep(0.1)
     assert [line for _, line in log.lines].count(f"plugin waiting {plugin.path}") == 21
 

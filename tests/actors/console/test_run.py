@@ -30,6 +30,30 @@ def test_the_stable_time_can_be_set_and_0_lets_no_plugin_wait() -> None:
     ]
 
 
+def test_limits_of_names_and_of_a_blocked_loop_can_be_set() -> None:
+    """Faults 48 and 83: a limit that stops a plugin can be raised where the reason says so."""
+    config = configured()
+    assert (config.max_instances, config.blocked_after, config.use_faulthandler) == (64, 1.0, True)
+    config = configured("--max-instances", "500", "--blocked-after", "2.5")
+    assert (config.max_instances, config.blocked_after) == (500, 2.5)
+
+
+def test_directories_for_endpoints_replace_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fault 43."""
+    monkeypatch.chdir(tmp_path)
+    assert configured().endpoint_directories is None
+    config = configured("--endpoint-dir", "drivers/", "--endpoint-dir", "/run/csi")
+    assert config.endpoint_directories == (f"{tmp_path}/drivers", "/run/csi")
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_all_roots_may_be_insecure_if_that_is_asked_for(insecure: bool) -> None:
+    """Fault 3: by default none may be."""
+    flags = ["--insecure-root"] * insecure
+    config = configured("--root", "/a", "--deprecated-root", "/b", *flags)
+    assert [root.insecure for root in config.roots] == [insecure] * 2
+
+
 def test_the_default_root_is_that_of_the_kubelet() -> None:
     """Behaviour 1."""
     assert configured().roots == (Root(DEFAULT_ROOT),)

@@ -14,6 +14,7 @@ from plugind.actors.console.client import HEARTBEATS
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status import actor as status
 from plugind.actors.status.api import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE, Api, Memory, StatusConfig
+from plugind.protocol import directories
 from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.messages import (
@@ -649,6 +650,55 @@ async def test_health_shows_roots_and_actors(autojump_clock: MockClock) -> None:
         assert await health(node) == (200, "ok", "ok", None)
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (directories.Condition.INSECURE, "degraded"),
+        (directories.Condition.FULL, "degraded"),
+        (directories.Condition.GROUP_WRITABLE, "ok"),
+    ],
+)
+async def test_a_directory_that_takes_nothing_new_degrades_the_health_and_is_named(
+    autojump_clock: MockClock, condition: directories.Condition, expected: str
+) -> None:
+    """Faults 3 and 48: health said ok while links filled the table and no plugin was taken."""
+    wrong = directories.DirectoryReport("/r/hog", condition, "what is wrong")
+    async with bench() as node:
+        await node.take(
+            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong,), conditions=((condition, 20),))
+        )
+        response = await node.get("/healthz")
+        report = json.loads(response.body)
+        (root,) = report["roots"]
+        assert (response.status, report["status"], root["status"]) == (200, expected, expected)
+        assert root["reason"] == ("what is wrong" if expected == "degraded" else None)
+        shown = {"path": "/r/hog", "condition": condition.value, "reason": "what is wrong"}
+        assert (root["directories"], root["directories_in_all"]) == ([shown], 20)
+        text = (await body_of(await node.get("/metrics"))).decode()
+        assert f'plugind_directories{{condition="{condition.value}"}} 20.0' in text.splitlines()
+
+
+async def test_crashes_of_registrations_are_counted_together_in_health_and_metrics(autojump_clock: MockClock) -> None:
+    """Fault 85: they end nothing, so they must be seen."""
+    async with bench() as node:
+        await node.take(
+            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True),
+            ActorRestarted("registration /r/a.sock", "AssertionError: planted"),
+            ActorRestarted("registration /r/b.sock", "MemoryError"),
+        )
+        response = await node.get("/healthz")
+        report = json.loads(response.body)
+        (crashed,) = [actor for actor in report["actors"] if actor["name"] == "registration"]
+        assert (response.status, report["status"], crashed["status"], crashed["restarts"]) == (
+            200,
+            "degraded",
+            "degraded",
+            2,
+        )
+        text = (await body_of(await node.get("/metrics"))).decode()
+        assert 'plugind_actor_restarts_total{actor="registration"} 2.0' in text.splitlines()
+
+
 async def test_health_says_for_a_while_what_blocked_the_loop(autojump_clock: MockClock) -> None:
     """Fault 83: it is logged at ``error``, counted, and degraded for five minutes."""
 
@@ -665,6 +715,8 @@ async def test_health_says_for_a_while_what_blocked_the_loop(autojump_clock: Moc
         await trio.sleep(10)
         await node.take(LoopBlocked(10.0, 1.0, None, None))
         assert await loop(node) == [("degraded", "blocked for 1.0 s by something, 0 s ago (blocks in all: 2)")]
+        text = (await body_of(await node.get("/metrics"))).decode()
+        assert {"plugind_loop_blocks_total 2.0", "plugind_loop_blocked_seconds_total 3.5"} <= set(text.splitlines())
         await trio.sleep(301)
         assert await loop(node) == [("ok", None)]
 
