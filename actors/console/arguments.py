@@ -47,7 +47,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_trusted_user,
         metavar="UID|FIRST-LAST|NAME",
-        help="also register plugins whose process runs as this user, or as one of these; may be repeated (default:"
+        help="also trust plugins whose process runs as this user, or as one of these; may be repeated (default:"
         " root, and the user that runs plugind)",
     )
 

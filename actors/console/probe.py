@@ -36,7 +36,7 @@ _EPILOG = """exit codes:
   69 no daemon answers at the socket that --status names
   78 an installed handler cannot be loaded, or a user to trust does not exist
 
-A daemon is meant that the user runs who probes: it trusts root, that user, and those of --trust-uid.
+The probe judges for a daemon of the user that runs it: one that trusts root, that user, and those of --trust-uid.
 
 A server may have the method NotifyRegistrationStatus and answer that it is not implemented, as generated base classes
 do. Only --notify finds that out, since only then the method is called.
