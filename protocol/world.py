@@ -52,6 +52,7 @@ from .effects import (
     Stopped,
 )
 from .endpoints import EndpointOwners, belongs_to
+from .kept_names import KeptNames
 from .lives import Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
@@ -78,10 +79,6 @@ TURN = 1.0
 STABLE_AFTER = 10.0
 
 
-#: Seconds for which a name is kept for a socket that was replaced in place, so that no other user gets it meanwhile.
-NAME_KEPT = 15.0
-
-
 @attrs.define
 class _Actor:
     """The world's record of the registration actor of one path."""
@@ -92,8 +89,6 @@ class _Actor:
     sent_vanished: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
-    #: The (type, name) that is kept for its socket, which has replaced the one of a registered plugin.
-    keeps: tuple[str, str] | None = None
     #: The generation of which it was reported that it claims the name of another user's plugin.
     reported: int | None = None
     #: The plugin type for which there was no handler.
@@ -132,9 +127,7 @@ class World:
         """
         self._lives = Lives(Backoff(), stable_after=0.0) if lives is None else lives
         self._users = users
-        #: By name and path: the user of a plugin whose socket was replaced, and until when the name is kept for the new
-        #: socket.
-        self._kept: dict[tuple[str, str], dict[str, tuple[int | None, float]]] = {}
+        self._kept = KeptNames()
         self._max_instances = max_instances
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
@@ -359,7 +352,7 @@ class World:
         self._forget_attempt(path, actor)
         self._end_turn(key, path)
         if isinstance(message, m.SocketAppeared):
-            self._keep_name(path, actor)
+            self._keep_name(path)
         self._leave(path)
         self._effects.append(Send(path, message))
 
@@ -375,7 +368,7 @@ class World:
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
         """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
         actor.orphan_of = None
-        self._keep_no_name(path, actor)
+        self._kept.forget(path)
         self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
@@ -441,8 +434,7 @@ class World:
         """Return why the plugin cannot have the name of another user's plugin (fault 80)."""
         if self._users.is_privileged(info.uid):
             return None  # The usual case, as the rule has it, without the search for holders.
-        kept = self._kept.get(key_of(info), {}).items()
-        holders = itertools.chain(name.holders(), ((path, uid) for path, (uid, until) in kept if until > self._now))
+        holders = itertools.chain(name.holders(), self._kept.holders(key_of(info), self._now))
         return taken_by_another_user(info, holders, self._users)
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
@@ -453,20 +445,11 @@ class World:
             return taken(info, next(iter(name.registered)))
         return crowded(info, self._max_instances)
 
-    def _keep_name(self, path: str, actor: _Actor) -> None:
+    def _keep_name(self, path: str) -> None:
         """Keep the name of a registered plugin for the socket that replaces its own, against other users (fault 80)."""
         claim = self._claims.get(path)
         if claim is not None and claim.phase is Phase.REGISTERED:
-            actor.keeps = key_of(claim.info)
-            self._kept.setdefault(actor.keeps, {})[path] = claim.info.uid, self._now + NAME_KEPT
-
-    def _keep_no_name(self, path: str, actor: _Actor) -> None:
-        """Keep no name any more: the plugin at ``path`` claims one, or its socket is gone or replaced again."""
-        key, actor.keeps = actor.keeps, None
-        if key is not None:
-            del self._kept[key][path]
-            if not self._kept[key]:
-                del self._kept[key]
+            self._kept.keep(path, key_of(claim.info), claim.info.uid, self._now)
 
     def _is_full(self, name: Name, policy: InstancePolicy) -> bool:
         return len(name.registered) >= (1 if policy is InstancePolicy.REJECT else self._max_instances)

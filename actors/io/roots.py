@@ -26,7 +26,7 @@ _NO_DIRECTORY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 class RootLock:
     """The lock of a node on the directory at the path of one root, and the check of who may write there.
 
-    What is locked says :mod:`.root_lock`; a killed daemon leaves no lock behind. The root may be missing at first, and
+    :mod:`.root_lock` says what is locked. A killed daemon leaves no lock behind. The root may be missing at first, and
     another directory may take its place later. So :meth:`take` comes before each scan, and changes nothing while the
     directory still is secure and its lock file is the same.
     """

@@ -11,10 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
+from plugind.protocol.kept_names import NAME_KEPT
 from plugind.protocol.logs import Field, Level
 from plugind.protocol.plugins import InstancePolicy
 from plugind.protocol.trust import Trust
-from plugind.protocol.world import NAME_KEPT
 from plugind.testing import DEFAULT_CONFIG, FakeHandler, FakePlugin, PluggedIn, SimulatedNode, Takes
 from plugind.tests.actors.timelines import asked, at, notified_ok, refused_at, registered_at
 
