@@ -23,8 +23,8 @@ import attrs
 
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
-from plugind.actors.handlers.calls import Calls, Ending
-from plugind.actors.io.endpoints import Endpoints
+from plugind.actors.handlers.calls import BROKE, Call, Calls, Ending
+from plugind.actors.io import endpoints
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.simulation import directory as simulated_directory
@@ -367,10 +367,15 @@ def dial_at_once_after_a_crash() -> Iterator[None]:
 def blame_the_plugin() -> Iterator[None]:
     """A handler that breaks counts as one that refuses."""
 
-    def blaming(_self: Calls, _call: object, error: BaseException) -> Ending:
-        return Ending(Outcome.REFUSED, f"{type(error).__name__}: {error}")
+    make = Calls.make
 
-    with patch.object(Calls, "_broken", blaming):
+    async def blaming(self: Calls, call: Call) -> Ending:
+        ending = await make(self, call)
+        if ending.outcome is not Outcome.BROKEN:
+            return ending
+        return Ending(Outcome.REFUSED, ending.error.removeprefix(BROKE))
+
+    with patch.object(Calls, "make", blaming):
         yield
 
 
@@ -403,7 +408,7 @@ def let_plugins_share_endpoints() -> Iterator[None]:
 @contextmanager
 def let_endpoints_be_anywhere() -> Iterator[None]:
     """A plugin may name any file as its endpoint (fault 43)."""
-    with patch.object(Endpoints, "_check", lambda *_: None):
+    with patch.object(endpoints, "refusal", lambda *_: None):
         yield
 
 
