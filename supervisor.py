@@ -309,6 +309,7 @@ class Supervisor:
         """
         for root, directory in self._directories.items():
             with suppress(OSError):
+                directory.check_above(root.path)
                 directory.hold(root.path)
 
     def _start(self, nursery: trio.Nursery) -> None:

@@ -160,6 +160,8 @@ class Scanner:
         """Look at the root itself, which may be missing, or another directory than before (faults 1, 14 to 16)."""
         self._inotify.watch_parent()
         try:
+            # First of all: whoever may replace the root may also remove it.
+            self._directory.check_above(self._root)
             found = self._directory.look(self._root)
             if found is None and make and not self._discovery.knows_directory(self._root):
                 self._make_root()

@@ -104,6 +104,31 @@ def insecurity(path: str, access: Access) -> str | None:
     return None
 
 
+def insecurity_above(path: str, access: Access) -> str | None:
+    """Return why others may replace what lies in the directory ``path``; None if they may not.
+
+    With the sticky bit a name is replaced by its owner and by that of the directory alone, and both are judged. A
+    symbolic link has an owner and no mode.
+    """
+    if not access.is_trusted:
+        return f"{path} belongs to user {access.owner}"
+    if access.mode & stat.S_IWOTH and not access.mode & stat.S_ISVTX:
+        return f"everybody may write to {path}"
+    return None
+
+
+def root_insecurity_above(root: str, path: str, access: Access) -> str | None:
+    """Return why the ``root`` is insecure because of the directory ``path`` above it, and what to do (fault 3)."""
+    problem = insecurity_above(path, access)
+    if problem is None:
+        return None
+    mend = f"run 'chmod o-w {path}', name" if access.is_trusted else "name"
+    return (
+        f"{problem}, and so others may replace the root {root}: {mend} a directory with --root above which nobody but"
+        " root and this user may write, or allow it with --insecure-root"
+    )
+
+
 def count(reports: Iterable[DirectoryReport]) -> tuple[tuple[Condition, int], ...]:
     """Return how many of ``reports`` there are of each condition."""
     found = collections.Counter(report.condition for report in reports)

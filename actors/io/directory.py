@@ -29,7 +29,7 @@ from ...protocol.watches import Notice
 from . import roots
 from .beneath import DIRECTORY_FLAGS, open_beneath, resolve
 from .descriptors import EXHAUSTED, DescriptorReserve
-from .directory_trust import access_of
+from .directory_trust import access_of, check_above_root
 from .exact_connect import can_connect_to_descriptors
 from .file_identity import AT_FDCWD, identity_at
 
@@ -97,6 +97,13 @@ class Directory(Protocol):
 
     def make(self, path: str) -> None:
         """Make the directory ``path`` if it is missing, but none above it (behaviour 1)."""
+
+    def check_above(self, path: str) -> None:
+        """Check who may write to the directories above the root ``path``, which may be missing itself.
+
+        Raises:
+          InsecureRootError: if others may put another directory into its place (fault 3).
+        """
 
     def hold(self, path: str) -> None:
         """Lock the root ``path`` for this node, and check who may write to it. Called before each scan of the root.
@@ -285,6 +292,7 @@ class RealDirectory:
 
     def __init__(self, root: str, *, insecure: bool = False) -> None:
         self._root = root
+        self._insecure = insecure
         self._lock = roots.RootLock(insecure=insecure)
         # Closed for each scan, and opened again before anything else can run (fault 46).
         self._reserve = DescriptorReserve(_FOR_A_SCAN + _FOR_A_LOOK)
@@ -292,6 +300,11 @@ class RealDirectory:
     def make(self, path: str) -> None:
         """See :class:`Directory`."""
         roots.make(path)
+
+    def check_above(self, path: str) -> None:
+        """See :class:`Directory`."""
+        if not self._insecure:
+            check_above_root(path)
 
     def hold(self, path: str) -> None:
         """See :class:`Directory`."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 import trio
 
 from ...protocol import watches as mask
-from ...protocol.directories import Access, root_insecurity
+from ...protocol.directories import Access, root_insecurity, root_insecurity_above
 from ...protocol.discovery import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
@@ -94,6 +94,16 @@ class MemoryDirectory:
         if not self.exists(path.rpartition("/")[0] or "/"):
             raise os_error(errno.ENOENT, path)
         self.mkdir(path)
+
+    def check_above(self, path: str) -> None:
+        """See :class:`plugind.actors.io.directory.Directory`."""
+        above = path
+        while above != "/":
+            above = above.rpartition("/")[0] or "/"
+            inode = self._find(above)
+            problem = None if inode is None else root_insecurity_above(path, above, access_of(inode))
+            if problem is not None and path not in self.insecure_roots:
+                raise InsecureRootError(problem)
 
     def hold(self, path: str) -> None:
         """See :class:`plugind.actors.io.directory.Directory`. No other node can reach it, so there is no lock."""

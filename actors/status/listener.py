@@ -16,6 +16,7 @@ from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
+from ..io.directory_trust import who_may_replace
 from ..io.file_watch import FileWatch
 
 #: The mode of the socket, by which a stale one is recognised.
@@ -91,6 +92,7 @@ def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:
     whole = os.path.abspath(path)
     try:
         directory = os.path.dirname(whole)
+        _judge_above(directory)
         _make_directory(directory, log)
         _judge_directory(directory, log)
         foreign = _is_foreign(whole)
@@ -108,6 +110,18 @@ def _make_directory(directory: str, log: Logger) -> None:
         parent = os.path.dirname(directory)
         raise OSError(error.errno, f"{parent} is missing, and plugind does not make it") from error
     log.event(Level.INFO, "directory of the status socket was missing and was made", directory=directory)
+
+
+def _judge_above(directory: str) -> None:
+    """Check that no other user can put another directory into the place of that of the socket."""
+    found = who_may_replace(directory)
+    if found is None:
+        return
+    above, problem = found
+    raise ConfigError(
+        f"{escaped(problem)}, and so others may replace the directory {escaped(directory)} of the status socket: take"
+        f" {escaped(above)} from them, or {_ELSEWHERE}"
+    )
 
 
 def _judge_directory(directory: str, log: Logger) -> None:

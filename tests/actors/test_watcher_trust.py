@@ -119,6 +119,38 @@ async def test_the_root_is_judged_at_each_scan(autojump_clock: MockClock, how: s
         assert (stage.reports[-1].watching, stage.reports[-1].ready, conditions(stage)) == ("events", True, [])
 
 
+@HOW
+@pytest.mark.parametrize("then", ["removed", "replaced", "a link"])
+async def test_what_strangers_do_with_a_root_through_a_directory_above_it_deregisters_nothing(
+    autojump_clock: MockClock, how: str, then: str
+) -> None:
+    """Fault 3: whoever may write to a directory above the root can move the root away."""
+    above = ROOT.rpartition("/")[0]
+    async with staged(prepare=with_sockets) as stage:
+        await stage.sent()
+        spoil(stage.directory, above, how)
+        stage.directory.rename(ROOT, "/old")
+        if then == "replaced":
+            stage.directory.mkdir(ROOT)
+        elif then == "a link":
+            stage.directory.symlink("/old", ROOT)
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        report = stage.reports[-1]
+        assert (report.watching, report.ready, report.made) == ("insecure", False, False)
+        assert conditions(stage) == [(ROOT, Condition.INSECURE)]
+        assert above in (report.reason or "")
+        if then == "replaced":
+            stage.directory.remove_tree(ROOT)
+        elif then == "a link":
+            stage.directory.unlink(ROOT)
+        stage.directory.rename("/old", ROOT)
+        mend(stage.directory, above)
+        await trio.sleep(100)
+        assert await stage.sent() == []
+        assert (stage.reports[-1].watching, conditions(stage)) == ("events", [])
+
+
 async def test_a_root_that_is_replaced_by_one_that_others_may_write_to_is_seen_at_once(
     autojump_clock: MockClock,
 ) -> None:

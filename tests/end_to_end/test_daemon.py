@@ -141,12 +141,17 @@ def test_a_bad_configuration_is_one_line_and_exit_78(tmp_path: Path, capsys: pyt
     link.symlink_to(open_to_all)
     no_directory = "is not a directory, or is a symbolic link: name a directory"
     everybody = f"run 'chmod o-w {open_to_all}', or allow it with --insecure-root"
+    above = f"run 'chmod o-w {open_to_all}', name a directory with --root above which nobody but root and this user may"
     in_each_other = f"the root {nested / 'in'} lies in the root {nested}: name one of them"
     said = {
         (str(file),): f"the root {file} {no_directory}",
         (str(link),): f"the root {link} {no_directory}",
         (str(file / "below"),): f"the root {file / 'below'} {no_directory}",
         (str(open_to_all),): f"everybody may write to the root {open_to_all}: {everybody}",
+        (str(open_to_all / "root"),): (
+            f"everybody may write to {open_to_all}, and so others may replace the root {open_to_all}/root: {above}"
+            " write, or allow it with --insecure-root"
+        ),
         ("",): "the path of a root is empty: name a directory with --root",
         (str(nested), str(nested / "in")): in_each_other,
     }

@@ -69,6 +69,32 @@ async def test_a_directory_that_others_may_write_to_takes_nothing_new_and_loses_
         assert [line["msg"] for line in said][:1] == ["directory is insecure"]
 
 
+async def test_a_root_that_is_replaced_through_a_directory_above_it_keeps_its_plugins(tmp_path: Path) -> None:
+    """Fault 3: whoever may write to a directory above the root can put another one into its place."""
+    above = tmp_path / "above"
+    root, away = above / "root", tmp_path / "away"
+    root.mkdir(parents=True)
+    path = root / "a.sock"
+    async with plugins_at(path, name=NAME):
+        with daemon(tmp_path, root=root) as node:
+            async with node.watch() as watch:
+                await watch.state(path, "registered")
+                above.chmod(0o777)
+                root.rename(away)
+                root.mkdir()
+                answer = await conditions(node, {str(root): "insecure"})
+                assert f"run 'chmod o-w {above}'" in str(answer["roots"])
+                root.rmdir()
+                os.kill(node.process.pid, 1)
+                await conditions(node, {str(root): "insecure"})
+                assert (await node.plugins())[str(path)]["state"] == "registered"
+                away.rename(root)
+                above.chmod(0o755)
+                os.kill(node.process.pid, 1)
+                await conditions(node, {})
+                assert "gone" not in watch.states(path)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 async def test_a_root_that_is_given_away_is_shown_as_insecure_and_keeps_its_plugins(tmp_path: Path) -> None:
     """Fault 3: a chown later takes effect at once, and the daemon goes on."""

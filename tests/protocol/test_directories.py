@@ -11,8 +11,10 @@ from plugind.protocol.directories import (
     DirectoryReport,
     count,
     insecurity,
+    insecurity_above,
     judge,
     root_insecurity,
+    root_insecurity_above,
     worst,
 )
 
@@ -78,3 +80,30 @@ def test_the_worst_directories_are_reported_first_and_all_are_counted() -> None:
     assert [report.path for report in shown[:3]] == ["/r/z", "/r/x", "/r/00"]
     assert len(shown) == MAX_REPORTED
     assert count(reports) == ((Condition.INSECURE, 1), (Condition.FULL, 1), (Condition.GROUP_WRITABLE, 20))
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "user", "problem"),
+    [
+        (0o755, 0, 1000, None),
+        (0o700, 1000, 1000, None),
+        (0o1777, 0, 1000, None),
+        (0o775, 0, 0, None),
+        (0o777, 0, 0, "everybody may write to /run"),
+        (0o703, 1000, 1000, "everybody may write to /run"),
+        (0o755, 1000, 0, "/run belongs to user 1000"),
+        (0o1777, 1000, 0, "/run belongs to user 1000"),
+    ],
+)
+def test_a_directory_above_a_root_lets_nobody_else_replace_what_is_in_it(
+    mode: int, owner: int, user: int, problem: str | None
+) -> None:
+    """Fault 3: the sticky bit protects what is in a shared directory, and the rights of a group are not judged."""
+    assert insecurity_above("/run", access(mode, owner, user=user)) == problem
+    text = root_insecurity_above(ROOT, "/run", access(mode, owner, user=user))
+    assert (text is None) is (problem is None)
+    if text is not None:
+        assert text.startswith(f"{problem}, and so others may replace the root {ROOT}: ")
+        assert ("'chmod o-w /run'" in text) is (owner == user)
+        assert "--root" in text
+        assert "--insecure-root" in text

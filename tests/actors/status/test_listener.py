@@ -171,6 +171,19 @@ async def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatc
         listen(str(directory / "status.sock"))
 
 
+async def test_a_directory_above_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """Fault 93: they could put a directory of their own into the place of that of the socket."""
+    above, directory = tmp_path / "above", tmp_path / "above" / "run"
+    above.mkdir()
+    above.chmod(0o777)
+    said = f"everybody may write to {above}, and so others may replace the directory {directory} .*: take {above} from"
+    with pytest.raises(ConfigError, match=said):
+        listen(str(directory / "status.sock"))
+    assert os.listdir(above) == []
+    above.chmod(0o1777)
+    listen(str(directory / "status.sock")).close()
+
+
 async def test_a_directory_that_a_group_may_write_to_is_a_warning(tmp_path: Path) -> None:
     """Fault 93."""
     log = Lines()
