@@ -234,7 +234,9 @@ class Supervisor:
     def _call_config(self) -> CallConfig:
         limit = self.config.blocked_after
         to_watchdog = None if limit is None else self._blocked_steps
-        return CallConfig(self.config.timeouts.handler, self._log, to_watchdog, limit or math.inf)
+        return CallConfig(
+            self.config.timeouts.handler, self._log, to_watchdog, limit or math.inf, self.config.handles_sigint
+        )
 
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts

@@ -121,6 +121,10 @@ class Config:
     #: Whether the watchdog may use the timer of :mod:`faulthandler`, of which a process has one. It shows the stack
     #: even of code in C that never gives up the interpreter's lock. ``plugind run`` uses it.
     use_faulthandler: bool = False
+    #: Whether the program handles SIGINT, as ``plugind run`` does. Then a :exc:`KeyboardInterrupt` out of a handler is
+    #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
+    #: block of the node; the log says which handler was called.
+    handles_sigint: bool = False
     #: How many lines the log has of one socket, root or actor, and in all. None leaves nothing out.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.

@@ -182,6 +182,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         max_instances=args.max_instances,
         blocked_after=args.blocked_after,
         use_faulthandler=True,
+        handles_sigint=True,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
         endpoint_directories=None if args.endpoint_dir is None else map(_absolute, args.endpoint_dir),

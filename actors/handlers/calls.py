@@ -9,7 +9,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import traceback
@@ -39,8 +38,6 @@ BROKE = "the handler broke: "
 _MAX_TRACEBACK = 1000
 #: How many threads one handler may have.
 MAX_THREADS = 16
-#: An error of a handler is a failure of one plugin, also if it is meant to end a program or a task of asyncio.
-_FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 #: The threads of each handler are counted by its own limiter, which knows those that were given up.
 _UNLIMITED = trio.CapacityLimiter(math.inf)
 
@@ -55,6 +52,8 @@ class CallConfig:
     #: Where to report a step of a call that took ``blocked_after`` seconds or longer; None for no such report.
     watchdog: m.Address[m.StepBlocked] | None = None
     blocked_after: float = 1.0
+    #: Whether the program handles SIGINT, so that a KeyboardInterrupt is never the one of Ctrl-C.
+    handles_sigint: bool = False
 
 
 @attrs.frozen
@@ -144,15 +143,37 @@ class Calls:
         except GRPCError as error:
             # Usually this is the plugin's answer to a call that the handler made.
             return Ending(Outcome.FAILED, status_text(error))
-        except _FAILURES as error:
+        except Exception as error:  # noqa: BLE001 - an error of a handler is a failure of one plugin
             return self._broken(call, error)
-        except BaseExceptionGroup as group:
-            if group.subgroup((trio.Cancelled, KeyboardInterrupt)) is not None:
+        except BaseException as error:
+            if _closes_coroutine(error):
                 raise
-            return self._broken(call, group)
+            return self._end_badly(call, error)
         if scope.cancelled_caught:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
         return _OK
+
+    def _end_badly(self, call: Call, error: BaseException) -> Ending:
+        """Return the ending by an error that is meant to end a task or a program, or raise what is not the handler's.
+
+        A Cancelled is not the handler's while a scope around the call is cancelled. One that the handler kept, or one
+        of a scope that it left open, would end the task of the call, and nobody would answer the ask.
+        """
+        if _is_cancelled():
+            cancelled, own = _split(error, trio.Cancelled)
+            if cancelled is not None:
+                if own is not None:
+                    self._broken(call, own)
+                raise cancelled
+        if self._may_be_ctrl_c(call) and _split(error, KeyboardInterrupt)[0] is not None:
+            self._log(call, "handler interrupted", error)
+            raise error
+        return self._broken(call, error)
+
+    def _may_be_ctrl_c(self, call: Call) -> bool:
+        """Whether a KeyboardInterrupt may be Python's own, which it raises in the main thread only."""
+        in_thread = call.thread is not None and call.thread.error is not None
+        return not self.config.handles_sigint and not in_thread
 
     async def _run(self, call: Call) -> None:
         result: Any
@@ -217,10 +238,14 @@ class Calls:
         return f"the handler did not finish in {self.config.timeout:g} s"
 
     def _broken(self, call: Call, error: BaseException) -> Ending:
+        return Ending(Outcome.BROKEN, f"{BROKE}{self._log(call, 'handler broke', error)}")
+
+    def _log(self, call: Call, message: str, error: BaseException) -> str:
+        """Log an error with its call; return the words for it."""
         words = f"{type(error).__name__}: {_words(error)}"
         self.config.log.event(
             Level.ERROR,
-            "handler broke",
+            message,
             type=call.plugin_type,
             name=call.plugin.name,
             socket=call.plugin.socket,
@@ -228,7 +253,24 @@ class Calls:
             error=words[:MAX_ERROR],
             traceback=_traceback(error),
         )
-        return Ending(Outcome.BROKEN, f"{BROKE}{words}")
+        return words
+
+
+def _is_cancelled() -> bool:
+    """Whether a scope around this place is cancelled."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+def _closes_coroutine(error: BaseException) -> bool:
+    """Whether ``error`` comes from Python, which throws it into a coroutine that will not go on."""
+    return isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task()
+
+
+def _split(error: BaseException, kind: type[BaseException]) -> tuple[BaseException | None, BaseException | None]:
+    """Return what of ``error``, which may be a group, is of ``kind``, and the rest."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kind)
+    return (error, None) if isinstance(error, kind) else (None, error)
 
 
 def _async_methods(handler: Handler) -> frozenset[str]:
@@ -240,13 +282,17 @@ def _traceback(error: BaseException) -> str:
 
 
 def _cause(error: PluginError) -> str | None:
-    # A user's class may use this attribute for something else.
-    return error.cause[:MAX_ERROR] if isinstance(error.cause, str) else None
+    # A user's class may use this attribute for something else, and may raise.
+    try:
+        cause = error.cause
+    except BaseException:  # noqa: BLE001 - it runs no task, so it raises no Cancelled
+        return None
+    return cause[:MAX_ERROR] if isinstance(cause, str) else None
 
 
 def _words(error: BaseException) -> str:
     """Return the text of an error, whose class may be a user's and may raise in ``__str__``."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - see above
+    except BaseException:  # noqa: BLE001 - see above; it runs no task, so it raises no Cancelled
         return "no words"
