@@ -12,6 +12,9 @@ import trio
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, run
 from plugind.tests.end_to_end.sockets import NAME, plugins_at, stale
 
+#: A socket without a listener is stale almost at once.
+BRISK = {"refused_grace": 0.05}
+
 
 async def health(node: Daemon) -> dict[str, object]:
     answer: dict[str, object] = json.loads((await node.get("/healthz"))[1])
@@ -37,7 +40,7 @@ async def test_a_directory_that_others_may_write_to_takes_nothing_new_and_loses_
     later.mkdir(parents=True)
     first, second, plain = later / "a.sock", later / "b.sock", root / "c.sock"
     async with plugins_at(first) as plugin:
-        with daemon(tmp_path, "--metrics-path-labels") as node:
+        with daemon(tmp_path, "--metrics-path-labels", timeouts=BRISK) as node:
             async with node.watch() as watch:
                 await watch.state(first, "registered")
                 assert (await health(node))["status"] == "ok"
@@ -102,7 +105,7 @@ async def test_a_root_that_is_given_away_is_shown_as_insecure_and_keeps_its_plug
     root.mkdir()
     path = root / "a.sock"
     async with plugins_at(path, name=NAME):
-        with daemon(tmp_path) as node:
+        with daemon(tmp_path, timeouts=BRISK) as node:
             async with node.watch() as watch:
                 await watch.state(path, "registered")
                 os.chown(root, 65534, 65534)
