@@ -111,6 +111,16 @@ class Internals:
     inboxes: Inboxes
 
 
+@attrs.frozen
+class Unfinished:
+    """What keeps a node that stops from its end."""
+
+    #: The names of actors.
+    actors: tuple[str, ...]
+    #: The calls of handlers that have not ended, in words.
+    calls: tuple[str, ...]
+
+
 class Supervisor:
     """A node that discovers plugins and registers them, for as long as the ``async with`` block runs.
 
@@ -351,6 +361,10 @@ class Supervisor:
             await self._children.wait("status")
         await self._children.stop_all()
         self._callers.end_streams()
+
+    def unfinished(self) -> Unfinished:
+        """Return what keeps a node that stops from its end."""
+        return Unfinished(self._children.stopping, tuple(map(str, self._handlers.calls)))
 
     # --- children ---
 

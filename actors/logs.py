@@ -94,6 +94,16 @@ class Log:
                     await self._write_some()
             self._running = False
 
+    def write_now(self) -> None:
+        """Write what is queued, for a process that ends at once. It waits for a slow reader."""
+        try:
+            while self._lines or self._pending:
+                if not self._pending:
+                    self._take_lines()
+                self._pending = self._pending[os.write(self._descriptor, self._pending) :]
+        except OSError:
+            self.dropped += self._pending_lines + len(self._lines)
+
     async def _write_some(self) -> None:
         """Write the pending bytes, or else the next lines; a cancellation leaves pending what is not written."""
         if not self._pending:

@@ -128,6 +128,13 @@ class Children:
             if name != but:
                 await self.stop(name)
 
+    @property
+    def stopping(self) -> tuple[str, ...]:
+        """The names of the children that were stopped and have not ended; all names if none was stopped."""
+        return tuple(name for name, child in self._children.items() if child.scope.cancel_called) or tuple(
+            self._children
+        )
+
     async def _keep(self, child: _Child) -> None:
         spec = child.spec
         try:

@@ -10,10 +10,11 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import trio
 
@@ -32,8 +33,8 @@ from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
 from .arguments import add_trust_argument, plugin_name, seconds
 from .client import add_status_argument, status_path
-from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError
-from .signals import Answering, answer, received
+from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
+from .signals import Answering, StopLimit, answer, received
 
 _EPILOG = """examples:
   plugind run
@@ -45,9 +46,12 @@ SIGHUP scans all roots at once; there is no configuration file to read again. SI
 
 exit codes:
   0  a signal stopped it
-  1  another process uses a root or the status socket, or its actors crashed too often
+  1  another process uses a root or the status socket, its actors crashed too often, or it did not stop within 20
+     seconds of a signal, since a handler goes on in a shielded cancel scope, for example
   2  wrong usage
-  78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded"""
+  78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded
+  142 (128 and SIGALRM, which ends it) it did not stop within 21 seconds of a signal, since code blocks it: the stack of
+     that code is on standard error"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -219,10 +223,10 @@ class Node(Answering, Protocol):
         """Return once a scan of each root was tried, which is after the status socket listens."""
 
 
-async def serve(node: Node, log: Log, config: Config, status: str, limit: float | None = None) -> None:
+async def serve(node: Node, log: Log, config: Config, status: str, limit: StopLimit | None = None) -> None:
     """Run ``node`` until SIGTERM or SIGINT: the first stops it gracefully, the second at once.
 
-    With a ``limit``, the process is killed so many seconds after the first one if it has not ended.
+    With a ``limit``, the process is ended by force at that time after the first one.
     """
     tune_gc()
     with received(limit) as (stops, requests):
@@ -296,12 +300,24 @@ def tell_service_manager(state: str) -> None:
             return
 
 
-def stop_limit(timeouts: Timeouts) -> float:
-    """Return the seconds after which the process is ended by force: the node has its grace, and as much for the rest.
+def stop_limit(timeouts: Timeouts, end: Callable[[float], None]) -> StopLimit:
+    """Return when the process is ended by force: the node has its grace, and as much for the rest.
 
-    A node that can run ends within its grace. Only code that blocks the loop makes it take longer.
+    A node that can run ends within its grace. Only code that blocks the loop, or a task that cannot be cancelled, makes
+    it take longer.
     """
-    return 2 * timeouts.stop_grace + 1.0
+    seconds = 2 * timeouts.stop_grace
+    return StopLimit(seconds, partial(end, seconds))
+
+
+def end_by_force(node: Supervisor, log: Log, seconds: float) -> NoReturn:
+    """End a process whose node has not stopped, and say what has not ended. Nothing else ends a shielded task."""
+    unfinished = node.unfinished()
+    actors, calls = ", ".join(unfinished.actors), ", ".join(unfinished.calls)
+    log.event(Level.ERROR, "the node does not stop", seconds=seconds, calls=calls or None, actors=actors)
+    log.write_now()
+    complain(f"the node did not stop within {seconds:g} s, because of {calls or actors}")
+    os._exit(EXIT_FAILED)
 
 
 async def run_daemon(args: argparse.Namespace, config: Config) -> None:
@@ -312,4 +328,4 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     status = status_path(args)
     status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
     node = Supervisor(config, handlers=installed_handlers(), status_config=status_config, log=log)
-    await serve(node, log, config, _absolute(status), stop_limit(config.timeouts))
+    await serve(node, log, config, _absolute(status), stop_limit(config.timeouts, partial(end_by_force, node, log)))

@@ -11,11 +11,12 @@ from __future__ import annotations
 import faulthandler
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Protocol
 
+import attrs
 import trio
 
 from ...protocol.logs import Level, Logger
@@ -46,11 +47,24 @@ class Answering(Protocol):
         """Scan every root now."""
 
 
+@attrs.frozen
+class StopLimit:
+    """When a process that was asked to stop is ended by force."""
+
+    #: Seconds after the first signal when ``end`` is called, if the loop turns.
+    seconds: float
+    #: Ends the process, and says what has not ended.
+    end: Callable[[], None]
+    #: Seconds that a loop which turns has for that, before the kernel ends the process.
+    spare: float = 1.0
+
+
 @contextmanager
-def received(limit: float | None = None) -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
+def received(limit: StopLimit | None = None) -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receive the signals that stop the daemon, and the others.
 
-    The process is killed ``limit`` seconds after the first one that stops it, even if its loop does not turn any more.
+    At its ``limit`` after the first one that stops it, the process is ended by force, even if its loop does not turn
+    any more.
     They are blocked afterwards: the process ends then, and must not be ended by a signal that came late.
     """
     everything = (*STOPS, *REQUESTS)
@@ -60,8 +74,9 @@ def received(limit: float | None = None) -> Iterator[tuple[AsyncIterator[int], A
         signal.signal(number, _drop)
     with trio.open_signal_receiver(*STOPS) as stops, trio.open_signal_receiver(*REQUESTS) as requests:
         if limit is not None:
+            token = trio.lowlevel.current_trio_token()
             for number in STOPS:
-                signal.signal(number, partial(_stop_within, limit, signal.getsignal(number)))
+                signal.signal(number, partial(_stop_within, limit, token, signal.getsignal(number)))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, everything)
         try:
             yield stops, requests
@@ -69,16 +84,24 @@ def received(limit: float | None = None) -> Iterator[tuple[AsyncIterator[int], A
             signal.pthread_sigmask(signal.SIG_BLOCK, everything)
 
 
-def _stop_within(limit: float, handler: Any, number: int, frame: object) -> None:
-    """Pass a signal to ``handler``, and have the kernel end the process at the limit.
+def _stop_within(limit: StopLimit, token: trio.lowlevel.TrioToken, handler: Any, number: int, frame: object) -> None:
+    """Pass a signal to ``handler``, and have the process end at the limit.
 
-    Code that blocks the loop can run these lines, but no task. So the timer is the kernel's, and its signal is handled
-    in C: it writes the stack, which says what blocks, to standard error, and ends the process.
+    A task does that, which can say what has not ended. Code that blocks the loop can run these lines, but no task. So
+    there is also a timer of the kernel, whose signal is handled in C: it writes the stack, which says what blocks, to
+    standard error, and ends the process.
     """
     if signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
         faulthandler.register(signal.SIGALRM, file=_STANDARD_ERROR, chain=True)
-        signal.setitimer(signal.ITIMER_REAL, limit)
+        signal.setitimer(signal.ITIMER_REAL, limit.seconds + limit.spare)
+        # A task of the system: whatever cancels the daemon's own tasks does not cancel it.
+        token.run_sync_soon(trio.lowlevel.spawn_system_task, _end_at_limit, limit)
     handler(number, frame)
+
+
+async def _end_at_limit(limit: StopLimit) -> None:
+    await trio.sleep(limit.seconds)
+    limit.end()
 
 
 def _drop(_number: int, _frame: object) -> None:

@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import attrs
 import trio
@@ -18,7 +18,7 @@ from ...protocol.health import Reading
 from ..inboxes import Inboxes
 from . import actor
 from .actor import HandlerInbox
-from .calls import CallConfig, Calls
+from .calls import Call, CallConfig, Calls
 from .handler import Handler, check_handler, policy_of
 
 #: Starts a child of the supervisor under a name.
@@ -69,6 +69,12 @@ class HandlerActors:
     def running(self) -> int:
         """The number of handler actors, removed ones that have not retired included."""
         return len(self._running)
+
+    @property
+    def calls(self) -> Iterator[Call]:
+        """The calls that have not ended."""
+        for running in self._running.values():
+            yield from running.calls.under_way
 
     def address(self, plugin_type: str) -> m.Address[m.HandlerMessage] | None:
         """Return the address of the handler that takes plugins of this type, if there is one."""

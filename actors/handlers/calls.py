@@ -91,6 +91,10 @@ class Call:
     #: Its thread, if that was begun.
     thread: Thread | None = None
 
+    def __str__(self) -> str:
+        """Name the call with its plugin and its handler."""
+        return f"{self.ask} of {self.plugin.name} ({self.plugin.socket}) in the handler for {self.plugin_type}"
+
     async def wait_for_thread(self) -> None:
         """Return once the thread has returned, which may be after the end of the call."""
         if self.thread is not None:
@@ -113,6 +117,8 @@ class Calls:
     )
     #: The calls whose thread was given up and has not returned, with the time of that.
     _given_up: dict[Call, float] = attrs.field(factory=dict)
+    #: The calls that have not ended, in their order; what was given up has ended.
+    under_way: dict[Call, None] = attrs.field(factory=dict)
 
     @property
     def wrong(self) -> str | None:
@@ -134,6 +140,7 @@ class Calls:
     async def make(self, call: Call) -> Ending:
         """Make the call, which its scope can cancel; return how it ended."""
         scope = call.scope
+        self.under_way[call] = None
         try:
             # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
             with scope:
@@ -149,6 +156,8 @@ class Calls:
             if _closes_coroutine(error):
                 raise
             return self._end_badly(call, error)
+        finally:
+            del self.under_way[call]
         if scope.cancelled_caught:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
         return _OK

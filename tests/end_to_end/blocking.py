@@ -1,5 +1,7 @@
 """``plugind run`` with a handler that blocks: its validate for a moment, its register of "stuck" for ever.
 
+Its register of "shielded" waits for ever and cannot be cancelled.
+
 The node has a tenth of a second to stop, so that the test need not wait for long.
 """
 
@@ -22,12 +24,18 @@ class BlockingHandler:
     """A handler whose author forgot that its methods run in the loop."""
 
     async def validate(self, plugin: Plugin) -> None:
+        if plugin.name == "shielded":
+            return
         time.sleep(0.4)  # noqa: ASYNC251 - that is the fault
 
     async def register(self, plugin: Plugin) -> None:
-        if plugin.name == "stuck":
-            sys.stdout.write("stuck\n")
+        if plugin.name in ("stuck", "shielded"):
+            sys.stdout.write(f"{plugin.name}\n")
             sys.stdout.flush()
+        if plugin.name == "shielded":
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+        if plugin.name == "stuck":
             time.sleep(3600)  # noqa: ASYNC251 - that is the fault
 
     async def deregister(self, plugin: Plugin) -> None:

@@ -104,6 +104,32 @@ async def test_a_handler_that_blocks_is_named_and_a_daemon_that_is_blocked_ends_
     assert re.search(r'File ".*/blocking.py", line \d+ in register', log) is not None
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_daemon_whose_handler_cannot_be_cancelled_ends_within_its_limit_and_names_it(
+    signals: int, tmp_path: Path
+) -> None:
+    """Fault 87: SIGALRM ended it, and a bare dump named neither the handler nor the plugin."""
+    with daemon(tmp_path, script="blocking.py", output=subprocess.PIPE) as node:
+        await node.ready()
+        async with trio.open_nursery() as nursery:
+            path = node.root / "a.sock"
+            nursery.start_soon(serve_listener, [blocked("shielded")], listen(str(path)))
+            assert node.process.stdout is not None
+            assert await trio.to_thread.run_sync(node.process.stdout.readline) == b"shielded\n"
+            node.process.send_signal(signal.SIGTERM)
+            await node.logged("stopping")
+            if signals == 2:
+                node.process.send_signal(signal.SIGTERM)
+            assert await node.ended() == 1
+            nursery.cancel_scope.cancel()
+    *log, last = (tmp_path / "log").read_text().splitlines()
+    line = json.loads(log[-1])
+    call = f"register of shielded ({path}) in the handler for BlockedPlugin"
+    assert (line["level"], line["msg"], line["calls"]) == ("error", "the node does not stop", call)
+    assert "handler BlockedPlugin" in line["actors"]
+    assert last == f"plugind: the node did not stop within 0.2 s, because of {call}"
+
+
 def blocked(name: str) -> FakeRegistration:
     return FakeRegistration(FakePlugin("BlockedPlugin", name), lambda _: None, lambda: None)
 
