@@ -73,8 +73,8 @@ class ProbeOptions:
     trust: Trust = attrs.field(factory=Trust)
     #: What the system says about users; a daemon is meant that the same user runs.
     users: Users = AS_ROOT
-    #: Where endpoints may be; None for the defaults of a daemon whose root is the directory of the socket.
-    endpoint_directories: tuple[str, ...] | None = None
+    #: Where else endpoints may be than by the defaults of a daemon whose root is the directory of the socket.
+    endpoint_directories: tuple[str, ...] = ()
 
 
 @attrs.frozen

@@ -110,8 +110,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint-dir",
         action="append",
+        default=[],
         metavar="DIR",
-        help="where endpoints may be, as for plugind run, repeatable (default: the socket's directory is the root)",
+        help="where else endpoints may be, as for plugind run; the socket's directory counts as the root; repeatable",
     )
     add_answer_timeout(parser)
     parser.add_argument(
@@ -149,7 +150,7 @@ def _options(args: argparse.Namespace) -> ProbeOptions:
         deprecated=args.deprecated,
         trust=trust,
         users=users,
-        endpoint_directories=None if args.endpoint_dir is None else tuple(map(os.path.abspath, args.endpoint_dir)),
+        endpoint_directories=tuple(map(os.path.abspath, args.endpoint_dir)),
     )
 
 

@@ -199,9 +199,7 @@ def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: Probe
     """Check whether a daemon lets the plugin name its endpoint (fault 43); the kubelet takes any."""
     if options.strict:
         return
-    directories = options.endpoint_directories
-    if directories is None:
-        directories = default_directories([_root_of(path)])
+    directories = (*default_directories([_root_of(path)]), *options.endpoint_directories)
     try:
         judge = Endpoints(RealEndpointFiles(), directories)
         judge.judge(info.endpoint, path, identity_at(os.lstat(path), path))

@@ -19,6 +19,7 @@ from typing import NoReturn, Protocol
 import trio
 
 from ...protocol.config import DEFAULT_ROOT, Config, Root, Timeouts
+from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import MAX_INSTANCES
@@ -126,9 +127,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint-dir",
         action="append",
+        default=[],
         metavar="DIR",
-        help="where endpoints may be that are not the plugin's own socket, repeatable (default: each root; beside a"
-        " root named plugins_registry also plugins, csi-plugins and device-plugins)",
+        help="where else endpoints may be that are not the plugin's own socket, besides each root and, beside a root"
+        " named plugins_registry, plugins, csi-plugins and device-plugins; repeatable",
     )
     parser.add_argument(
         "--metrics-path-labels",
@@ -189,7 +191,10 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         handles_sigint=True,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
-        endpoint_directories=None if args.endpoint_dir is None else map(_absolute, args.endpoint_dir),
+        endpoint_directories=(
+            *default_directories(root.path for root in roots),
+            *map(_absolute, args.endpoint_dir),
+        ),
     )
 
 

@@ -155,3 +155,15 @@ def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.Monk
     daemon.tell_service_manager("READY=1")
     monkeypatch.delenv("NOTIFY_SOCKET")
     daemon.tell_service_manager("READY=1")
+
+
+def test_a_directory_for_endpoints_is_added_to_the_defaults() -> None:
+    """Fault 43: the drivers in the usual directories stay registered when one more directory is allowed."""
+    config = configured("--root", "/k/plugins_registry", "--endpoint-dir", "/opt/drivers")
+    assert config.endpoint_directories == (
+        "/k/plugins_registry",
+        "/k/plugins",
+        "/k/csi-plugins",
+        "/k/device-plugins",
+        "/opt/drivers",
+    )
