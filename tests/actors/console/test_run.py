@@ -38,14 +38,6 @@ def test_limits_of_names_and_of_a_blocked_loop_can_be_set() -> None:
     assert (config.max_instances, config.blocked_after) == (500, 2.5)
 
 
-def test_directories_for_endpoints_replace_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fault 43."""
-    monkeypatch.chdir(tmp_path)
-    assert configured().endpoint_directories is None
-    config = configured("--endpoint-dir", "drivers/", "--endpoint-dir", "/run/csi")
-    assert config.endpoint_directories == (f"{tmp_path}/drivers", "/run/csi")
-
-
 @pytest.mark.parametrize("insecure", [False, True])
 def test_all_roots_may_be_insecure_if_that_is_asked_for(insecure: bool) -> None:
     """Fault 3: by default none may be."""
@@ -157,13 +149,15 @@ def test_a_service_manager_that_is_gone_changes_nothing(monkeypatch: pytest.Monk
     daemon.tell_service_manager("READY=1")
 
 
-def test_a_directory_for_endpoints_is_added_to_the_defaults() -> None:
-    """Fault 43: the drivers in the usual directories stay registered when one more directory is allowed."""
-    config = configured("--root", "/k/plugins_registry", "--endpoint-dir", "/opt/drivers")
+def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fault 43: the drivers in the usual directories stay registered when others are allowed."""
+    monkeypatch.chdir(tmp_path)
+    config = configured("--root", "/k/plugins_registry", "--endpoint-dir", "drivers/", "--endpoint-dir", "/run/csi")
     assert config.endpoint_directories == (
         "/k/plugins_registry",
         "/k/plugins",
         "/k/csi-plugins",
         "/k/device-plugins",
-        "/opt/drivers",
+        f"{tmp_path}/drivers",
+        "/run/csi",
     )
