@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 
 import attrs
 
+from ...protocol.directories import Condition
 from ...protocol.status import Watching
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
@@ -183,11 +184,12 @@ async def roots_to_mend(daemon: Daemon) -> list[str]:
 
 def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
     name = root.get("root")
+    own = name, Condition.INSECURE
     if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE):
         yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
     directories = root.get("directories")
     for directory in directories if isinstance(directories, list) else []:
-        if isinstance(directory, dict) and directory.get("path") != name:
+        if isinstance(directory, dict) and (directory.get("path"), directory.get("condition")) != own:
             path, condition, reason = (str(directory.get(key)) for key in ("path", "condition", "reason"))
             yield f"directory {escaped(path)} is {escaped(condition)}: {escaped(reason)}"
 

@@ -16,7 +16,7 @@ from typing import TypeVar, assert_never
 import attrs
 import trio
 
-from ...protocol.directories import Condition
+from ...protocol.directories import Condition, DirectoryReport
 from ...protocol.health import ActorHealth
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
@@ -377,18 +377,14 @@ class _Status:
 
     def _note_directories(self, before: RootReported | None, report: RootReported) -> None:
         """Log what is wrong with directories, and what is not any more."""
-        earlier = set() if before is None else {(it.path, it.condition) for it in before.directories}
-        # An insecure root has a line of its own.
-        directories = (
-            it for it in report.directories if it.path != report.root or it.condition is not Condition.INSECURE
-        )
-        now = {(it.path, it.condition): it for it in directories}
+        earlier = {} if before is None else _to_log(before)
+        now = _to_log(report)
         for (path, condition), directory in now.items():
             if (path, condition) not in earlier:
                 self._log.event(
                     Level.WARNING, f"directory is {condition}", root=report.root, path=path, reason=directory.reason
                 )
-        for path, condition in sorted(earlier - now.keys()):
+        for path, condition in sorted(earlier.keys() - now.keys()):
             self._log.event(Level.INFO, f"directory is no longer {condition}", root=report.root, path=path)
 
     def _note_root(self, before: RootReported | None, report: RootReported) -> None:
@@ -440,6 +436,13 @@ class _Status:
             stack=message.stack,
             advice=None if step is None else "write the method with def, which is called in a thread",
         )
+
+
+def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport]:
+    """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
+    reports = report.directories
+    own = report.root, Condition.INSECURE
+    return {(it.path, it.condition): it for it in reports if (it.path, it.condition) != own}
 
 
 _ROOT_MESSAGES = {

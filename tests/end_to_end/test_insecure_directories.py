@@ -72,6 +72,21 @@ async def test_a_directory_that_others_may_write_to_takes_nothing_new_and_loses_
         assert [line["msg"] for line in said][:1] == ["directory is insecure"]
 
 
+async def test_a_root_to_which_its_group_may_write_is_warned_of_at_the_start(tmp_path: Path) -> None:
+    """Fault 3: its members can register plugins, which is only said."""
+    root = tmp_path / "root"
+    root.mkdir()
+    root.chmod(0o770)
+    with daemon(tmp_path) as node:
+        await node.ready()
+        assert (await conditions(node, {str(root): "group-writable"}))["status"] == "ok"
+        listed = await trio.to_thread.run_sync(lambda: run("ls", status=node.status))
+    said = f"its group may write to {root}, and so register plugins: run 'chmod g-w {root}', unless that is meant"
+    assert f"directory {root} is group-writable: {said}" in listed.out + listed.err
+    warned = [line for line in node.lines() if line["msg"] == "directory is group-writable"]
+    assert [(line["level"], line["path"], line["reason"]) for line in warned] == [("warning", str(root), said)]
+
+
 async def test_a_root_that_is_replaced_through_a_directory_above_it_keeps_its_plugins(tmp_path: Path) -> None:
     """Fault 3: whoever may write to a directory above the root can put another one into its place."""
     above = tmp_path / "above"

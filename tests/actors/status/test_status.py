@@ -678,6 +678,29 @@ async def test_a_directory_that_takes_nothing_new_degrades_the_health_and_is_nam
         assert f'plugind_directories{{condition="{condition.value}"}} 20.0' in text.splitlines()
 
 
+async def test_each_change_of_a_directory_is_logged_once_and_an_insecure_root_as_a_root_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: the log said at each try that the root, which still was insecure, no longer was."""
+    insecure = directories.DirectoryReport(ROOT, directories.Condition.INSECURE, "everybody may write")
+    of_group = directories.DirectoryReport(ROOT, directories.Condition.GROUP_WRITABLE, "its group may write")
+    well = RootReported(ROOT, Watching.EVENTS, 0.0, ready=True)
+    bad = attrs.evolve(
+        well, watching=Watching.INSECURE, ready=False, reason="everybody may write", directories=(insecure,)
+    )
+    async with bench() as node:
+        for report in well, bad, bad, bad, well, attrs.evolve(well, directories=(of_group,)):
+            await node.take(report, attrs.evolve(report, time=1.0))
+        await node.take(well)
+    assert [(level, message, fields.get("reason")) for level, message, fields in node.log.events] == [
+        (Level.INFO, "root is watched", None),
+        (Level.WARNING, "root is insecure", "everybody may write"),
+        (Level.INFO, "root is watched", None),
+        (Level.WARNING, "directory is group-writable", "its group may write"),
+        (Level.INFO, "directory is no longer group-writable", None),
+    ]
+
+
 async def test_crashes_of_registrations_are_counted_together_in_health_and_metrics(autojump_clock: MockClock) -> None:
     """Fault 85: they end nothing, so they must be seen."""
     async with bench() as node:
