@@ -10,6 +10,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import attrs
@@ -70,21 +71,25 @@ async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySe
     timer = config.make_timer(threading.get_ident())
     try:
         while True:
-            began = trio.current_time()
+            began, cpu_began = trio.current_time(), time.thread_time()
             # So the stack is taken after ``blocked_after`` to one and a half times as long.
             timer.arm(config.blocked_after + config.period)
             await trio.sleep(config.period)
             seconds = trio.current_time() - began - config.period
-            blocked = _blocked(timer.disarm(), inbox.take(), seconds)
+            blocked = _blocked(timer.disarm(), inbox.take(), seconds, time.thread_time() - cpu_began)
             if blocked is not None:
                 await report(status, blocked)
     finally:
         timer.close()
 
 
-def _blocked(stack: Stack | None, step: m.StepBlocked | None, seconds: float) -> m.LoopBlocked | None:
-    """Return what to report of the time since the timer was started; None if nothing blocked the loop."""
+def _blocked(stack: Stack | None, step: m.StepBlocked | None, seconds: float, cpu: float) -> m.LoopBlocked | None:
+    """Return what to report of the time since the timer was started; None if nothing blocked the loop.
+
+    ``cpu`` is the CPU time of the thread since then. It tells code that computes from a machine that is busy.
+    """
     if step is None and (stack is None or is_idle(stack)):
         return None  # A stack of an idle loop says that the process itself was stopped.
     words = None if not stack else shown(stack) or None
-    return m.LoopBlocked(trio.current_time(), round(seconds if step is None else step.seconds, 3), words, step)
+    seconds = round(seconds if step is None else step.seconds, 3)
+    return m.LoopBlocked(trio.current_time(), seconds, words, step, round(min(cpu, seconds), 3))

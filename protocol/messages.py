@@ -637,6 +637,9 @@ class LoopBlocked:
     stack: str | None
     #: The step of a handler that blocked it, if it was one.
     step: StepBlocked | None
+    #: Seconds of CPU that the loop's thread used meanwhile. Few of them mean that the code waited, or that the machine
+    #: was busy and gave the process no turn.
+    cpu_seconds: float
 
 
 @value

@@ -429,6 +429,7 @@ class _Status:
             Level.ERROR,
             "the loop was blocked",
             seconds=message.seconds,
+            cpu_seconds=message.cpu_seconds,
             handler=None if step is None else step.type,
             call=None if step is None else step.call,
             name=None if step is None else step.plugin.name,

@@ -459,4 +459,4 @@ def _what_blocked(blocked: LoopBlocked) -> str:
     """Return in words for how long the loop was blocked, and by what."""
     step = blocked.step
     by = "something" if step is None else f"{step.call} of {encodable(step.plugin.name)} in the handler for {step.type}"
-    return f"blocked for {blocked.seconds:.1f} s by {by}"
+    return f"blocked for {blocked.seconds:.1f} s, of which it used {blocked.cpu_seconds:.1f} s of CPU, by {by}"

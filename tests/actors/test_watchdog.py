@@ -138,7 +138,15 @@ async def test_a_process_that_was_stopped_is_not_blocked() -> None:
         await trio.to_thread.run_sync(ready.wait)
         go_on.set()
     (stack,) = frames
-    assert watchdog._blocked(stack, None, 5.0) is None
+    assert watchdog._blocked(stack, None, 5.0, 0.0) is None
+
+
+@pytest.mark.parametrize(("cpu", "used"), [(0.2, 0.2), (2.7, 2.5)])
+async def test_a_report_says_how_much_cpu_the_loop_used(cpu: float, used: float) -> None:
+    """Fault 83: code was blamed where a busy machine gave the process no turn. The CPU time is of a longer period."""
+    report = watchdog._blocked((Frame("/opt/a.py", "1", "f"),), None, 2.5, cpu)
+    assert report is not None
+    assert (report.seconds, report.cpu_seconds) == (2.5, used)
 
 
 def test_of_several_steps_the_longest_is_reported() -> None:

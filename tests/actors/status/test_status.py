@@ -732,12 +732,17 @@ async def test_health_says_for_a_while_what_blocked_the_loop(autojump_clock: Moc
     async with bench() as node:
         assert await loop(node) == []
         plugin = Plugin("T", "x", "/r/a.sock", ("1.0.0",), "/r/a.sock", 1)
-        await node.take(LoopBlocked(0.0, 2.5, "register (a.py:1)", StepBlocked("T", "register", plugin, 2.5)))
-        words = "blocked for 2.5 s by register of x in the handler for T, 0 s ago (blocks in all: 1)"
+        await node.take(LoopBlocked(0.0, 2.5, "register (a.py:1)", StepBlocked("T", "register", plugin, 2.5), 0.2))
+        words = (
+            "blocked for 2.5 s, of which it used 0.2 s of CPU, by register of x in the handler for T, 0 s ago"
+            " (blocks in all: 1)"
+        )
         assert await loop(node) == [("degraded", words)]
         await trio.sleep(10)
-        await node.take(LoopBlocked(10.0, 1.0, None, None))
-        assert await loop(node) == [("degraded", "blocked for 1.0 s by something, 0 s ago (blocks in all: 2)")]
+        await node.take(LoopBlocked(10.0, 1.0, None, None, 1.0))
+        assert await loop(node) == [
+            ("degraded", "blocked for 1.0 s, of which it used 1.0 s of CPU, by something, 0 s ago (blocks in all: 2)")
+        ]
         text = (await body_of(await node.get("/metrics"))).decode()
         assert {"plugind_loop_blocks_total 2.0", "plugind_loop_blocked_seconds_total 3.5"} <= set(text.splitlines())
         await trio.sleep(301)
