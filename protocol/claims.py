@@ -43,6 +43,8 @@ class Claim:
     phase: Phase = Phase.ADMITTED
     #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
     rank: Rank = ()
+    #: Whether its plugin was registered, though it may be leaving since.
+    was_registered: bool = False
 
 
 #: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
@@ -159,10 +161,16 @@ class Name:
         self.blocked.pop(path, None)
         self.blocked[path] = self.releases
 
-    def take_turn(self) -> str | None:
-        """Give the turn to the next path in line, and return it; None if each was told of the last release."""
-        path, notified_of = next(iter(self.blocked.items()), (None, self.releases))
-        self.turn = path if notified_of < self.releases else None
+    def in_line(self) -> Iterator[str]:
+        """Yield the paths in line that were not told of the last release, in order."""
+        for path, notified_of in self.blocked.items():
+            if notified_of >= self.releases:
+                return
+            yield path
+
+    def take_turn(self, path: str | None = None) -> str | None:
+        """Give the turn to the next path in line, or to that one, and return it; None if each had its turn."""
+        self.turn = next(self.in_line(), None) if path is None else path
         if self.turn is not None:
             self.block(self.turn)
         return self.turn

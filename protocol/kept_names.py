@@ -1,56 +1,93 @@
-"""Names that are kept for the sockets which replaced those of registered plugins (fault 80).
+"""Names whose plugin left a moment ago, which are kept for its user.
 
-While a plugin is replaced, nobody has its name for a moment. Another user could take it then, and the plugin whose name
-it is would be refused. So the name is kept for the new socket, against other users and for a limited time.
+A plugin that restarts removes its socket and makes a new one, perhaps at another path. If its name were free in
+between, a plugin of another user that waits for it would get it each time (fault 80).
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import math
 
 import attrs
 
-#: Seconds for which a name is kept.
+from .plugins import PluginInfo
+
+#: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
 
+#: A plugin's type and name.
+Named = tuple[str, str]
 
-@attrs.frozen
-class _Kept:
-    #: The (type, name), and the user of the plugin that had it.
-    key: tuple[str, str]
+
+@attrs.define
+class Keep:
+    """For which user a name is kept, and until when."""
+
     uid: int | None
     until: float
+    #: Whether a plugin of another user waits for the end.
+    awaited: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define
 class KeptNames:
-    """The names that are kept, at most one for each path. Times are ``trio.current_time()`` in seconds."""
+    """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added."""
 
-    _by_path: dict[str, _Kept] = attrs.field(init=False, factory=dict)
-    _paths: dict[tuple[str, str], dict[str, None]] = attrs.field(init=False, factory=dict)
+    #: In the order of their ends.
+    _kept: dict[Named, Keep] = attrs.field(init=False, factory=dict)
+    #: A heap of the ends that are awaited.
+    _awaited: list[tuple[float, Named]] = attrs.field(init=False, factory=list)
 
     def __len__(self) -> int:
-        return len(self._by_path)
+        return len(self._kept)
 
-    def keep(self, path: str, key: tuple[str, str], uid: int | None, now: float) -> None:
-        """Keep the name ``key`` of a plugin of user ``uid`` for the new socket at ``path``."""
-        self.forget(path)
-        self._by_path[path] = _Kept(key, uid, now + NAME_KEPT)
-        self._paths.setdefault(key, {})[path] = None
+    @property
+    def next_end(self) -> float:
+        """When :meth:`ended` has something to return; infinity if nobody waits."""
+        return self._awaited[0][0] if self._awaited else math.inf
 
-    def forget(self, path: str) -> None:
-        """Keep no name for ``path``: its plugin claims one, or its socket is gone or replaced again."""
-        kept = self._by_path.pop(path, None)
-        if kept is not None:
-            del self._paths[kept.key][path]
-            if not self._paths[kept.key]:
-                del self._paths[kept.key]
+    def keep(self, named: Named, uid: int | None, now: float) -> None:
+        """Keep the name for ``uid`` from now on."""
+        self._forget(now)
+        self._kept.pop(named, None)
+        self._kept[named] = Keep(uid, now + NAME_KEPT)
 
-    def holders(self, key: tuple[str, str], now: float) -> Iterator[tuple[str, int | None]]:
-        """Yield the sockets for which the name ``key`` is kept, and their users."""
-        for path in self._paths.get(key, ()):
-            kept = self._by_path[path]
-            if kept.until > now:
-                yield path, kept.uid
+    def get(self, named: Named, now: float) -> Keep | None:
+        """Return for whom the name is kept; None if it is not."""
+        keep = self._kept.get(named)
+        return None if keep is None or keep.until <= now else keep
+
+    def wait(self, named: Named, keep: Keep) -> None:
+        """Note that a plugin of another user waits for the end of ``keep``."""
+        if not keep.awaited:
+            keep.awaited = True
+            heapq.heappush(self._awaited, (keep.until, named))
+
+    def ended(self, now: float) -> list[Named]:
+        """Take the names that are kept no more, and for which a plugin waits."""
+        self._forget(now)
+        ended = []
+        while self._awaited and self._awaited[0][0] <= now:
+            named = heapq.heappop(self._awaited)[1]
+            if named not in self._kept:
+                ended.append(named)
+        return ended
+
+    def _forget(self, now: float) -> None:
+        while self._kept:
+            oldest = next(iter(self._kept))
+            if self._kept[oldest].until > now:
+                return
+            del self._kept[oldest]
+
+
+def kept_for(info: PluginInfo, keep: Keep) -> str:
+    """Return why ``info`` cannot have its name: it is kept for another user."""
+    user = "an unknown user" if keep.uid is None else f"user {keep.uid}"
+    return (
+        f"{info.type} {info.name!r} is kept for {user} for {NAME_KEPT:g} s, whose plugin left: wait until then, or run"
+        " this plugin as that user or as root"
+    )

@@ -52,7 +52,7 @@ from .effects import (
     Stopped,
 )
 from .endpoints import EndpointOwners, belongs_to
-from .kept_names import KeptNames
+from .kept_names import KeptNames, kept_for
 from .lives import Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
@@ -89,6 +89,8 @@ class _Actor:
     sent_vanished: bool = False
     #: The (type, name) that its plugin last claimed.
     key: tuple[str, str] | None = None
+    #: The user whose plugin last claimed a name here.
+    uid: int | None = None
     #: The generation of which it was reported that it claims the name of another user's plugin.
     reported: int | None = None
     #: The plugin type for which there was no handler.
@@ -127,6 +129,7 @@ class World:
         """
         self._lives = Lives(Backoff(), stable_after=0.0) if lives is None else lives
         self._users = users
+        #: The names that are kept for the user whose plugin left.
         self._kept = KeptNames()
         self._max_instances = max_instances
         #: The socket at each path that has one.
@@ -159,8 +162,8 @@ class World:
 
     @property
     def next_turn(self) -> float:
-        """When :meth:`pass_turns` has something to do; infinity if no plugin has a turn."""
-        return next(iter(self._turns.values()), math.inf)
+        """When :meth:`pass_turns` has something to do; infinity if no plugin has a turn or waits for a kept name."""
+        return min(next(iter(self._turns.values()), math.inf), self._kept.next_end)
 
     def desired(self) -> dict[str, int]:
         """Return the generation of each socket, by path."""
@@ -186,13 +189,17 @@ class World:
         return self._effects
 
     def pass_turns(self, now: float) -> list[Effect]:
-        """End the turns whose time is over, and return what to do, in order."""
+        """End the turns whose time is over, and free the names that are kept no more; return what to do, in order."""
         self._effects, self._now = [], now
         due = itertools.takewhile(lambda turn: turn[1] <= now, self._turns.items())
         for key in [key for key, _ in due]:
             del self._turns[key]
             if key in self._names:
                 self._give_turn(key, self._names[key])
+        for key in self._kept.ended(now):
+            name = self._names.get(key)
+            if name is not None:
+                self._freed(key, name)
         return self._effects
 
     def _handle(self, message: m.ReconcilerMessage, now: float) -> None:
@@ -351,8 +358,6 @@ class World:
         key = actor.key
         self._forget_attempt(path, actor)
         self._end_turn(key, path)
-        if isinstance(message, m.SocketAppeared):
-            self._keep_name(path)
         self._leave(path)
         self._effects.append(Send(path, message))
 
@@ -368,7 +373,6 @@ class World:
     def _forget_attempt(self, path: str, actor: _Actor) -> None:
         """Forget the pending claim of the actor's last attempt and its refusal; the next attempt claims anew."""
         actor.orphan_of = None
-        self._kept.forget(path)
         self._withdraw_claim(path, actor)
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
@@ -391,7 +395,7 @@ class World:
             return  # Superseded: a message that its actor has not read yet ends the attempt.
         before, key = actor.key, key_of(message.info)
         self._forget_attempt(message.path, actor)
-        actor.key = key
+        actor.key, actor.uid = key, message.info.uid
         if before != key:
             self._end_turn(before, message.path)
         name = self._names.get(key)
@@ -434,8 +438,31 @@ class World:
         """Return why the plugin cannot have the name of another user's plugin (fault 80)."""
         if self._users.is_privileged(info.uid):
             return None  # The usual case, as the rule has it, without the search for holders.
-        holders = itertools.chain(name.holders(), self._kept.holders(key_of(info), self._now))
-        return taken_by_another_user(info, holders, self._users)
+        reason = taken_by_another_user(info, name.holders(), self._users)
+        keep = self._kept.get(key_of(info), self._now)
+        if reason is None and keep is not None and keep.uid != info.uid:
+            self._kept.wait(key_of(info), keep)
+            reason = kept_for(info, keep)
+        return reason
+
+    def _keep_name(self, key: tuple[str, str], uid: int | None) -> None:
+        """Keep a name whose plugin left for its user; nobody's plugin ends what is kept for a privileged user."""
+        keep = self._kept.get(key, self._now)
+        if keep is None or self._users.is_privileged(uid) or not self._users.is_privileged(keep.uid):
+            self._kept.keep(key, uid, self._now)
+
+    def _next_in_line(self, key: tuple[str, str], name: Name) -> str | None:
+        """Give the turn to the next plugin in line; while the name is kept, to the next one for which it is kept."""
+        keep = self._kept.get(key, self._now)
+        if keep is None:
+            return name.take_turn()
+        for path in name.in_line():
+            uid = self._actors[path].uid
+            if uid == keep.uid or self._users.is_privileged(uid):
+                return name.take_turn(path)
+            self._kept.wait(key, keep)
+        name.turn = None
+        return None
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
@@ -444,12 +471,6 @@ class World:
         if policy is InstancePolicy.REJECT:
             return taken(info, next(iter(name.registered)))
         return crowded(info, self._max_instances)
-
-    def _keep_name(self, path: str) -> None:
-        """Keep the name of a registered plugin for the socket that replaces its own, against other users (fault 80)."""
-        claim = self._claims.get(path)
-        if claim is not None and claim.phase is Phase.REGISTERED:
-            self._kept.keep(path, key_of(claim.info), claim.info.uid, self._now)
 
     def _is_full(self, name: Name, policy: InstancePolicy) -> bool:
         return len(name.registered) >= (1 if policy is InstancePolicy.REJECT else self._max_instances)
@@ -481,13 +502,19 @@ class World:
         reason = f"RegisterPlugin error -- {cause} at socket {claimed.path}"
         self._effects.append(Send(claimed.path, m.NoHandler(claimed.ticket, reason, cause)))
 
+    def _freed(self, key: tuple[str, str], name: Name) -> None:
+        """Let those that were refused the name try again, from the next in line on."""
+        name.releases += 1
+        if name.turn is None:
+            self._give_turn(key, name)
+
     def _give_turn(self, key: tuple[str, str], name: Name) -> None:
         """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
         self._turns.pop(key, None)
         handler = self._handlers.get(key[0])
         if handler is not None and self._is_full(name, handler.policy):
             name.turn = None
-        elif (path := name.take_turn()) is not None:
+        elif (path := self._next_in_line(key, name)) is not None:
             self._turns[key] = self._now + TURN
             self._effects.append(Send(path, m.NameFreed()))
 
@@ -504,7 +531,7 @@ class World:
         actor = self._actors[message.path]
         actor.registered_at = self._now
         self._tell(actor)
-        claim.phase = Phase.REGISTERED
+        claim.phase, claim.was_registered = Phase.REGISTERED, True
         key = key_of(claim.info)
         name = self._names[key]
         name.register(claim)
@@ -528,15 +555,15 @@ class World:
         name = self._names[key]
         self._serves_one_less(claim.handler)
         freed = name.release(claim)
+        if claim.was_registered:
+            self._keep_name(key, claim.info.uid)
         if freed.stood_by:
             # The view counts the instance as active again, should it register again in this generation.
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
         if freed.was_taken:
             # Other plugins may have been refused because of this one.
             self._show_roles(name, claim.info.type)
-            name.releases += 1
-            if name.turn is None:
-                self._give_turn(key, name)
+            self._freed(key, name)
         elif actor is not None and actor.key == key:
             # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
             # sent ``NameFreed`` when that one goes.

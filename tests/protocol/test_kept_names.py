@@ -1,30 +1,57 @@
-"""Names that are kept for sockets which replaced those of registered plugins."""
+"""Names that are kept for the user whose plugin left, against other users and for a limited time (fault 80)."""
 
 from __future__ import annotations
 
-from plugind.protocol.kept_names import NAME_KEPT, KeptNames
+import math
 
-RED, BLUE = ("T", "red"), ("T", "blue")
+from plugind.protocol.kept_names import NAME_KEPT, KeptNames, kept_for
+from plugind.protocol.plugins import PluginInfo
+
+RED, BLUE = ("Colour", "red"), ("Colour", "blue")
 
 
-def test_a_name_is_kept_for_each_socket_and_for_a_limited_time() -> None:
+def test_a_name_is_kept_for_a_user_and_for_a_while() -> None:
     """Fault 80."""
     kept = KeptNames()
-    kept.keep("/r/a.sock", RED, 1000, 0.0)
-    kept.keep("/r/b.sock", RED, 0, 5.0)
-    assert list(kept.holders(RED, 5.0)) == [("/r/a.sock", 1000), ("/r/b.sock", 0)]
-    assert list(kept.holders(BLUE, 5.0)) == []
-    assert list(kept.holders(RED, NAME_KEPT)) == [("/r/b.sock", 0)]
+    kept.keep(RED, 1001, now=100.0)
+    keep = kept.get(RED, 100.0 + NAME_KEPT - 0.01)
+    assert keep is not None
+    assert keep.uid == 1001
+    assert kept.get(RED, 100.0 + NAME_KEPT) is None
+    assert kept.get(BLUE, 100.0) is None
+    info = PluginInfo(*RED, "/e", ())
+    assert kept_for(info, keep).startswith("Colour 'red' is kept for user 1001 for 15 s, whose plugin left: wait")
 
 
-def test_a_path_keeps_one_name_and_nothing_is_left_of_one_that_is_forgotten() -> None:
-    """Fault 80: the record is as large as the number of sockets, however often they are replaced."""
+def test_only_the_end_of_a_name_for_which_somebody_waits_needs_a_timer() -> None:
     kept = KeptNames()
-    kept.keep("/r/a.sock", RED, 1000, 0.0)
-    kept.keep("/r/a.sock", BLUE, 1000, 1.0)
-    assert (list(kept.holders(RED, 1.0)), list(kept.holders(BLUE, 1.0))) == ([], [("/r/a.sock", 1000)])
-    assert len(kept) == 1
-    kept.forget("/r/a.sock")
-    kept.forget("/r/a.sock")
-    assert list(kept.holders(BLUE, 1.0)) == []
-    assert not kept
+    kept.keep(BLUE, 1001, now=0.0)
+    kept.keep(RED, 1001, now=1.0)
+    assert kept.next_end == math.inf
+    keep = kept.get(RED, 2.0)
+    assert keep is not None
+    kept.wait(RED, keep)
+    kept.wait(RED, keep)
+    assert kept.next_end == 1.0 + NAME_KEPT
+    assert kept.ended(0.9 + NAME_KEPT) == []
+    assert kept.ended(1.0 + NAME_KEPT) == [RED]
+    assert (kept.next_end, len(kept)) == (math.inf, 0)
+
+
+def test_a_name_that_is_kept_anew_does_not_end_with_the_time_before() -> None:
+    kept = KeptNames()
+    kept.keep(RED, 1001, now=0.0)
+    keep = kept.get(RED, 0.0)
+    assert keep is not None
+    kept.wait(RED, keep)
+    kept.keep(RED, 1001, now=10.0)
+    assert kept.ended(NAME_KEPT) == []
+    assert kept.get(RED, NAME_KEPT) is not None
+
+
+def test_what_is_kept_no_more_is_forgotten() -> None:
+    """Fault 48."""
+    kept = KeptNames()
+    for number in range(1000):
+        kept.keep(("Colour", str(number)), 1001, now=float(number))
+    assert len(kept) == NAME_KEPT

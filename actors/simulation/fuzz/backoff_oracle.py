@@ -13,6 +13,7 @@ import trio
 
 from ....protocol.backoff import Backoff
 from ....protocol.crashes import INTERNAL
+from ....protocol.kept_names import NAME_KEPT
 from ....protocol.lifecycle import REPLACED
 from ....protocol.lives import CRASH_LOOP
 from ....protocol.status import PluginStatus, StateName
@@ -51,12 +52,15 @@ class BackoffOracle:
         self._last_trigger: dict[str | None, float] = {}
         #: Sockets that were touched before the daemon could look at them.
         self._unseen: set[str] = set()
+        #: When instances of each name went.
+        self._freed: dict[str, list[float]] = {}
         #: How many dials of each path found another file, and are not shown yet.
         self._replaced: Counter[str] = Counter()
 
     def forget(self) -> None:
         """Forget all tries: the daemon ended."""
         self._tries.clear()
+        self._freed.clear()
 
     def retriggered(self, path: str | None = None) -> None:
         """A retry of ``path``, or of any path, was asked for: it may try at once, and its count may begin anew."""
@@ -75,10 +79,21 @@ class BackoffOracle:
         return trio.current_time() in (self._last_trigger.get(None), self._last_trigger.get(path))
 
     def freed(self, name: str) -> None:
-        """An instance of ``name`` is gone: plugins that were refused because of it may try at once."""
+        """An instance of ``name`` is gone: plugins that were refused because of it may try at once.
+
+        Those of other users may do so when the name is kept no more.
+        """
+        now = trio.current_time()
+        self._freed[name] = [*(time for time in self._freed.get(name, ()) if now - time <= 2 * NAME_KEPT), now]
         for tries in self._tries.values():
             if tries.last is not None and tries.last.name == name:
                 tries.retriggered = True
+
+    def _was_kept(self, tries: _Tries) -> bool:
+        """Whether the name was kept after an instance had gone, and is free since a short while."""
+        ended = () if tries.last is None or tries.last.name is None else self._freed.get(tries.last.name, ())
+        now = trio.current_time()
+        return any(NAME_KEPT - EPSILON <= now - time <= 2 * NAME_KEPT for time in ended)
 
     def touched(self, path: str | None = None) -> None:
         """The attributes of the socket at ``path``, or of any, changed; that may be seen at any time from now on."""
@@ -97,6 +112,7 @@ class BackoffOracle:
             or tries.retriggered
             or tries.touched
             or self._retriggered_just_now(path)
+            or self._was_kept(tries)
         ):
             return
         if now < tries.until - EPSILON:
