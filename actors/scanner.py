@@ -33,6 +33,8 @@ from .io.roots import RootBusyError
 
 #: How many marks are kept while the root cannot be scanned: as many events as the kernel's queue holds by default.
 _MOST_MARKS = 16_384
+#: How many paths that events named are looked at before other tasks run.
+_MOST_LOOKS = 4096
 #: After how many chunks of a large directory the scanner looks at what events named elsewhere.
 _CHUNKS_IN_A_ROW = 16
 
@@ -221,7 +223,7 @@ class Scanner:
             waiting.extend(self._discovery.subdirectories(path))
             if self._watches.pending and not self._watches.need_rescan:
                 # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
-                await self._look_at_marked(self._watches.take())
+                await self._look_at_marked(self._watches.take(_MOST_LOOKS))
                 await self._flush()
         self._enter = deque(path for path in self._enter if path not in scanned)
         await self._settle()
@@ -329,7 +331,7 @@ class Scanner:
         """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
         while not (self._watches.need_rescan or self._unavailable):
             if self._watches.pending:
-                await self._look_at_marked(self._watches.take())
+                await self._look_at_marked(self._watches.take(_MOST_LOOKS))
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:
@@ -348,7 +350,7 @@ class Scanner:
         for path, found in self._directory.look_at_all(taken):
             if isinstance(found, OSError):
                 self._postpone(path, taken[path], found)
-            else:
+            elif not self._is_left_out(path, found):
                 looks.append((path, taken[path], found))
         self._inotify.read()
         for path, _, found in looks:
@@ -363,6 +365,13 @@ class Scanner:
                 self._enter.append(path)
             if count % CHUNK == 0:
                 await self._flush()
+
+    def _is_left_out(self, path: str, found: Found | None) -> bool:
+        """Whether a link is not examined, because its directory has too many new ones (fault 48)."""
+        if found is None or found.kind is not Kind.SYMLINK:
+            return False
+        directory, name = os.path.split(path)
+        return self._discovery.leaves_out(directory, name, Kind.SYMLINK)
 
     # --- one name -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
+
 from .discovery import ATTRIBUTES, LOOK, REMOVED, below
 
 # The kernel's constants (include/uapi/linux/inotify.h).
@@ -147,8 +149,10 @@ class Watches:
             for path in self._paths.get(descriptor, ()):
                 self._mark(path, mask)
 
-    def take(self) -> dict[str, int]:
-        """Remove and return all marks."""
+    def take(self, most: int | None = None) -> dict[str, int]:
+        """Remove and return all marks, or the ``most`` that have come first."""
+        if most is not None and len(self._marks) > most:
+            return {path: self._marks.pop(path) for path in [*itertools.islice(self._marks, most)]}
         marks, self._marks = self._marks, {}
         return marks
 

@@ -199,15 +199,12 @@ async def test_a_socket_that_appears_during_the_scan_of_a_large_directory_does_n
     assert len(appeared) == len(set(appeared)) == last + 2
 
 
-async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fault 48: links that lead nowhere are no entries, so no quota of entries bounds the work that they cause."""
-    directory = MemoryDirectory()
-    directory.mkdir(SUB)
+def with_many_links(directory: MemoryDirectory) -> None:
     for number in range(MAX_LINKS + 3):
         directory.symlink("/nowhere", f"{SUB}/{number}")
-    directory.bind(A)
+
+
+def record_examined_links(directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     examined: list[str] = []
     leads_to_socket = directory.leads_to_socket
 
@@ -216,6 +213,18 @@ async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
         return leads_to_socket(path)
 
     monkeypatch.setattr(directory, "leads_to_socket", recording)
+    return examined
+
+
+async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 48: links that lead nowhere are no entries, so no quota of entries bounds the work that they cause."""
+    directory = MemoryDirectory()
+    directory.mkdir(SUB)
+    with_many_links(directory)
+    directory.bind(A)
+    examined = record_examined_links(directory, monkeypatch)
     stage = scanned(directory)
     for _ in range(2):
         report = await stage.rescan()
@@ -223,6 +232,23 @@ async def test_only_so_many_new_links_of_a_directory_are_examined_in_a_rescan(
         assert [(found.path, found.condition) for found in report.directories] == [(SUB, Condition.FULL)]
         assert (report.sockets, report.over_limit) == (1, 3)
         examined.clear()
+
+
+async def test_links_that_events_name_are_examined_up_to_the_same_number(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 48: a flood of new links delayed every new plugin by seconds."""
+    directory = MemoryDirectory()
+    directory.mkdir(SUB)
+    stage = scanned(directory)
+    await stage.rescan()
+    examined = record_examined_links(directory, monkeypatch)
+    async with following(stage):
+        with_many_links(directory)
+        directory.bind(A)
+        await wait_all_tasks_blocked()
+    assert len(examined) == MAX_LINKS
+    assert stage.sent.take() == ["a.sock appeared #1"]
 
 
 async def test_entries_over_the_limit_are_counted_again_by_each_rescan(autojump_clock: MockClock) -> None:

@@ -222,3 +222,10 @@ def test_marks_that_are_put_back_are_joined_with_newer_ones() -> None:
     watches.put_back({"/r/a": LOOK})
     watches.put_back({"/r/a": REMOVED, "/r/b": ATTRIBUTES})
     assert watches.take() == {"/r/a": LOOK | REMOVED, "/r/b": ATTRIBUTES}
+
+
+def test_the_marks_that_came_first_are_taken_first() -> None:
+    """Fault 27: thousands of events are looked at in parts."""
+    watches = Watches("/r")
+    watches.put_back(dict.fromkeys(("/r/a", "/r/b", "/r/c"), LOOK))
+    assert [[*watches.take(2)] for _ in range(3)] == [["/r/a", "/r/b"], ["/r/c"], []]
