@@ -205,7 +205,7 @@ class _Liveness:
         answer, process = self._processes.look(subject.path, subject.asked.identity, take_process=unowned)
         if process is not None:
             self._owners.add(subject.path, process)
-        if answer is not Answer.REFUSED or subject.other_endpoint is None:
+        if answer not in (Answer.REFUSED, Answer.MISSING) or subject.other_endpoint is None:
             return answer, None
         return answer, self._ask_endpoint(subject.other_endpoint)
 
@@ -224,6 +224,7 @@ class _Liveness:
             return
         await report(self._status, found)
         await report(self._reconciler, m.ListenerChanged(found.socket, found.generation, found.serving))
-        if self._deregister and not found.serving:
+        # In an insecure directory others can remove the file, which deregisters nothing (fault 3).
+        if self._deregister and not found.serving and not subject.missing:
             lost = m.ListenerLost(found.socket, found.generation, found.reason or "")
             subject.asked.reply.send_nowait(lost)

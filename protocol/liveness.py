@@ -3,13 +3,15 @@
 A *look* is a connect that is closed at once; the liveness actor (``plugind.actors.liveness``) makes it. Nothing here
 waits, connects or reads a clock.
 
-Three queues say when a socket is looked at:
+Four queues say when a socket is looked at:
 
 * **At once**: those whose process has ended. The end of a process only asks for a look, since another process may have
   the listener now (fault 39).
 * **Accepting**: registered plugins on whose socket somebody listens, as far as is known. Each look disturbs the plugin,
   so there are few: each plugin once a minute at most, and four a second in all. Those whose process is not watched come
   first.
+* **Doubtful**: registered plugins whose file is gone. The watcher hears of that too, and then most of them
+  are not watched any more. What stays registered is looked at again after a second: nobody can reach it.
 * **Refusing**: sockets on which nobody listens, which are stale, or registered and not serving. A refused connect
   disturbs nobody and costs little, so each is looked at once in every period of a rescan (behaviour 15). The looks are
   spread over the period, and are never more than one hundredth of a core.
@@ -36,6 +38,8 @@ PLUGIN_PERIOD = 60.0
 SHORTEST_PERIOD = 0.1
 #: How many plugins that serve are looked at in one round, and the seconds between two rounds, at least.
 ROUND, ROUND_PERIOD = 4, 1.0
+#: Seconds after which a file that is gone is looked at again.
+DOUBT_PERIOD = 1.0
 #: How many sockets are looked at in one go: less than two milliseconds of work, since others wait meanwhile.
 CHUNK = 64
 #: The seconds between two chunks of refusing sockets, at most; few sockets are looked at together, for fewer wake-ups.
@@ -51,7 +55,7 @@ class Answer(enum.Enum):
     ACCEPTED = "accepted"
     #: Nobody listens.
     REFUSED = "refused"
-    #: There is no such file. Of a socket in a root, the watcher says what became of it.
+    #: There is no such file. In an insecure directory the plugin stays registered, and nobody can reach it.
     MISSING = "missing"
     #: Another file is there, of which the watcher will tell, too (fault 41).
     REPLACED = "replaced"
@@ -95,6 +99,9 @@ class Subject:
     asked: WatchLiveness
     #: Whether somebody listens; None before the first look.
     serving: bool | None = None
+    #: Whether the last look found no file, and whether that is shown.
+    missing: bool = False
+    shown_missing: bool = False
     #: While nobody listens: whether somebody listens on the endpoint, if that is another socket.
     endpoint_serves: bool = False
     #: Why its endpoint is awaited; None before the first look.
@@ -124,6 +131,7 @@ class Schedule:
         #: look, and those at which a look found no descriptor.
         self._unknown: dict[str, None] = {}
         #: When each is due, the earliest first.
+        self._doubtful: dict[str, float] = {}
         self._accepting: dict[str, float] = {}
         self._refusing: dict[str, float] = {}
         #: Registered plugins whose endpoint did not exist: those before the first look at it, and when the others are
@@ -161,6 +169,7 @@ class Schedule:
                 queue.pop(path, None)
             self._new_endpoints.pop(path, None)
             self._awaited.pop(path, None)
+            self._doubtful.pop(path, None)
 
     def ask(self, path: str) -> None:
         """Have a look at ``path`` at once: its process has ended."""
@@ -173,7 +182,8 @@ class Schedule:
         """Return when :meth:`take` has something to return; infinite if nothing is watched."""
         if self._at_once or self._new_endpoints:
             return -math.inf
-        return min(self._time_of_round(), self._time_of_chunk(), next(iter(self._awaited.values()), math.inf))
+        doubtful, awaited = (next(iter(times.values()), math.inf) for times in (self._doubtful, self._awaited))
+        return min(self._time_of_round(), self._time_of_chunk(), doubtful, awaited)
 
     def _time_of_round(self) -> float:
         if self._unknown:
@@ -190,6 +200,9 @@ class Schedule:
             yield self._taken(path, now)
         if self._at_once:
             return
+        doubtful = takewhile(lambda path: self._doubtful[path] <= now, self._doubtful)
+        for path in [*islice(doubtful, CHUNK)]:
+            yield self._taken(path, now)
         if now >= self._time_of_round():
             self._next_round = now + ROUND_PERIOD
             for path in self._round(now):
@@ -224,6 +237,7 @@ class Schedule:
         """Put the socket to the end of its queue, whatever becomes of the look."""
         self._at_once.pop(path, None)
         self._unknown.pop(path, None)
+        self._doubtful.pop(path, None)
         if self._refusing.pop(path, None) is not None:
             self._refusing[path] = now + self._period
         elif self._accepting.pop(path, None) is not None:
@@ -247,15 +261,16 @@ class Schedule:
         if answer is Answer.EXHAUSTED and subject.path in self._accepting:
             # Its process may have ended, which would otherwise be shown a minute later.
             self._unknown[subject.path] = None
-        if answer not in (Answer.ACCEPTED, Answer.REFUSED):
+        if answer not in (Answer.ACCEPTED, Answer.REFUSED, Answer.MISSING) or self._is_doubtful(subject, answer, now):
             return None
         serving = answer is Answer.ACCEPTED
         if not subject.asked.registered:
             return self._found(subject) if serving else None
         endpoint_serves = endpoint is not None and endpoint.answer in _MAY_SERVE
-        if (serving, endpoint_serves) == (subject.serving, subject.endpoint_serves):
+        shown = subject.serving, subject.endpoint_serves, subject.shown_missing
+        if (serving, endpoint_serves, subject.missing) == shown:
             return None
-        subject.serving, subject.endpoint_serves = serving, endpoint_serves
+        subject.serving, subject.endpoint_serves, subject.shown_missing = serving, endpoint_serves, subject.missing
         self._put(subject, now)
         reason = None if serving else _reason(subject, endpoint)
         return ServingChanged(
@@ -271,6 +286,14 @@ class Schedule:
             return None
         subject.endpoint_problem = problem
         return EndpointChanged(subject.path, subject.asked.generation, now, problem)
+
+    def _is_doubtful(self, subject: Subject, answer: Answer, now: float) -> bool:
+        """Whether the file has to be looked at again, because this is the first look that did not find it."""
+        again, subject.missing = subject.missing, answer is Answer.MISSING
+        if not subject.missing or again or not subject.asked.registered:
+            return False
+        self._doubtful[subject.path] = now + DOUBT_PERIOD
+        return True
 
     def _found(self, subject: Subject) -> ListenerFound:
         self.unwatch(subject.path)
@@ -306,13 +329,16 @@ def _problem_of(found: EndpointAnswer) -> str | None:
 
 def _reason(subject: Subject, found: EndpointAnswer | None) -> str:
     endpoint = subject.other_endpoint
+    problem = "its socket file is gone, so nobody can reach it" if subject.missing else "nobody listens on its socket"
     if endpoint is None:
-        return "nobody listens on its socket"
+        return problem
     if found is not None and found.answer is Answer.FORBIDDEN:
-        return f"nobody listens on its socket, and {found.reason}"
+        return f"{problem}, and {found.reason}"
     if subject.endpoint_serves:
-        return f"nobody listens on its socket, but somebody listens on its endpoint {endpoint}"
-    return f"nobody listens on its socket, nor on its endpoint {endpoint}"
+        return f"{problem}, but somebody listens on its endpoint {endpoint}"
+    if subject.missing:
+        return f"{problem}, and nobody listens on its endpoint {endpoint}"
+    return f"{problem}, nor on its endpoint {endpoint}"
 
 
 @attrs.define

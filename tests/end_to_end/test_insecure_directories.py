@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,31 @@ async def test_a_root_to_which_its_group_may_write_is_warned_of_at_the_start(tmp
     assert f"directory {root} is group-writable: {said}" in listed.out + listed.err
     warned = [line for line in node.lines() if line["msg"] == "directory is group-writable"]
     assert [(line["level"], line["path"], line["reason"]) for line in warned] == [("warning", str(root), said)]
+
+
+@pytest.mark.parametrize("asked", [(), ("--deregister-not-serving",)])
+async def test_a_plugin_whose_file_was_removed_in_an_insecure_root_is_shown_as_not_serving(
+    tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    """Faults 3 and 39: it stays registered, whoever removed the file, and nobody can reach it."""
+    path = tmp_path / "root" / "a.sock"
+    path.parent.mkdir()
+    async with plugins_at(path, name=NAME) as plugin:
+        with daemon(tmp_path, *asked) as node:
+            async with node.watch() as watch:
+                await watch.state(path, "registered")
+                path.parent.chmod(0o777)
+                await conditions(node, {str(path.parent): "insecure"})
+                path.unlink()
+                await plugin.end(signal.SIGKILL)
+                await watch.until(lambda watch: watch.now[str(path)].get("serving") is False)
+                waited = await trio.to_thread.run_sync(
+                    lambda: run("wait", NAME.format(0), "--serving", "--timeout", "0", status=node.status)
+                )
+                assert waited.code == 1
+                assert "its socket file is gone, so nobody can reach it" in waited.err
+                assert watch.now[str(path)]["state"] == "registered"
+                assert "leaving" not in watch.states(path)
 
 
 async def test_a_root_that_is_replaced_through_a_directory_above_it_keeps_its_plugins(tmp_path: Path) -> None:

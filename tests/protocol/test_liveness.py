@@ -194,9 +194,9 @@ def test_a_look_that_found_no_descriptor_is_made_again_in_the_next_rounds() -> N
     assert [(said.time, said.serving) for said in looks.said if isinstance(said, ServingChanged)] == [(6.0, False)]
 
 
-@pytest.mark.parametrize("answer", [Answer.MISSING, Answer.REPLACED, Answer.EXHAUSTED, Answer.UNKNOWN])
+@pytest.mark.parametrize("answer", [Answer.REPLACED, Answer.EXHAUSTED, Answer.UNKNOWN])
 def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer) -> None:
-    """The watcher handles a file that is gone; without descriptors or permission nothing is known."""
+    """The watcher handles a file that was replaced; without descriptors or permission nothing is known."""
     looks = Looks(answers={"a": answer, "b": answer})
     looks.schedule.watch(registered("a"), 0.0, process_is_watched=False)
     looks.schedule.watch(stale("b"), 0.0, process_is_watched=False)
@@ -204,6 +204,66 @@ def test_an_error_without_evidence_of_a_listener_changes_nothing(answer: Answer)
     assert looks.said == []
     assert looks.times("a")
     assert looks.times("b")
+
+
+GONE = "its socket file is gone, so nobody can reach it"
+
+
+def test_a_plugin_whose_file_is_gone_does_not_serve_once_a_second_look_confirms_it() -> None:
+    """Faults 3 and 39: in an insecure directory it stays registered, and nobody can reach it."""
+    looks = Looks(answers={"a": Answer.MISSING, "b": Answer.MISSING})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.schedule.watch(stale("b"), 0.0, process_is_watched=False)
+    looks.schedule.ask("a")
+    looks.until(0.9)
+    assert looks.said == []
+    looks.until(50.0)
+    assert looks.said == [ServingChanged("a", 1, False, 1.0, GONE)]
+    looks.answers["a"] = Answer.REFUSED
+    looks.until(70.0)
+    assert [(it.serving, it.reason) for it in looks.said[1:] if isinstance(it, ServingChanged)] == [
+        (False, "nobody listens on its socket")
+    ]
+    looks.answers["a"] = Answer.ACCEPTED
+    looks.until(90.0)
+    assert [it.serving for it in looks.said[2:] if isinstance(it, ServingChanged)] == [True]
+
+
+def test_a_plugin_that_is_unwatched_when_its_file_goes_is_not_looked_at_again() -> None:
+    """Fault 39: a plugin that ends in order removes its file, and the watcher says so; nothing is said of it here."""
+    looks = Looks(answers={"a": Answer.MISSING})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.schedule.ask("a")
+    looks.until(0.1)
+    looks.schedule.unwatch("a")
+    looks.until(100.0)
+    assert looks.times("a") == [0.0]
+    assert (looks.said, looks.schedule.next_time()) == ([], math.inf)
+
+
+def test_a_file_that_is_back_at_the_second_look_was_never_shown_as_gone() -> None:
+    looks = Looks(answers={"a": Answer.MISSING})
+    looks.schedule.watch(registered("a"), 0.0, process_is_watched=True)
+    looks.schedule.ask("a")
+    looks.until(0.5)
+    looks.answers["a"] = Answer.ACCEPTED
+    looks.until(30.0)
+    assert [it.serving for it in looks.said if isinstance(it, ServingChanged)] == [True]
+    assert looks.times("a") == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [(Answer.ACCEPTED, "but somebody listens"), (Answer.REFUSED, "and nobody listens")],
+)
+def test_the_endpoint_of_a_plugin_whose_file_is_gone_is_judged_too(endpoint: Answer, words: str) -> None:
+    """Fault 39."""
+    looks = Looks(answers={"a": Answer.MISSING, "/run/csi.sock": endpoint})
+    looks.schedule.watch(registered("a", "unix:///run/csi.sock"), 0.0, process_is_watched=False)
+    looks.until(1.0)
+    serves = endpoint is Answer.ACCEPTED
+    reason = f"{GONE}, {words} on its endpoint /run/csi.sock"
+    assert looks.said == [ServingChanged("a", 1, False, 1.0, reason, endpoint_serves=serves)]
 
 
 @pytest.mark.parametrize(
