@@ -152,8 +152,8 @@ class Discovery:
         deprecated: bool = False,
         max_depth: int = 8,
         max_entries: int = 100_000,
-        max_directories: int = 20_000,
-        max_refused: int = 20_000,
+        max_directories: int = 4_000,
+        max_refused: int = 4_000,
         insecure: bool = False,
     ) -> None:
         self.root = root
