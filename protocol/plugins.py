@@ -273,6 +273,8 @@ def _check_endpoint(endpoint: str, limits: InfoLimits) -> str:
         raise ValidationError(f"the endpoint {endpoint!r} is not an absolute path of a unix socket")
     if ".." in path.split("/"):
         raise ValidationError(f"the endpoint {endpoint!r} holds '..'")
+    if path.endswith(("/", "/.")):
+        raise ValidationError(f"the endpoint {endpoint!r} can only be a directory; give the path of a unix socket")
     return path
 
 

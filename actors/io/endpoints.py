@@ -114,9 +114,12 @@ class Endpoints:
         return connection
 
     def _check(self, endpoint: str, found: FoundFile) -> None:
-        wrong = refusal(endpoint, found, self.directories, self.files.resolve)
-        if wrong is None and self._is_status_socket(found):
-            wrong = f"the endpoint {endpoint!r} is plugind's own status socket; give the path of the plugin's socket"
+        if self._is_status_socket(found):
+            wrong: str | None = (
+                f"the endpoint {endpoint!r} is plugind's own status socket; give the path of the plugin's socket"
+            )
+        else:
+            wrong = refusal(endpoint, found, self.directories, self.files.resolve)
         if wrong is not None:
             raise ValidationError(wrong)
 

@@ -56,9 +56,8 @@ def lock(root: str, directory: int, locked: int | None) -> int:
             undo.callback(os.close, descriptor)
             if locked is not None and os.path.samestat(os.fstat(locked), os.fstat(descriptor)):
                 return locked
-            if existing is not None:
-                _check(root, existing)
-            _flock(root, descriptor)
+            was_loose = existing is not None and _check(root, existing)
+            _flock(root, descriptor, was_loose=was_loose)
             if os.fstat(descriptor).st_nlink:
                 undo.pop_all()
                 return descriptor
@@ -117,8 +116,11 @@ def _make(directory: int) -> int | None:
     return descriptor
 
 
-def _check(root: str, descriptor: int) -> None:
-    """Check that a file is the lock of a daemon of this user or of the superuser, and that no other can open it."""
+def _check(root: str, descriptor: int) -> bool:
+    """Check that a file is the lock of a daemon of this user or of the superuser, and that no other can open it.
+
+    Return whether others could, until now.
+    """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise _refused(root, "is no regular file")
@@ -127,17 +129,25 @@ def _check(root: str, descriptor: int) -> None:
     if found.st_nlink > 1:
         # It may be the lock of another program, which would then wait for this one.
         raise _refused(root, "is a hard link of another file")
-    if stat.S_IMODE(found.st_mode) & ~_MODE:
-        try:
-            os.fchmod(descriptor, _MODE)
-        except OSError:
-            raise _refused(root, f"has mode {stat.S_IMODE(found.st_mode):04o}, so others may lock it") from None
+    if not stat.S_IMODE(found.st_mode) & ~_MODE:
+        return False
+    try:
+        os.fchmod(descriptor, _MODE)
+    except OSError:
+        raise _refused(root, f"has mode {stat.S_IMODE(found.st_mode):04o}, so others may lock it") from None
+    return True
 
 
-def _flock(root: str, descriptor: int) -> None:
+def _flock(root: str, descriptor: int, *, was_loose: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        if was_loose:
+            raise RootBusyError(
+                f"another process has locked {_path(root)}, perhaps one of another user's: the mode of that file let"
+                f" others do so, and is {_MODE:04o} now; end that process ('fuser {_path(root)}' names it), or choose"
+                " another directory with --root"
+            ) from None
         raise RootBusyError(
             f"another plugind runs on {root}: stop it, or choose another directory with --root"
         ) from None

@@ -87,6 +87,11 @@ def test_an_endpoint_is_the_absolute_path_of_a_unix_socket(said: str, taken: str
         ("unix:@abstract", "the endpoint 'unix:@abstract' is an abstract socket; give the path of a unix socket"),
         ("unix-abstract:a", "the endpoint 'unix-abstract:a' is an abstract socket; give the path of a unix socket"),
         ("/run/../etc/a.sock", "the endpoint '/run/../etc/a.sock' holds '..'"),
+        ("/run/a.sock/", "the endpoint '/run/a.sock/' can only be a directory; give the path of a unix socket"),
+        (
+            "unix:///run/a.sock/.",
+            "the endpoint 'unix:///run/a.sock/.' can only be a directory; give the path of a unix socket",
+        ),
         ("unix:///run/..", "the endpoint 'unix:///run/..' holds '..'"),
         ("a.sock", "the endpoint 'a.sock' is not an absolute path of a unix socket"),
         ("unix://a.sock", "the endpoint 'unix://a.sock' is not an absolute path of a unix socket"),

@@ -66,6 +66,18 @@ def test_a_lock_file_with_a_wider_mode_is_closed_to_others(tmp_path: Path) -> No
         assert stat.S_IMODE((tmp_path / LOCK_FILE).stat().st_mode) == 0o600
 
 
+def test_a_lock_that_others_could_take_is_not_said_to_be_that_of_a_plugind(tmp_path: Path) -> None:
+    """Fault 96: any user could open a lock file with a wider mode, and keep it locked."""
+    path = tmp_path / LOCK_FILE
+    path.touch()
+    path.chmod(0o666)
+    said = f"another process has locked {path}, .* is 0600 now; end that process"
+    with flocked(path), pytest.raises(RootBusyError, match=said), locked(tmp_path):
+        pass
+    with locked(tmp_path), pytest.raises(RootBusyError, match="another plugind runs on"), locked(tmp_path):
+        pass
+
+
 @pytest.mark.parametrize(
     ("kind", "problem"),
     [
