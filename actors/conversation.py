@@ -225,6 +225,10 @@ class Conversation:
             return another_user(peer.uid, peer.pid, uid)
         return self._config.trust.refusal(peer.uid, peer.pid, self._config.users)
 
+    def is_privileged(self, uid: int | None) -> bool:
+        """Whether a plugin of this user may succeed any of another user (fault 80)."""
+        return self._config.users.is_privileged(uid)
+
     def _pause(self) -> states.HeldUp:
         """Give the slot back, and let all dials pause until there are descriptors again."""
         assert self._slot is not None, "a dial has a slot"

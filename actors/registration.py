@@ -387,6 +387,7 @@ class _Registration:
             socket.path,
             generation,
             socket.deprecated,
+            self.conversation.is_privileged(info.uid),
         )
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:

@@ -45,6 +45,8 @@ class Claim:
     rank: Rank = ()
     #: Whether its plugin was registered, though it may be leaving since.
     was_registered: bool = False
+    #: Whether its plugin is of root or of the user that runs plugind, when it was admitted.
+    privileged: bool = False
 
 
 #: Paths in the order in which they were added. There are several of these for each plugin, most of them empty, and an
@@ -68,6 +70,8 @@ class Name:
 
     #: The claims of registered plugins by path, in the order of registration.
     registered: dict[str, Claim] = attrs.Factory(dict)
+    #: How many of them are privileged.
+    _privileged: int = 0
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
     #: The line for the name: paths whose plugin was refused under it, perhaps because of another one. When one goes,
@@ -122,6 +126,7 @@ class Name:
         """Note that the plugin of a claim that was admitted is registered."""
         self.busy.pop(claim.path, None)
         self.registered[claim.path] = claim
+        self._privileged += claim.privileged
         self.newest = claim.path
         if self._ranking is not None:
             self._ranking.add(claim.path, claim.rank)
@@ -131,6 +136,14 @@ class Name:
         was_registered = self._unregister(path)
         self.busy[path] = None
         return was_registered
+
+    def rivals(self, *, privileged: bool) -> int:
+        """Return how many registered plugins count against one more: a privileged one may succeed all others."""
+        return self._privileged if privileged else len(self.registered)
+
+    def rival(self, *, privileged: bool) -> str:
+        """Return the socket of the first of those, which must exist."""
+        return next(path for path, claim in self.registered.items() if claim.privileged or not privileged)
 
     def holders(self) -> Iterator[tuple[str, int | None]]:
         """Yield the sockets of the registered plugins, and their users."""
@@ -146,8 +159,10 @@ class Name:
         return freed
 
     def _unregister(self, path: str) -> bool:
-        if self.registered.pop(path, None) is None:
+        claim = self.registered.pop(path, None)
+        if claim is None:
             return False
+        self._privileged -= claim.privileged
         if len(self.registered) < 2:
             self._ranking = None
         elif self._ranking is not None:
@@ -203,8 +218,8 @@ class Name:
         return self._ranking.highest()
 
 
-#: The policies with one active instance.
-_SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION)
+#: The policies with one active instance. Under ``REJECT`` there are two while a privileged one succeeds another user's.
+_SINGLE = (InstancePolicy.NEWEST, InstancePolicy.HIGHEST_VERSION, InstancePolicy.REJECT)
 
 
 def _toggle(paths: Paths, path: str) -> None:
@@ -214,11 +229,14 @@ def _toggle(paths: Paths, path: str) -> None:
         paths[path] = None
 
 
-def rank_of(info: PluginInfo, policy: InstancePolicy) -> Rank:
-    """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher."""
+def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Rank:
+    """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher.
+
+    Privileged ones are above those of other users, whatever their versions (fault 80).
+    """
     if policy is not InstancePolicy.HIGHEST_VERSION or info.version is None:
-        return ()
-    return info.version.rank
+        return (int(privileged),)
+    return int(privileged), *info.version.rank
 
 
 def key_of(info: PluginInfo) -> tuple[str, str]:

@@ -202,6 +202,9 @@ class Plugin:
     generation: int
     #: Whether the socket is in a root that is marked deprecated (behaviour 16).
     found_in_deprecated_dir: bool = False
+    #: Whether it is of root or of the user that runs plugind. Such a plugin may succeed any of another user (fault 80),
+    #: so a handler must not refuse it because of one that is not privileged.
+    privileged: bool = True
 
 
 def check_info(

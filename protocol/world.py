@@ -466,19 +466,26 @@ class World:
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
-        if not self._is_full(name, policy):
+        privileged = self._users.is_privileged(info.uid)
+        if not self._is_full(name, policy, privileged=privileged):
             return None
         if policy is InstancePolicy.REJECT:
-            return taken(info, next(iter(name.registered)))
+            return taken(info, name.rival(privileged=privileged))
         return crowded(info, self._max_instances)
 
-    def _is_full(self, name: Name, policy: InstancePolicy) -> bool:
-        return len(name.registered) >= (1 if policy is InstancePolicy.REJECT else self._max_instances)
+    def _is_full(self, name: Name, policy: InstancePolicy, *, privileged: bool) -> bool:
+        limit = 1 if policy is InstancePolicy.REJECT else self._max_instances
+        return name.rivals(privileged=privileged) >= limit
 
     def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
-        rank = rank_of(claimed.info, handler.policy)
+        privileged = self._users.is_privileged(claimed.info.uid)
         self._claims[claimed.path] = Claim(
-            claimed.path, claimed.generation, claimed.info, handler.address, Phase.ADMITTED, rank
+            claimed.path,
+            claimed.generation,
+            claimed.info,
+            handler.address,
+            rank=rank_of(claimed.info, handler.policy, privileged=privileged),
+            privileged=privileged,
         )
         self._served[id(handler.address)] += 1
         name.busy[claimed.path] = None
@@ -511,8 +518,9 @@ class World:
     def _give_turn(self, key: tuple[str, str], name: Name) -> None:
         """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
         self._turns.pop(key, None)
-        handler = self._handlers.get(key[0])
-        if handler is not None and self._is_full(name, handler.policy):
+        handler, first = self._handlers.get(key[0]), next(name.in_line(), None)
+        privileged = first is not None and self._users.is_privileged(self._actors[first].uid)
+        if handler is not None and self._is_full(name, handler.policy, privileged=privileged):
             name.turn = None
         elif (path := self._next_in_line(key, name)) is not None:
             self._turns[key] = self._now + TURN

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
+import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -258,6 +259,7 @@ async def _check_type(
         path,
         1,
         options.deprecated and not options.strict,
+        options.strict or options.users.is_privileged(info.uid),
     )
     outcome, error = await validate(handler, plugin, _DAEMON.handler)
     if outcome is Outcome.OK:
@@ -275,22 +277,29 @@ async def _check_claim(
     if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
         for other in others:
             if other.plugin.type == info.type:
-                await handler.register(other.plugin)
+                await handler.register(attrs.evolve(other.plugin, privileged=_counts_always(other.uid, options)))
     # The kubelet does not ask which user has a name.
     same = {
         other.plugin.socket: info.uid if options.strict else other.uid
         for other in others
         if (other.plugin.type, other.plugin.name) == (info.type, info.name)
     }
+    succeeds = options.users.is_privileged(info.uid)
+    rivals = [socket for socket, uid in same.items() if not succeeds or _counts_always(uid, options)]
     problem = taken_by_another_user(info, same.items(), options.users)
     if problem is not None:
         found.wrong("claim", problem, Fate.FAILED)
-    elif same and policy_of(handler) is InstancePolicy.REJECT:
-        found.wrong("claim", taken(info, next(iter(same))), Fate.FAILED)
+    elif rivals and policy_of(handler) is InstancePolicy.REJECT:
+        found.wrong("claim", taken(info, rivals[0]), Fate.FAILED)
     elif same:
         found.note("claim", Verdict.OK, f"the name is shared with {', '.join(same)}")
     else:
         found.note("claim", Verdict.OK, "no other plugin of the daemon has the name")
+
+
+def _counts_always(uid: int | None, options: ProbeOptions) -> bool:
+    """Whether a plugin of this user counts against privileged ones too; so does one whose user is not known."""
+    return options.strict or uid is None or options.users.is_privileged(uid)
 
 
 def _no_handler(plugin_type: str, path: str, handlers: Mapping[str, Handler]) -> str:

@@ -18,7 +18,8 @@ class CSIHandler:
     """Accepts CSI drivers of version 1.x, and in deprecated roots those of 0.x, and keeps them by name.
 
     A second driver of one name must have a strictly higher version, unless it has the same endpoint. Then it counts as
-    the same driver with a restarted registrar; all registrars announce the version "1.0.0".
+    the same driver with a restarted registrar; all registrars announce the version "1.0.0". A privileged driver is
+    compared with privileged ones only (fault 80).
     """
 
     instances = InstancePolicy.HIGHEST_VERSION
@@ -50,7 +51,9 @@ class CSIHandler:
         ranked = self._rank(plugin.name)
         socket = None if ranked is None else ranked.highest_elsewhere(plugin)
         other = None if socket is None else self.drivers.at(plugin.name, socket)
-        if other is not None and version <= (present := csi_version(other.versions)):
+        if other is None or (plugin.privileged and not other.privileged):
+            return
+        if version <= (present := csi_version(other.versions)):
             raise ValidationError(
                 "Another driver with the same name is already registered with a higher supported version: "
                 f"{quoted(str(present))} (by the socket {other.socket}; bring a higher version, or remove that one)"
@@ -85,7 +88,7 @@ class CSIHandler:
 
 @attrs.define
 class _Ranked:
-    """The registered drivers of one name by version, and by endpoint.
+    """The registered drivers of one name by version, privileged ones above all others, and by endpoint.
 
     A driver is compared with the highest one at another endpoint. There may be many drivers of one name, so that to
     look at all of them for each one would take quadratic time.
@@ -99,7 +102,8 @@ class _Ranked:
 
     def add(self, plugin: Plugin) -> None:
         self._endpoint_of[plugin.socket] = plugin.endpoint
-        self._at.setdefault(plugin.endpoint, Ranking()).add(plugin.socket, csi_version(plugin.versions).rank)
+        rank = (int(plugin.privileged), *csi_version(plugin.versions).rank)
+        self._at.setdefault(plugin.endpoint, Ranking()).add(plugin.socket, rank)
         self._rank(plugin.endpoint)
 
     def remove(self, socket: str) -> int:
@@ -119,7 +123,7 @@ class _Ranked:
             del self._at[endpoint]
 
     def highest_elsewhere(self, plugin: Plugin) -> str | None:
-        """Return the socket of the driver with the highest version whose socket and endpoint are not the plugin's."""
+        """Return the socket of the highest driver whose socket and endpoint are not the plugin's."""
         # These loops end early: a socket is at one endpoint, so at most three candidates are passed over.
         for endpoint in self._endpoints:
             if endpoint != plugin.endpoint:

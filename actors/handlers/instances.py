@@ -49,9 +49,12 @@ class Instances:
         return tuple(other for other in self.of(plugin.name) if other.socket != plugin.socket)
 
     def other_at_endpoint(self, plugin: Plugin) -> Plugin | None:
-        """Return an instance of the same name and endpoint on another socket; None if there is none."""
-        instances = self._by_endpoint.get((plugin.name, plugin.endpoint), {})
-        return next((other for other in instances.values() if other.socket != plugin.socket), None)
+        """Return an instance of the same name and endpoint on another socket; None if there is none.
+
+        For a privileged plugin only privileged ones count, since it may succeed all others (fault 80).
+        """
+        instances = self._by_endpoint.get((plugin.name, plugin.endpoint), {}).values()
+        return next((other for other in instances if other.socket != plugin.socket and _counts(other, plugin)), None)
 
     def __iter__(self) -> Iterator[Plugin]:
         for instances in self._by_name.values():
@@ -59,3 +62,7 @@ class Instances:
 
     def __len__(self) -> int:
         return sum(len(instances) for instances in self._by_name.values())
+
+
+def _counts(other: Plugin, plugin: Plugin) -> bool:
+    return other.privileged or not plugin.privileged

@@ -10,6 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from plugind.actors.handlers.csi import CSIHandler
+from plugind.actors.handlers.dra import DRAHandler
 from plugind.actors.simulation.node import DAEMON_UID, OVERFLOW_UID
 from plugind.protocol.kept_names import NAME_KEPT
 from plugind.protocol.logs import Field, Level
@@ -199,6 +201,103 @@ async def test_root_and_the_daemon_and_the_same_user_may_succeed_a_plugin(autoju
         old.stop()
         await node.settled()
         assert (node.state("a.sock"), node.state("b.sock")) == (None, "registered")
+
+
+@pytest.mark.parametrize("uid", [0, DAEMON_UID])
+@pytest.mark.parametrize("policy", InstancePolicy)
+async def test_root_and_the_daemon_may_succeed_a_plugin_of_another_user_whatever_the_policy(
+    autojump_clock: MockClock, policy: InstancePolicy, uid: int
+) -> None:
+    """Fault 80: also where the policy is to reject; a lower version does not count against them."""
+    async with running(FakeHandler(instances=policy)) as node:
+        old = node.plug("a.sock", FakePlugin("Colour", "red", versions=("2.0.0",)), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", red(), uid=uid)
+        await node.settled()
+        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "registered")
+        assert {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins} == {
+            "/plugins/a.sock": policy is InstancePolicy.ALL,
+            "/plugins/b.sock": True,
+        }
+        node.plug("c.sock", red(), uid=ANN)
+        await trio.sleep(0.1)
+        assert f"belongs to user {uid}" in str(node.history("c.sock")[-1].cause)
+        old.stop()
+        await node.settled()
+        assert (node.state("a.sock"), node.state("b.sock")) == (None, "registered")
+
+
+async def test_one_privileged_plugin_has_the_name_where_the_policy_is_to_reject(autojump_clock: MockClock) -> None:
+    """Fault 80: root succeeds other users, and not itself; the next in line follows when the first one leaves."""
+    async with running(FakeHandler(instances=InstancePolicy.REJECT)) as node:
+        node.plug("a.sock", red(), uid=ANN)
+        await node.settled()
+        first = node.plug("b.sock", red(), uid=0)
+        await node.settled()
+        node.plug("c.sock", red(), uid=DAEMON_UID)
+        await trio.sleep(100.0)
+        assert (node.state("b.sock"), node.state("c.sock")) == ("registered", "waiting")
+        assert "is registered already, by the socket /plugins/b.sock" in str(node.history("c.sock")[-1].cause)
+        first.stop()
+        await trio.sleep(0.1)
+        assert (node.state("a.sock"), node.state("c.sock")) == ("registered", "registered")
+
+
+async def test_instances_of_another_user_do_not_count_against_root(autojump_clock: MockClock) -> None:
+    """Fault 80: Ann has as many instances as there may be, and one more of hers is refused."""
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,)), max_instances=3)
+    async with SimulatedNode(config, handlers={"Colour": FakeHandler()}) as node:
+        for number in range(3):
+            node.plug(f"a{number}.sock", red(), uid=ANN)
+        await node.settled()
+        node.plug("more.sock", red(), uid=ANN)
+        for number in range(4):
+            node.plug(f"b{number}.sock", red(), uid=0)
+            await trio.sleep(0.1)
+        states = [node.state(f"b{number}.sock") for number in range(4)]
+        assert states == ["registered", "registered", "registered", "waiting"]
+        assert node.state("more.sock") == "waiting"
+        assert "has 3 instances already" in str(node.history("b3.sock")[-1].cause)
+
+
+async def test_a_csi_driver_of_root_succeeds_a_higher_version_of_another_user(autojump_clock: MockClock) -> None:
+    """Fault 80: otherwise Ann's driver would lock root's out by a version that nobody can exceed."""
+
+    def driver(version: str) -> FakePlugin:
+        return FakePlugin("CSIPlugin", "disk.example.com", versions=(version,))
+
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,)))
+    async with SimulatedNode(config, handlers={"CSIPlugin": CSIHandler()}) as node:
+        node.plug("a.sock", driver("1.999"), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", driver("1.2"), uid=0)
+        await node.settled()
+        node.plug("c.sock", driver("1.1"), uid=0)
+        await trio.sleep(0.1)
+        assert {plugin.socket: plugin.active for plugin in (await node.snapshot()).plugins} == {
+            "/plugins/a.sock": False,
+            "/plugins/b.sock": True,
+            "/plugins/c.sock": None,
+        }
+        assert "by the socket /plugins/b.sock" in str(node.history("c.sock")[-1].cause)
+
+
+async def test_a_dra_driver_of_root_succeeds_one_of_another_user_at_its_endpoint(autojump_clock: MockClock) -> None:
+    """Fault 80."""
+
+    def driver() -> FakePlugin:
+        return FakePlugin("DRAPlugin", "gpu.example.com", endpoint="/plugins/gpu/dra.sock", versions=("v1.DRAPlugin",))
+
+    config = attrs.evolve(DEFAULT_CONFIG, trust=Trust((ANN,)))
+    async with SimulatedNode(config, handlers={"DRAPlugin": DRAHandler()}) as node:
+        node.plug("a.sock", driver(), uid=ANN)
+        await node.settled()
+        node.plug("b.sock", driver(), uid=0)
+        await node.settled()
+        node.plug("c.sock", driver(), uid=0)
+        await trio.sleep(0.1)
+        states = [node.state(socket) for socket in ("a.sock", "b.sock", "c.sock")]
+        assert states == ["registered", "registered", "waiting"]
 
 
 async def test_a_name_that_is_free_again_is_for_anybody(autojump_clock: MockClock) -> None:

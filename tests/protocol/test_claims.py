@@ -20,7 +20,7 @@ def claim(path: str, phase: Phase = Phase.ADMITTED, generation: int = 1) -> Clai
 
 def claim_with(path: str, plugin_type: str, versions: tuple[str, ...]) -> Claim:
     info = PluginInfo(plugin_type, "x", path, versions)
-    rank = rank_of(info, InstancePolicy.HIGHEST_VERSION)
+    rank = rank_of(info, InstancePolicy.HIGHEST_VERSION, privileged=False)
     return Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank)
 
 
@@ -80,31 +80,33 @@ def test_any_version_ranks_above_none() -> None:
 
 def looked_at(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
     """Return the active paths, found out by looking at all that is registered."""
-    if policy in (InstancePolicy.ALL, InstancePolicy.REJECT) or not registered:
+    if policy is InstancePolicy.ALL or not registered:
         return set(registered)
     newest_first = list(reversed(registered.values()))
-    if policy is InstancePolicy.NEWEST:
-        return {newest_first[0].path}
-    return {max(newest_first, key=lambda claim: rank_of(claim.info, policy)).path}
+    return {max(newest_first, key=lambda claim: rank_of(claim.info, policy, privileged=claim.privileged)).path}
 
 
 @given(
     policy=st.sampled_from(InstancePolicy),
     acts=st.lists(
-        st.tuples(st.sampled_from(["register", "leave", "release"]), st.integers(0, 5), st.integers(0, 2)), max_size=40
+        st.tuples(
+            st.sampled_from(["register", "leave", "release"]), st.integers(0, 5), st.integers(0, 2), st.booleans()
+        ),
+        max_size=40,
     ),
 )
 def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
-    policy: InstancePolicy, acts: list[tuple[str, int, int]]
+    policy: InstancePolicy, acts: list[tuple[str, int, int, bool]]
 ) -> None:
     """Behaviour 37: although each change is decided without a look at all instances."""
     name = Name()
     claims: dict[str, Claim] = {}
-    for act, number, minor in acts:
+    for act, number, minor, privileged in acts:
         path = f"/r/{number}"
         if act == "register" and path not in claims:
             info = PluginInfo("T", "x", path, (f"1.{minor}",))
-            claims[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank_of(info, policy))
+            rank = rank_of(info, policy, privileged=privileged)
+            claims[path] = Claim(path, 1, info, Nowhere(), Phase.REGISTERED, rank, privileged=privileged)
             name.register(claims[path])
         elif act == "leave" and path in name.registered:
             name.leave(path)
@@ -114,6 +116,9 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
         changed = {claim.path for claim in name.change_roles(policy)}
         assert active(name) == looked_at(name.registered, policy)
         assert changed == before ^ active(name)
+        privileged_ones = [claim for claim in name.registered.values() if claim.privileged]
+        assert name.rivals(privileged=True) == len(privileged_ones)
+        assert name.rivals(privileged=False) == len(name.registered)
     for only in claims.values():
         name.release(only)
     assert name.empty

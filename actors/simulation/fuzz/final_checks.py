@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -104,23 +104,24 @@ class FinalChecks:
         found += [f"{path} does not serve" for path, status in self._node.statuses.items() if status.serving is False]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
         if self._policy is InstancePolicy.REJECT:
-            names = sorted(plugin.name for plugin in taken.values())
-            if names != sorted(set(valid.values())):
-                found.append(f"{names} are registered, and {sorted(set(valid.values()))} are there")
-        else:
-            found += [
-                f"{path} is {self._node.state(path)}"
-                for path in sorted(valid.keys() - taken.keys())
-                if not self._is_kept_out(path, taken)
-            ]
+            held = Counter((plugin.name, plugin.privileged) for plugin in taken.values())
+            found += [f"{count} plugins have the name {name}" for (name, _), count in held.items() if count > 1]
+        found += [
+            f"{path} is {self._node.state(path)}"
+            for path in sorted(valid.keys() - taken.keys())
+            if not self._is_kept_out(path, taken)
+        ]
         return found
 
     def _is_kept_out(self, path: str, taken: Mapping[str, Plugin]) -> bool:
-        """Whether another user has the name of the plugin at ``path`` (fault 80)."""
+        """Whether another user has the name of the plugin at ``path`` (fault 80), or an equal, if there may be one."""
         users = {path: plugin.uid for plugs in self._all_plugs() for path, plugin in plugs.items()}
         name = self._valid()[path]
         holders = {users[other] for other, plugin in taken.items() if plugin.name == name and other in users}
-        return users[path] not in PRIVILEGED and bool(holders - {users[path]})
+        if users[path] not in PRIVILEGED and holders - {users[path]}:
+            return True
+        equals = {plugin.privileged for plugin in taken.values() if plugin.name == name}
+        return self._policy is InstancePolicy.REJECT and (users[path] in PRIVILEGED) in equals
 
     def _is_mere_link(self, path: str) -> bool:
         directory = self._node.directory
@@ -160,11 +161,15 @@ class FinalChecks:
         for path, plugin in taken.items():
             names[plugin.name].append(path)
         match self._policy:
-            case InstancePolicy.NEWEST:
-                return {paths[-1] for paths in names.values()}
+            case InstancePolicy.NEWEST | InstancePolicy.REJECT:
+                # max() keeps the first of equals.
+                return {max(reversed(paths), key=lambda path: taken[path].privileged) for paths in names.values()}
             case InstancePolicy.HIGHEST_VERSION:
-                # All versions here are 1.x.0, and max() keeps the first of equals.
-                return {max(reversed(paths), key=lambda path: taken[path].versions) for paths in names.values()}
+                # All versions here are 1.x.0.
+                return {
+                    max(reversed(paths), key=lambda path: (taken[path].privileged, taken[path].versions))
+                    for paths in names.values()
+                }
             case _:
                 return set(taken)
 

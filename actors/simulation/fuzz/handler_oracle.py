@@ -249,7 +249,7 @@ class HandlerOracle:
                 continue
             if self._leaving.get(other, now) < now:
                 self._trace.violated("unregister-first", f"register of {path} before the deregister of {other}")
-            elif self._policy is InstancePolicy.REJECT and registration.deregistering_since is None:
+            elif self._is_rejected(plugin, registration):
                 self._trace.violated("unregister-first", f"register of {path} besides {other}, which has its name")
         if self._trust is not None:
             self._trust.registering(plugin, self._others_of(plugin))
@@ -259,6 +259,11 @@ class HandlerOracle:
             # Removed first: the entries are in the order of their registration.
             self._orphans.append(self.registrations.pop(path))
         self.registrations[path] = Registration(handler, plugin)
+
+    def _is_rejected(self, plugin: Plugin, holder: Registration) -> bool:
+        """Whether the policy keeps the plugin out; a privileged one may succeed that of another user (fault 80)."""
+        succeeds = plugin.privileged and not holder.plugin.privileged
+        return self._policy is InstancePolicy.REJECT and holder.deregistering_since is None and not succeeds
 
     def _plugins_besides(self, plugin: Plugin) -> list[Plugin]:
         """Return the other plugins that are registered, of whatever name, but for those that a crash may have left."""

@@ -37,6 +37,8 @@ class TrustOracle:
     def registering(self, plugin: Plugin, others: Iterable[str]) -> None:
         """A plugin is registered besides those of the same name at the paths ``others``."""
         uid = self._holders[plugin.socket] = self._called[plugin.socket]
+        if plugin.privileged is not (uid in self._privileged):
+            self._violated("trust", f"{plugin.socket} of user {uid} is registered with privileged={plugin.privileged}")
         for other in others:
             holder = self._holders[other]
             if uid != holder and uid not in self._privileged:
