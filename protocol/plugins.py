@@ -41,7 +41,8 @@ class InstancePolicy(enum.Enum):
     #: All are registered. The one with the highest version is active, or the newest among equal versions. A version is
     #: two or more numbers, as in ``1.2.0``; what follows them, such as ``-rc.1``, does not count.
     HIGHEST_VERSION = "highest-version"
-    #: Only the first is registered; others are refused while it exists.
+    #: Only the first is registered; others are refused while it exists. One of root or of the user that runs plugind is
+    #: registered besides one of another user, and is the active one then.
     REJECT = "reject"
 
 
