@@ -137,11 +137,11 @@ class Name:
         self.busy[path] = None
         return was_registered
 
-    def rivals(self, *, privileged: bool) -> int:
+    def count_against(self, *, privileged: bool) -> int:
         """Return how many registered plugins count against one more: a privileged one may succeed all others."""
         return self._privileged if privileged else len(self.registered)
 
-    def rival(self, *, privileged: bool) -> str:
+    def first_against(self, *, privileged: bool) -> str:
         """Return the socket of the first of those, which must exist."""
         return next(path for path, claim in self.registered.items() if claim.privileged or not privileged)
 

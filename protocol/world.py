@@ -470,12 +470,12 @@ class World:
         if not self._is_full(name, policy, privileged=privileged):
             return None
         if policy is InstancePolicy.REJECT:
-            return taken(info, name.rival(privileged=privileged))
+            return taken(info, name.first_against(privileged=privileged))
         return crowded(info, self._max_instances)
 
     def _is_full(self, name: Name, policy: InstancePolicy, *, privileged: bool) -> bool:
         limit = 1 if policy is InstancePolicy.REJECT else self._max_instances
-        return name.rivals(privileged=privileged) >= limit
+        return name.count_against(privileged=privileged) >= limit
 
     def _grant(self, claimed: m.Claimed, name: Name, handler: _Handler) -> None:
         privileged = self._users.is_privileged(claimed.info.uid)

@@ -285,12 +285,12 @@ async def _check_claim(
         if (other.plugin.type, other.plugin.name) == (info.type, info.name)
     }
     succeeds = options.users.is_privileged(info.uid)
-    rivals = [socket for socket, uid in same.items() if not succeeds or _counts_always(uid, options)]
+    holders = [socket for socket, uid in same.items() if not succeeds or _counts_always(uid, options)]
     problem = taken_by_another_user(info, same.items(), options.users)
     if problem is not None:
         found.wrong("claim", problem, Fate.FAILED)
-    elif rivals and policy_of(handler) is InstancePolicy.REJECT:
-        found.wrong("claim", taken(info, rivals[0]), Fate.FAILED)
+    elif holders and policy_of(handler) is InstancePolicy.REJECT:
+        found.wrong("claim", taken(info, holders[0]), Fate.FAILED)
     elif same:
         found.note("claim", Verdict.OK, f"the name is shared with {', '.join(same)}")
     else:

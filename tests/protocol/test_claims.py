@@ -117,8 +117,8 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
         assert active(name) == looked_at(name.registered, policy)
         assert changed == before ^ active(name)
         privileged_ones = [claim for claim in name.registered.values() if claim.privileged]
-        assert name.rivals(privileged=True) == len(privileged_ones)
-        assert name.rivals(privileged=False) == len(name.registered)
+        assert name.count_against(privileged=True) == len(privileged_ones)
+        assert name.count_against(privileged=False) == len(name.registered)
     for only in claims.values():
         name.release(only)
     assert name.empty

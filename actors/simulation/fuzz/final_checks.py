@@ -104,8 +104,8 @@ class FinalChecks:
         found += [f"{path} does not serve" for path, status in self._node.statuses.items() if status.serving is False]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
         if self._policy is InstancePolicy.REJECT:
-            held = Counter((plugin.name, plugin.privileged) for plugin in taken.values())
-            found += [f"{count} plugins have the name {name}" for (name, _), count in held.items() if count > 1]
+            counts = Counter((plugin.name, plugin.privileged) for plugin in taken.values())
+            found += [f"{count} plugins have the name {name}" for (name, _), count in counts.items() if count > 1]
         found += [
             f"{path} is {self._node.state(path)}"
             for path in sorted(valid.keys() - taken.keys())
