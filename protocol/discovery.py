@@ -49,6 +49,8 @@ ATTRIBUTES = 4
 
 Message = SocketAppeared | SocketVanished | SocketTouched | EntryRefused | EntryIgnored
 
+#: What has a quota of its own.
+_Counted = Literal["sockets", "directories", "refused entries"]
 #: The usual suffixes of sockets.
 _SOCKET_ENDINGS = (".sock", ".socket")
 #: How many entries of a root that only look like sockets are reported.
@@ -163,9 +165,11 @@ class Discovery:
         self._deprecated = deprecated
         self._max_depth = max_depth
         #: How much of each kind there is and may be, by directory.
-        self._of_sockets = Quota(root, max_entries)
-        self._of_directories = Quota(root, max_directories)
-        self._of_refused = Quota(root, max_refused)
+        self._quotas: dict[_Counted, Quota] = {
+            "sockets": Quota(root, max_entries),
+            "directories": Quota(root, max_directories),
+            "refused entries": Quota(root, max_refused),
+        }
         #: By directory, how many entries were left out since :meth:`begin_rescan`, and the last quota that was used up.
         self._left_out: dict[str, tuple[int, str]] = {}
         #: By directory, how many new links were examined since :meth:`begin_rescan`.
@@ -368,7 +372,8 @@ class Discovery:
             entry.identity = identity
             return
         is_new = entry is None or (known_refusal is None) is not (reason is None)
-        if is_new and not self._has_room(path, "sockets" if reason is None else "refused entries"):
+        counted: _Counted = "sockets" if reason is None else "refused entries"
+        if is_new and not self._has_room(path, counted):
             self._forget(path)
             return
         if entry is not None and known_refusal is not None:
@@ -379,7 +384,7 @@ class Discovery:
                 self._changes.messages.append(SocketVanished(path, entry.generation))
         generation = next(self._generations)
         self._entries[path] = _Entry(generation, identity, reason)
-        (self._of_sockets if reason is None else self._of_refused).add(_above(path))
+        self._quotas[counted].add(_above(path))
         self._adopt(path, identity if reason is None else None)
         if reason is None:
             self._owners[identity.key] = path
@@ -403,7 +408,7 @@ class Discovery:
         if path != self.root:
             if not self._has_room(path, "directories"):
                 return
-            self._of_directories.add(_above(path))
+            self._quotas["directories"].add(_above(path))
         self._adopt(path, None)
         self._directories[path] = directory = _Directory(identity, frozen=True)
         self.ignore(path, directory=True)
@@ -442,16 +447,9 @@ class Discovery:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _has_room(self, path: str, kind: Literal["sockets", "directories", "refused entries"]) -> bool:
+    def _has_room(self, path: str, kind: _Counted) -> bool:
         """Whether the directory of ``path`` may have one more of its ``kind``; if not, take note of that (fault 48)."""
-        match kind:
-            case "sockets":
-                quota = self._of_sockets
-            case "directories":
-                quota = self._of_directories
-            case _:
-                quota = self._of_refused
-        above = _above(path)
+        quota, above = self._quotas[kind], _above(path)
         if quota.has_room(above):
             return True
         used = quota.used(above)
@@ -472,7 +470,7 @@ class Discovery:
         """The socket is no longer known under this path; look at its other paths again."""
         key = entry.identity.key
         self._sockets -= 1
-        self._of_sockets.add(_above(path), -1)
+        self._quotas["sockets"].add(_above(path), -1)
         if self._owners.get(key) == path:
             del self._owners[key]
             self._changes.again.extend(sorted(self._others.get(key, ())))
@@ -480,7 +478,7 @@ class Discovery:
     def _retract(self, path: str, entry: _Entry) -> None:
         """The entry at this path is no longer refused."""
         key = entry.identity.key
-        self._of_refused.add(_above(path), -1)
+        self._quotas["refused entries"].add(_above(path), -1)
         self._changes.messages.append(SocketVanished(path, entry.generation))
         others = self._others[key]
         others.discard(path)
@@ -502,7 +500,7 @@ class Discovery:
             self._conditions.pop(gone, None)
             if directory is not None:
                 if gone != self.root:
-                    self._of_directories.add(_above(gone), -1)
+                    self._quotas["directories"].add(_above(gone), -1)
                 self._left_out.pop(gone, None)
                 self._changes.leave.append(gone)
                 waiting.extend(below(gone, child) for child in sorted(directory.children, reverse=True))
