@@ -10,11 +10,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 import attrs
 
+from .directories import DirectoryReport
 from .messages import EndpointChanged, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
@@ -138,8 +140,19 @@ class View:
 
     def directory_warnings(self, path: str) -> list[str]:
         """Return what is wrong with the directories in which ``path`` lies."""
+        return [directory.reason for directory in self._directories_above(path)]
+
+    def why_not_taken(self, path: str) -> list[str]:
+        """Return why nothing new is taken at ``path``, and what to do: what is wrong with the directories above it."""
+        return [
+            f"directory {encodable(directory.path)} is {directory.condition}: {encodable(directory.reason)}"
+            for directory in self._directories_above(path)
+            if directory.condition.degrades and directory.path not in self.roots
+        ]
+
+    def _directories_above(self, path: str) -> Iterator[DirectoryReport]:
         directories = chain.from_iterable(report.directories for report in self.roots.values())
-        return [directory.reason for directory in directories if path.startswith(f"{directory.path}/")]
+        return (directory for directory in directories if path.startswith(f"{directory.path}/"))
 
     def apply(self, change: StateChanged) -> tuple[Row | None, Row | None]:
         """Apply ``change`` and return the rows before and after it; the row after is None if the change is ignored.

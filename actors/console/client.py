@@ -156,9 +156,14 @@ async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> 
     try:
         return await asked(target)
     except UnknownPluginError:
-        if "/" in target and not os.path.isabs(target):
-            with suppress(UnknownPluginError):
-                return await asked(path_of(target))
+        if "/" not in target or os.path.isabs(target):
+            raise
+        try:
+            return await asked(path_of(target))
+        except UnknownPluginError:
+            # A file there is meant, and the daemon may have said why it takes nothing there.
+            if os.path.lexists(target):  # noqa: ASYNC240 - a single check
+                raise
         raise
 
 

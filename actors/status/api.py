@@ -198,6 +198,7 @@ class Api:
             for report in self.memory.view.roots.values()
             if report.watching in (Watching.UNAVAILABLE, Watching.INSECURE)
         ]
+        parts += self.memory.view.why_not_taken(target)
         return problem(404, "; ".join(parts))
 
     def _watch(self, request: Request) -> Response:

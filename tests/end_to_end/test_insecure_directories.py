@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ async def test_a_directory_that_others_may_write_to_takes_nothing_new_and_loses_
                 assert f"directory {later} is insecure: everybody may write to {later}" in listed.out
                 (described,) = json.loads((await node.get(f"/plugins/{first}"))[1])
                 assert any(f"run 'chmod o-w {later}'" in warning for warning in described["warnings"])
+                for asked in ("describe", str(second)), ("retry", str(second)), ("describe", "root/open/d.sock"):
+                    directory = later if asked[1] == str(second) else root / "open"
+                    command = partial(run, *asked, status=node.status, directory=tmp_path)
+                    done = await trio.to_thread.run_sync(command)
+                    assert done.code == 1
+                    assert f"; directory {directory} is insecure: everybody may write to {directory}" in done.err
+                    assert f"run 'chmod o-w {directory}'" in done.err
                 later.chmod(0o755)
                 await watch.state(second, "stale")
                 assert "gone" not in watch.states(first)

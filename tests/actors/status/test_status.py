@@ -678,6 +678,28 @@ async def test_a_directory_that_takes_nothing_new_degrades_the_health_and_is_nam
         assert f'plugind_directories{{condition="{condition.value}"}} 20.0' in text.splitlines()
 
 
+async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_unknown(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: describe and retry said "no plugin", and nothing of the directory and what to do about it."""
+    wrong = [
+        directories.DirectoryReport(f"/r/{condition}", condition, "mend it") for condition in directories.Condition
+    ]
+    async with bench() as node:
+        await node.take(RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=tuple(wrong)))
+
+        async def said(path: str) -> str:
+            response = await node.get(f"/plugins/{path}")
+            assert response.status == 404
+            text: str = json.loads(response.body)["error"]
+            return text.removeprefix(f"no plugin has the name, and no socket the path, {path}")
+
+        assert await said("/r/insecure/a/b.sock") == "; directory /r/insecure is insecure: mend it"
+        assert await said("/r/full/a.sock") == "; directory /r/full is full: mend it"
+        assert await said("/r/group-writable/a.sock") == ""
+        assert await said("/r/insecure-not/a.sock") == ""
+
+
 async def test_each_change_of_a_directory_is_logged_once_and_an_insecure_root_as_a_root_alone(
     autojump_clock: MockClock,
 ) -> None:
