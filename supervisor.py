@@ -397,6 +397,7 @@ class Supervisor:
                     users=self._users,
                     max_instances=self.config.max_instances,
                     lives=self._lives,
+                    end_handled=self._registrations.end_handled,
                 )
             except Exception:
                 await self._let_go()

@@ -41,15 +41,16 @@ async def run(
     users: Users = AS_ROOT,
     max_instances: int = MAX_INSTANCES,
     lives: Lives | None = None,
+    end_handled: Callable[[str], object] = lambda _path: None,
 ) -> None:
     """Reconcile until a stop was asked for and the last registration actor has ended; begin with ``handlers``.
 
     ``watchers`` are the addresses of the watchers by root; ``max_instances`` may register under one name, and ``users``
     says who may share the name of another user. ``lives`` are the short lives of plugins so far, which outlive a
-    reconciler that crashes.
+    reconciler that crashes. ``end_handled`` is given the path of each registration actor whose end was handled.
     """
     decisions = world.World(handlers, users=users, max_instances=max_instances, lives=lives)
-    reconciler = _Reconciler(decisions, status, spawn, retire, watchers)
+    reconciler = _Reconciler(decisions, status, spawn, retire, watchers, end_handled)
     await reconciler.take(m.ReportAsked())
     while not reconciler.finished:
         if (message := await _receive_until(inbox, reconciler.next_turn)) is None:
@@ -80,6 +81,7 @@ class _Reconciler:
         spawn: Spawn,
         retire: Callable[[world.HandlerRetired], None],
         watchers: Mapping[str, m.Address[m.WatcherMessage]],
+        end_handled: Callable[[str], object] = lambda _path: None,
     ) -> None:
         self.finished = False
         self._world = decisions
@@ -87,12 +89,15 @@ class _Reconciler:
         self._spawn = spawn
         self._retire = retire
         self._watchers = watchers
+        self._end_handled = end_handled
         self._registrations: dict[str, m.Address[m.RegistrationMessage]] = {}
 
     async def take(self, message: m.ReconcilerMessage) -> None:
         if isinstance(message, m.RegistrationEnded):
             self._registrations.pop(message.path, None)
         await self._carry_out_all(self._world.handle(message, trio.current_time()))
+        if isinstance(message, m.RegistrationEnded):
+            self._end_handled(message.path)
 
     @property
     def next_turn(self) -> float:

@@ -31,7 +31,7 @@ from ..protocol import messages as m
 from ..protocol.backoff import Backoff
 from ..protocol.config import Timeouts
 from ..protocol.crashes import Crash
-from ..protocol.effects import PendingDeregistration
+from ..protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .asks import Asks
@@ -63,6 +63,9 @@ async def run(
 
     ``crash`` is that of its predecessor, and ``to_deregister`` the plugin that it may have registered: that is
     deregistered first, and then the actor waits (fault 85).
+
+    Raises:
+      RegistrationCrashedError: if it crashed, and the handler may have registered its plugin.
     """
     actor = _Registration(config, inbox, appeared)
     if to_deregister is None or crash is None:
@@ -72,9 +75,11 @@ async def run(
         first = lifecycle.resume(appeared, to_deregister.info, to_deregister.generation, crash)
     try:
         await actor.run(*first)
-    except Exception:
+    except Exception as error:
         actor.asks.withdraw()
         await report(config.liveness, m.UnwatchLiveness(appeared.path))
+        if (pending := actor.pending()) is not None:
+            raise RegistrationCrashedError(pending) from error
         raise
     finally:
         actor.conversation.hang_up()
@@ -174,6 +179,14 @@ class _Registration:
         self._socket, self._info = attrs.evolve(self._newest, generation=pending.generation), pending.info
         if pending.registered:
             self._ending = m.Deregistered(pending.generation, pending.info, "its actor crashed")
+
+    def pending(self) -> PendingDeregistration | None:
+        """Return what the handler still has to deregister after a crash."""
+        info, handler = states.to_deregister(self._state), self.asks.handler
+        if info is None or handler is None:
+            return None
+        registered = self._ending is not None or isinstance(self._state, states.Registered)
+        return PendingDeregistration(info, self._state.generation, handler, registered)
 
     # --- the loop ---
 

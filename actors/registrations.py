@@ -11,6 +11,10 @@ not end in time, because a handler hangs, become *detached*: they continue, and 
 of such a path does not begin before the detached one has ended, so that a plugin is unregistered before another takes
 its path (behaviour 20).
 
+The reconciler starts the successor of an actor that crashed, which deregisters what is pending. While no reconciler
+does so, because it has crashed too, :class:`Registrations` starts one that only deregisters, so that a handler gets the
+Deregister that it is to get also when both crash at once (fault 85).
+
 PYTEST_DONT_REWRITE
 """
 
@@ -18,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Set
 
+import attrs
 import trio
 
 from ..protocol import messages as m
 from ..protocol.backoff import Backoff
 from ..protocol.crashes import MOST_CRASHES, Crash, in_one_line
-from ..protocol.effects import StartRegistration
+from ..protocol.effects import RegistrationCrashedError, StartRegistration
 from ..protocol.health import Reading
 from .mailbox import RegistrationInbox, Rule, report, send_answer
 
@@ -35,6 +40,8 @@ Run = Callable[[StartRegistration, RegistrationInbox], Awaitable[None]]
 _WAITS = "the plugin before it is being deregistered, and it is tried right after that"
 _ENDED = "it has left: plugind stops, or its socket was removed"
 _CRASHED = "its actor has crashed, and is started again"
+#: What the actors are told whose reconciler has crashed.
+_DEREGISTER = m.StopAsked(deregister=True, anew=True)
 
 
 def _answering(path: str, *, tried: bool, why: str) -> Rule:
@@ -62,6 +69,21 @@ async def _pause_after(crash: Crash, inbox: RegistrationInbox) -> None:
     inbox.interrupt_off()
 
 
+@attrs.frozen
+class _End:
+    """How an actor ended."""
+
+    #: The error by which it crashed, in one line; None if it did not.
+    error: str | None = None
+    #: What starts a successor that deregisters what a crash has left; None if it has left nothing.
+    to_settle: StartRegistration | None = None
+
+    @property
+    def may_settle(self) -> bool:
+        """Whether such a successor is started: one that crashed even so is not followed for ever."""
+        return self.to_settle is not None and self.to_settle.crash is not None and self.to_settle.crash.settles
+
+
 class Registrations:
     """All registration actors of one supervisor."""
 
@@ -81,6 +103,10 @@ class Registrations:
         self._current: dict[str, RegistrationInbox] = {}
         #: The end of the detached actor of each path. An actor that waits for it is never detached itself.
         self._detached: dict[str, trio.Event] = {}
+        #: What actors that crashed have left to deregister, by path, until the reconciler has handled their ends.
+        self._unsettled: dict[str, StartRegistration] = {}
+        #: Whether the reconciler has crashed, and the current actors are about to end.
+        self._letting_go = False
         self._when_none_is_detached: list[Callable[[], None]] = []
         #: How many actors were started, and how many of them have begun to run.
         self._asked = 0
@@ -122,6 +148,7 @@ class Registrations:
     def start(self, start: StartRegistration) -> m.Address[m.RegistrationMessage]:
         """Start an actor and return its address; it begins once no detached actor has its path."""
         inbox = self._current[start.appeared.path] = RegistrationInbox()
+        self._unsettled.pop(start.appeared.path, None)
         self._asked += 1
         self._nursery.start_soon(self._run_one, start, inbox)
         return inbox
@@ -134,17 +161,26 @@ class Registrations:
         """Ask the current actors to deregister what they registered and to end.
 
         Those that wait for a detached actor have nothing to deregister: they are forgotten at once and never begin.
+        For those that have crashed, and whose ends no reconciler has handled, successors deregister.
         """
+        self._letting_go = True
         for path, inbox in tuple(self._current.items()):
             if path in self._detached:
                 del self._current[path]
             else:
-                inbox.send_nowait(m.StopAsked(deregister=True, anew=True))
+                inbox.send_nowait(_DEREGISTER)
+        unsettled, self._unsettled = self._unsettled, {}
+        for start in unsettled.values():
+            self.start(start).send_nowait(_DEREGISTER)
+
+    def end_handled(self, path: str) -> None:
+        """Note that the reconciler has handled the end of the actor of ``path``: what is pending is its own now."""
+        self._unsettled.pop(path, None)
 
     def detach(self) -> None:
         """Make all current actors detached, after :meth:`let_go`."""
         self._detached.update((path, trio.Event()) for path in self._current)
-        self._current = {}
+        self._current, self._letting_go = {}, False
 
     def when_none_is_detached(self, actions: Iterable[Callable[[], None]]) -> None:
         """Call each of ``actions`` once no actor is detached: now, or when the last one ends."""
@@ -160,27 +196,57 @@ class Registrations:
     async def _run_one(self, start: StartRegistration, inbox: RegistrationInbox) -> None:
         self._begun += 1
         path = start.appeared.path
-        if (end := self.end_to_wait_for(path)) is not None:
+        if (detached := self.end_to_wait_for(path)) is not None:
             inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
-            await end.wait()
+            await detached.wait()
             inbox.interrupt_off()
             if self._current.get(path) is not inbox:
                 return
         if start.crash is not None:
             await _pause_after(start.crash, inbox)
-        crashed, said = False, ""
-        try:
-            await self._run(start, inbox)
-        except Exception as error:  # noqa: BLE001 - reported, counted, and repaired by the successor
-            crashed, said = True, in_one_line(error)
-            self._crashed(f"registration {path}", error)
-        answer = _answering(path, tried=crashed, why=_CRASHED if crashed else _ENDED)
-        inbox.interrupt_on(answer, trio.CancelScope())
-        while inbox.waiting:
-            answer(inbox.receive_nowait())
+        end = await self._run_to_its_end(start, inbox)
+        while end.to_settle is not None and self._is_let_go(path, inbox) and end.may_settle:
+            inbox = self._next_inbox(path, inbox)
+            end = await self._run_to_its_end(end.to_settle, inbox)
         if self._current.get(path) is inbox:
             del self._current[path]
-            await report(self._reconciler, m.RegistrationEnded(path, crashed, said))
+            if end.to_settle is not None:
+                self._unsettled[path] = end.to_settle
+            await report(self._reconciler, m.RegistrationEnded(path, end.error is not None, end.error or ""))
         else:
             self._detached.pop(path).set()
             self._settle()
+
+    async def _run_to_its_end(self, start: StartRegistration, inbox: RegistrationInbox) -> _End:
+        """Run an actor, and answer the retries that it has not read."""
+        path, pending = start.appeared.path, None
+        error: BaseException | None = None
+        try:
+            await self._run(start, inbox)
+        except RegistrationCrashedError as crash:
+            error, pending = crash.__cause__, crash.pending
+        except Exception as crash:  # noqa: BLE001 - reported, counted, and repaired by the successor
+            error = crash
+        answer = _answering(path, tried=error is not None, why=_ENDED if error is None else _CRASHED)
+        inbox.interrupt_on(answer, trio.CancelScope())
+        while inbox.waiting:
+            answer(inbox.receive_nowait())
+        if not isinstance(error, Exception):
+            return _End()
+        self._crashed(f"registration {path}", error)
+        said, crashes = in_one_line(error), 0 if start.crash is None else start.crash.count
+        if pending is None:
+            return _End(said)
+        return _End(said, attrs.evolve(start, to_deregister=pending, crash=Crash(crashes + 1, said)))
+
+    def _is_let_go(self, path: str, inbox: RegistrationInbox) -> bool:
+        """Whether no reconciler starts a successor of the actor that crashed."""
+        return self._letting_go or self._current.get(path) is not inbox
+
+    def _next_inbox(self, path: str, inbox: RegistrationInbox) -> RegistrationInbox:
+        """Return the inbox of a successor that only deregisters."""
+        successor = RegistrationInbox()
+        successor.send_nowait(_DEREGISTER)
+        if self._current.get(path) is inbox:
+            self._current[path] = successor
+        return successor

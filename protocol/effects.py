@@ -22,6 +22,14 @@ class PendingDeregistration:
     registered: bool = False
 
 
+class RegistrationCrashedError(Exception):
+    """A registration actor crashed, for the error that is the cause, and leaves a deregistration to its successor."""
+
+    def __init__(self, pending: PendingDeregistration) -> None:
+        super().__init__(f"{pending.info.type} {pending.info.name!r} is still to be deregistered")
+        self.pending = pending
+
+
 @value
 class StartRegistration:
     """Start a registration actor for this socket.

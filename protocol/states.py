@@ -284,6 +284,21 @@ State = (
     | Gone
 )
 
+
+def to_deregister(state: State) -> PluginInfo | None:
+    """Return the plugin that the handler may have registered, and that it has not deregistered yet."""
+    match state:
+        case Registering() | Notifying() | Registered() | Leaving():
+            return state.info
+        case Dialing() | Waiting():
+            return state.to_notify
+        case Refusing():
+            return state.to_deregister
+        case AskingInfo() | Claiming() | Validating() | Stale() | Parked() | Gone():
+            return None
+    assert_never(state)
+
+
 # --- events: outcomes of commands (messages of the inbox are events too) ----------------------------------------------
 
 

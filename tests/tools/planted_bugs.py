@@ -35,7 +35,7 @@ from plugind.protocol import discovery, lifecycle, states, world
 from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
 from plugind.protocol.dial_queue import DialQueue
-from plugind.protocol.effects import Effect, Send, Show
+from plugind.protocol.effects import Effect, RegistrationCrashedError, Send, Show
 from plugind.protocol.endpoints import EndpointOwners
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
@@ -424,6 +424,21 @@ def look_for_a_missing_endpoint_once() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def forget_what_a_double_crash_leaves() -> Iterator[None]:
+    """A registration that crashes while the reconciler is down leaves nothing to its successor."""
+    run = registration.run
+
+    async def forgetting(*args: Any) -> None:
+        try:
+            await run(*args)
+        except RegistrationCrashedError as crash:
+            raise (crash.__cause__ or crash) from None
+
+    with patch.object(registration, "run", forgetting):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -488,6 +503,7 @@ NEW = (
     Planted(look_for_a_missing_endpoint_once, "endpoint", 32, (198, 242, 243)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
     Planted(blame_the_plugin, "blame", 1, (8, 12, 13)),
+    Planted(forget_what_a_double_crash_leaves, "order", 5, (163, 254, 262)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

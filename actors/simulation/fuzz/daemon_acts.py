@@ -198,6 +198,15 @@ class DaemonActs:
                 # The longest pause before it is started again.
                 self._sentinels.grant_grace(RESTART_PAUSE.cap)
 
+    def crash_both(self, chance: random.Random) -> None:
+        """Crash the reconciler and a registration in the same instant, in either order."""
+        path = self._node.path(chance.choice(SOCKETS))
+        actors: list[Actor] = ["reconciler", "registration"]
+        for actor in chance.sample(actors, 2):
+            self._node.crash(actor, path)
+        self._sentinels.grant_grace(13.0 + RESTART_PAUSE.cap)
+        self._oracle.orphan()
+
     async def restart(self, chance: random.Random) -> None:
         """Stop or kill the daemon, and start it again with another handler."""
         began = trio.current_time()

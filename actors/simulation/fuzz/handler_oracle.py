@@ -256,9 +256,18 @@ class HandlerOracle:
         if self._endpoints is not None:
             self._endpoints.registering(plugin, self._plugins_besides(plugin))
         if path in self.registrations:
+            self._check_not_lost(plugin, self.registrations[path])
             # Removed first: the entries are in the order of their registration.
             self._orphans.append(self.registrations.pop(path))
         self.registrations[path] = Registration(handler, plugin)
+
+    def _check_not_lost(self, plugin: Plugin, before: Registration) -> None:
+        """Whatever crashed: what was registered is deregistered before the next plugin of its path is registered."""
+        if before.succeeded and before.deregistering_since is None:
+            self._trace.violated(
+                "order",
+                f"register of {plugin.socket}, and generation {before.plugin.generation} was never deregistered",
+            )
 
     def _is_rejected(self, plugin: Plugin, holder: Registration) -> bool:
         """Whether the policy keeps the plugin out; a privileged one may succeed that of another user (fault 80)."""

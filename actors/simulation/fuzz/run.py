@@ -278,6 +278,8 @@ class _Simulation:
                 await daemon.toggle_handler()
             case Act.CRASH:
                 daemon.crash(chance)
+            case Act.CRASH_BOTH:
+                daemon.crash_both(chance)
             case Act.RESTART_DAEMON:
                 # A daemon does not start on a root to which others may write.
                 self._acts.mend_root()

@@ -91,6 +91,7 @@ class Act(enum.Enum):
     CHANGE_MODE = enum.auto()
     CHANGE_USER = enum.auto()
     CHANGE_ENDPOINT = enum.auto()
+    CRASH_BOTH = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -135,8 +136,10 @@ _EVENTS_PER_RACE: Final = 10
 _EVENTS_PER_CHANGE: Final = 20
 #: Likewise, where files may be changed: modes and owners of directories, numbered after those.
 _EVENTS_PER_MODE: Final = 25
-#: So are changes of endpoints, which are numbered last of all.
+#: So are changes of endpoints, which are numbered after those.
 _EVENTS_PER_ENDPOINT: Final = 10
+#: Where actors crash, the reconciler and a registration crash in the same instant now and then; numbered last of all.
+_EVENTS_PER_DOUBLE_CRASH: Final = 40
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -178,12 +181,15 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     changed = _with_changes(Act.CHANGE_USER, seed, _users(events), _races(seed, script))
     if Fault.FILES in faults:
         changed = _with_changes(Act.CHANGE_MODE, seed, _modes(events), changed)
-    return (*_with_changes(Act.CHANGE_ENDPOINT, seed, _endpoints(events), changed),)
+    changed = _with_changes(Act.CHANGE_ENDPOINT, seed, _endpoints(events), changed)
+    if Fault.CRASHES in faults:
+        changed = _with_changes(Act.CRASH_BOTH, seed, _double_crashes(events), changed)
+    return (*changed,)
 
 
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_endpoints(events).stop)
+    return range(_double_crashes(events).stop)
 
 
 def _users(events: int) -> range:
@@ -196,6 +202,10 @@ def _modes(events: int) -> range:
 
 def _endpoints(events: int) -> range:
     return range(_modes(events).stop, _modes(events).stop + events // _EVENTS_PER_ENDPOINT)
+
+
+def _double_crashes(events: int) -> range:
+    return range(_endpoints(events).stop, _endpoints(events).stop + events // _EVENTS_PER_DOUBLE_CRASH)
 
 
 def _races_end(events: int) -> int:
@@ -213,7 +223,12 @@ def _races(seed: int, script: list[Event]) -> list[Event]:
 
 
 #: What the changes are drawn from, besides the seed.
-_DRAWN: Final = {Act.CHANGE_USER: "users", Act.CHANGE_MODE: "modes", Act.CHANGE_ENDPOINT: "endpoints"}
+_DRAWN: Final = {
+    Act.CHANGE_USER: "users",
+    Act.CHANGE_MODE: "modes",
+    Act.CHANGE_ENDPOINT: "endpoints",
+    Act.CRASH_BOTH: "double crashes",
+}
 
 
 def _with_changes(act: Act, seed: int, numbers: range, script: list[Event]) -> list[Event]:
