@@ -35,6 +35,7 @@ from .actors.handlers.calls import CallConfig
 from .actors.handlers.handler import Handler, check_handler
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
+from .actors.io.beneath import root_of
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.endpoints import EndpointFiles, Endpoints, RealEndpointFiles
@@ -59,6 +60,7 @@ from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
+from .protocol.rules import Rules
 from .protocol.status import PluginStatus, StateName
 from .protocol.trust import Trust, Users
 
@@ -168,22 +170,6 @@ class Supervisor:
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        self._run_status = partial(
-            status.run,
-            attrs.evolve(
-                status_config,
-                roots=tuple(root.path for root in self.config.roots),
-                expected=self.config.expected,
-                heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
-            ),
-            inbox=self._status_inbox,
-            reconciler=self._to_reconciler,
-            log=self._log,
-            # All restarts share one memory, so that a crash of the status actor does not end the streams of changes.
-            memory=status.Memory(),
-            health=self._inboxes.check,
-            reserve=self._reserve,
-        )
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or _real_ports(self.config)
         self._users = ports.users(self.config.trust)
@@ -194,7 +180,27 @@ class Supervisor:
             count_descriptors=ports.count_descriptors or self._reserve.count_left,
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
-        self._endpoints = _endpoints(self.config, ports.endpoints, status_config.socket, self._users)
+        self._rules = _rules(self.config, self._users)
+        self._endpoints = _endpoints(self._rules, ports.endpoints, status_config.socket)
+        self._run_status = partial(
+            status.run,
+            attrs.evolve(
+                status_config,
+                roots=tuple(root.path for root in self.config.roots),
+                expected=self.config.expected,
+                rules=self._rules,
+                heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
+            ),
+            inbox=self._status_inbox,
+            reconciler=self._to_reconciler,
+            log=self._log,
+            # All restarts share one memory, so that a crash of the status actor does not end the streams of changes.
+            memory=status.Memory(),
+            health=self._inboxes.check,
+            reserve=self._reserve,
+        )
+        # A directory lives as long as the node, since it has the lock of its root.
+        self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
         self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes)
         self._registrations = Registrations(
@@ -206,11 +212,9 @@ class Supervisor:
         # All reconcilers share one record of short lives: a crash of the reconciler lets no crash loop start anew.
         self._lives = Lives(self.config.backoff, self.config.stable_after)
         self._processes = ports.processes
-        # A directory lives as long as the node, since it has the lock of its root.
-        self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._watchers = {root: watcher.WatcherInbox() for root in self.config.roots}
         self._run_watcher = _watchers(
-            self.config, self._directories, self._watchers, self._to_reconciler, self._to_status, rng
+            self.config, self._rules, self._directories, self._watchers, self._to_reconciler, self._to_status, rng
         )
         for actor, read in (
             ("status", self._status_inbox.read),
@@ -248,6 +252,12 @@ class Supervisor:
             self.config.timeouts.handler, self._log, to_watchdog, limit or math.inf, self.config.handles_sigint
         )
 
+    def _owner_above(self, path: str) -> int | None:
+        """Return the trusted user who owns a directory on the way to the socket; None if only root and this user do."""
+        directories = {root.path: directory for root, directory in self._directories.items() if not root.insecure}
+        root = root_of(path, directories)
+        return None if root is None else directories[root].owner_above(path, root)
+
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts
         return RegistrationConfig(
@@ -259,6 +269,7 @@ class Supervisor:
                 self._endpoints,
                 self.config.trust,
                 self._users,
+                self._owner_above,
             ),
             timeouts,
             self.config.backoff,
@@ -610,12 +621,16 @@ def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
             )
 
 
-def _endpoints(config: Config, files: EndpointFiles, status_socket: str | None, users: Users) -> Endpoints:
+def _rules(config: Config, users: Users) -> Rules:
     directories = config.endpoint_directories
     if directories is None:
         directories = default_directories(root.path for root in config.roots)
+    return Rules(config.trust, users, config.roots, directories)
+
+
+def _endpoints(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
     status_socket = None if status_socket is None else os.path.abspath(status_socket)
-    return Endpoints(files, directories, status_socket, lambda peer: config.trust.refusal(peer.uid, peer.pid, users))
+    return Endpoints(files, rules.endpoint_directories, status_socket, lambda peer: rules.distrust(peer.uid, peer.pid))
 
 
 def _limited(log: Logger, config: Config) -> LimitedLog | None:
@@ -639,6 +654,7 @@ def _real_ports(config: Config) -> Ports:
 
 def _watchers(
     config: Config,
+    rules: Rules,
     directories: Mapping[Root, Directory],
     inboxes: Mapping[Root, watcher.WatcherInbox],
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
@@ -655,6 +671,7 @@ def _watchers(
             rescan=config.rescan,
             follow_symlinks_inside_root=config.follow_symlinks_inside_root,
             insecure=root.insecure,
+            trusts=rules.trusts,
         )
         await watcher.run(
             watched,

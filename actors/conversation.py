@@ -22,6 +22,7 @@ from grpclib.exceptions import GRPCError
 from ..protocol import states
 from ..protocol.bounded_info import TooManyFieldsError, first_versions
 from ..protocol.config import Timeouts
+from ..protocol.directories import in_directory_of
 from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
@@ -29,7 +30,7 @@ from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from ..protocol.status import Outcome
-from ..protocol.trust import AS_ROOT, Trust, Users, another_user
+from ..protocol.trust import AS_ROOT, Trust, Users, another_user, listener
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
@@ -119,6 +120,8 @@ class ConversationConfig:
     endpoints: Endpoints
     trust: Trust = attrs.field(factory=Trust)
     users: Users = AS_ROOT
+    #: Returns the trusted user who owns a directory on the way to a socket; None if only root and this user do.
+    owner_above: Callable[[str], int | None] = lambda _: None
     #: What parses the answers to GetInfo.
     info_type: type[PluginInfo] = attrs.field(init=False)
 
@@ -223,7 +226,20 @@ class Conversation:
         self.peer = peer
         if uid is not None and peer.uid != uid:
             return another_user(peer.uid, peer.pid, uid)
-        return self._config.trust.refusal(peer.uid, peer.pid, self._config.users)
+        distrust = self._config.trust.refusal(peer.uid, peer.pid, self._config.users)
+        return self._judge_directory(peer) if distrust is None else distrust
+
+    def _judge_directory(self, peer: Credentials) -> str | None:
+        """Return why a plugin of this user must not be in its directory; None if it may."""
+        if self._config.users.is_privileged(peer.uid):
+            return None
+        try:
+            owner = self._config.owner_above(self._path)
+        except OSError as error:
+            return f"cannot find out whose directory it is in: {error.strerror}"
+        return (
+            None if owner is None or owner == peer.uid else f"{listener(peer.uid, peer.pid)}; {in_directory_of(owner)}"
+        )
 
     def is_privileged(self, uid: int | None) -> bool:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""

@@ -22,7 +22,7 @@ from typing import assert_never
 import attrs
 import trio
 
-from ..protocol.directories import DirectoryReport, count, worst
+from ..protocol.directories import DirectoryReport, Trusts, count, trusts_nobody, worst
 from ..protocol.discovery import Discovery
 from ..protocol.messages import (
     LookNow,
@@ -66,6 +66,8 @@ class WatcherConfig:
     follow_symlinks_inside_root: bool = False
     #: Others may write to the root and to the directories below it (fault 3).
     insecure: bool = False
+    #: Who may own directories below the root beside root and the user of the daemon.
+    trusts: Trusts = trusts_nobody
     #: The delay before an unavailable root is tried again. It doubles with each failure.
     retry: float = 0.5
     retry_cap: float = 30.0
@@ -142,6 +144,7 @@ class _Watcher:
             max_depth=config.max_depth,
             max_entries=config.max_entries,
             insecure=config.insecure,
+            trusts=config.trusts,
         )
         self._scanner = Scanner(directory, discovery, self._send, follow_symlinks=config.follow_symlinks_inside_root)
         inbox.wake_by(self._scanner.wake)

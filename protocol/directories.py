@@ -3,6 +3,10 @@
 Whoever may write to a directory may put sockets there, and so register plugins (fault 3). A directory below a root is
 judged like the root: by its owner and its mode, at each look.
 
+A trusted user may own a directory below a root too. Whoever listens there is judged at each connection, and nothing is
+opened through a link, so such a user can put only their own plugins there. But an owner can remove what others have put
+there, and take the name of a plugin that is gone. So plugins of another trusted user are not taken there.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -10,8 +14,9 @@ from __future__ import annotations
 
 import collections
 import enum
+import posixpath
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .values import value
 
@@ -60,9 +65,23 @@ class DirectoryReport:
     reason: str
 
 
-def judge(path: str, access: Access, *, is_root: bool) -> DirectoryReport | None:
-    """Return what is wrong with the directory at ``path``; None if nothing is."""
-    problem = root_insecurity(path, access) if is_root else insecurity(path, access)
+#: Says whether plugins of a user who is neither root nor that of the daemon may register.
+Trusts = Callable[[int], bool]
+
+
+def trusts_nobody(_: int) -> bool:
+    """Trust no user but root and that of the daemon."""
+    return False
+
+
+def judge(
+    path: str, access: Access, *, is_root: bool, trusts: Trusts = trusts_nobody, above: int | None = None
+) -> DirectoryReport | None:
+    """Return what is wrong with the directory at ``path``; None if nothing is.
+
+    ``above`` is what :func:`trusted_owner` returns for the directory above it.
+    """
+    problem = root_insecurity(path, access) if is_root else insecurity(path, access, trusts, above)
     if problem is not None:
         return DirectoryReport(path, Condition.INSECURE, problem)
     if access.mode & stat.S_IWGRP:
@@ -91,17 +110,42 @@ def root_insecurity(path: str, access: Access) -> str | None:
     return None
 
 
-def insecurity(path: str, access: Access) -> str | None:
+def insecurity(path: str, access: Access, trusts: Trusts = trusts_nobody, above: int | None = None) -> str | None:
     """Return why the directory ``path`` below a root is insecure, and what to do; None if it is not."""
-    allow = "or allow all of the root with --insecure-root"
-    if not access.is_trusted:
+    owner, allow = access.owner, "or allow all of the root with --insecure-root"
+    closed = "and nothing new below it is taken"
+    if not (access.is_trusted or trusts(owner)):
         return (
-            f"{path} belongs to user {access.owner}, and nothing new below it is taken: run 'chown 0 {path}' once you"
-            f" trust what is in it, {allow}"
+            f"{path} belongs to user {owner}, {closed}: run plugind with --trust-uid {owner} if that user's plugins"
+            f" belong there, 'chown 0 {path}' if they do not and you trust what is in it, {allow}"
+        )
+    if not access.is_trusted and above not in (None, owner):
+        return (
+            f"{path} belongs to user {owner} and lies in a directory of user {above}, who could replace it, {closed}:"
+            f" make it in a directory of root, {allow}"
         )
     if access.mode & stat.S_IWOTH:
-        return f"everybody may write to {path}, and nothing new below it is taken: run 'chmod o-w {path}', {allow}"
+        return f"everybody may write to {path}, {closed}: run 'chmod o-w {path}', {allow}"
     return None
+
+
+def trusted_owner(access: Access, above: int | None) -> int | None:
+    """Return which trusted user owns a directory or one above it; None if root and the daemon's user own them all."""
+    return above if above is not None or access.is_trusted else access.owner
+
+
+def in_directory_of(owner: int) -> str:
+    """Return why a plugin of another trusted user is not taken in a directory of this one, and what to do."""
+    return (
+        f"it is in a directory of user {owner}, who could remove it and take its name: move it to a directory of root,"
+        " or of its own user"
+    )
+
+
+def between(root: str, path: str) -> list[str]:
+    """Return the directories below ``root`` in which ``path`` lies, from the top."""
+    *names, _ = path[len(root) :].strip("/").split("/")
+    return [posixpath.join(root, *names[:number]) for number in range(1, len(names) + 1)]
 
 
 def insecurity_above(path: str, access: Access) -> str | None:

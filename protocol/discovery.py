@@ -37,7 +37,7 @@ from typing import Literal
 
 import attrs
 
-from .directories import Access, Condition, DirectoryReport, judge
+from .directories import Access, Condition, DirectoryReport, Trusts, judge, trusted_owner, trusts_nobody
 from .identity import Identity, Key
 from .messages import EntryIgnored, EntryRefused, SocketAppeared, SocketTouched, SocketVanished
 from .quotas import Quota
@@ -109,6 +109,8 @@ class _Directory:
     identity: Identity
     #: It, or a directory above it, is insecure: nothing changes below it until that is mended.
     frozen: bool = False
+    #: The trusted user that owns it or a directory above it; None if root and the user of the daemon own them all.
+    owner: int | None = None
     #: The known names directly below, with the identity of an accepted socket, or None.
     children: dict[str, Identity | None] = attrs.Factory(dict)
 
@@ -144,6 +146,7 @@ class Discovery:
       max_directories: how many directories are kept, and so watched, likewise.
       max_refused: how many refused entries are kept, likewise.
       insecure: whether others may write to the root and to the directories below it (fault 3).
+      trusts: whose plugins may register beside those of root and of the daemon's user, and who may own directories.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class Discovery:
         max_directories: int = 4_000,
         max_refused: int = 4_000,
         insecure: bool = False,
+        trusts: Trusts = trusts_nobody,
     ) -> None:
         self.root = root
         self._over_limit = 0
@@ -175,6 +179,7 @@ class Discovery:
         #: By directory, how many new links were examined since :meth:`begin_rescan`.
         self._examined: dict[str, int] = {}
         self._allow_insecure = insecure
+        self._trusts = trusts
         self._root_slashes = root.rstrip("/").count("/")
         self._entries: dict[str, _Entry] = {}
         self._directories: dict[str, _Directory] = {}
@@ -416,13 +421,19 @@ class Discovery:
 
     def _judge(self, path: str, directory: _Directory, access: Access | None) -> None:
         """Take note of who may write to ``directory``: freeze what is below it, or let it go on (fault 3)."""
-        report = None if access is None or self._allow_insecure else judge(path, access, is_root=path == self.root)
+        report = None if access is None or self._allow_insecure else self._report(path, directory, access)
         if report is None:
             self._conditions.pop(path, None)
         else:
             self._conditions[path] = report
         if self._is_insecure(path) != directory.frozen:
             self._freeze(path, frozen=not directory.frozen)
+
+    def _report(self, path: str, directory: _Directory, access: Access) -> DirectoryReport | None:
+        is_root = path == self.root
+        above = None if is_root else self._directories[_above(path)].owner
+        directory.owner = trusted_owner(access, above)
+        return judge(path, access, is_root=is_root, trusts=self._trusts, above=above)
 
     def _is_insecure(self, path: str) -> bool:
         report = self._conditions.get(path)

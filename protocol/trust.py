@@ -104,10 +104,16 @@ class Trust:
                 " user that plugind's user namespace does not map: map all uids there, or run the plugin as a user that"
                 " is mapped"
             )
-        if users.is_privileged(uid) or any(_covers(entry, uid, users) for entry in self.uids):
+        if self.includes(uid, users):
             return None
         own = "root" if users.own == ROOT else f"root or as user {users.own}"
         return f"{listener(uid, pid)}, which is not trusted: run the plugin as {own}, or plugind with --trust-uid {uid}"
+
+    def includes(self, uid: int, users: Users) -> bool:
+        """Whether plugins of this user may register."""
+        if uid == users.overflow:
+            return False
+        return users.is_privileged(uid) or any(_covers(entry, uid, users) for entry in self.uids)
 
     @property
     def names(self) -> tuple[str, ...]:

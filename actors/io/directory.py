@@ -22,14 +22,14 @@ import attrs
 import trio
 from inotify_simple import INotify, flags, parse_events
 
-from ...protocol.directories import Access
+from ...protocol.directories import Access, between
 from ...protocol.discovery import Found, Kind, looks_like_socket
 from ...protocol.identity import Identity
 from ...protocol.watches import Notice
 from . import roots
 from .beneath import DIRECTORY_FLAGS, open_beneath, resolve
 from .descriptors import EXHAUSTED, DescriptorReserve
-from .directory_trust import access_of, check_above_root
+from .directory_trust import access_of, check_above_root, first_owner
 from .exact_connect import can_connect_to_descriptors
 from .file_identity import AT_FDCWD, identity_at
 
@@ -128,6 +128,11 @@ class Directory(Protocol):
 
     def leads_to_socket(self, path: str) -> bool:
         """Return whether the symbolic link ``path`` leads to a socket anywhere. Never raises OSError."""
+
+    def owner_above(self, path: str, root: str) -> int | None:
+        """Return the first user but root and that of the daemon who owns a directory below ``root`` on the way to
+        ``path``; None if there is none.
+        """
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all
@@ -369,6 +374,10 @@ class RealDirectory:
             return False
         finally:
             os.close(descriptor)
+
+    def owner_above(self, path: str, root: str) -> int | None:
+        """See :class:`Directory`."""
+        return first_owner(self.look(directory) for directory in between(root, path))
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all

@@ -9,9 +9,10 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...protocol.directories import Access, insecurity_above, root_insecurity_above
+from ...protocol.discovery import Found
 from ...protocol.errors import ConfigError
 
 #: How many symbolic links the kernel follows on the way to a file.
@@ -25,6 +26,12 @@ class InsecureRootError(ConfigError):
 def access_of(status: os.stat_result) -> Access:
     """Return who may write to the directory with this ``status``."""
     return Access(stat.S_IMODE(status.st_mode), status.st_uid, status.st_uid == os.geteuid())
+
+
+def first_owner(found: Iterable[Found | None]) -> int | None:
+    """Return the first user but root and that of the daemon who owns one of what was found; None if there is none."""
+    accesses = (it.access for it in found if it is not None and it.access is not None)
+    return next((access.owner for access in accesses if not access.is_trusted), None)
 
 
 def check_above_root(root: str) -> None:

@@ -20,12 +20,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 import trio
 
 from ...protocol import watches as mask
-from ...protocol.directories import Access, root_insecurity, root_insecurity_above
+from ...protocol.directories import Access, between, root_insecurity, root_insecurity_above
 from ...protocol.discovery import Found, Kind, below, looks_like_socket
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ..io.directory import CHUNK, Chunk, Events, LeaveOut, take_all
-from ..io.directory_trust import InsecureRootError
+from ..io.directory_trust import InsecureRootError, first_owner
 from ..io.roots import RootBusyError
 from .faults import InjectedError
 from .inotify import Inode, MemoryInotify, os_error
@@ -144,6 +144,11 @@ class MemoryDirectory:
         """See :class:`plugind.actors.io.directory.Directory`."""
         inode = self._resolve(path)[1]
         return inode is not None and inode.kind is Kind.SOCKET
+
+    def owner_above(self, path: str, root: str) -> int | None:
+        """See :class:`plugind.actors.io.directory.Directory`."""
+        inodes = map(self._find, between(root, path))
+        return first_owner(None if inode is None else self._found(inode) for inode in inodes)
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all

@@ -33,6 +33,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.metrics import Metrics
+from ...protocol.rules import Rules, rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
@@ -52,6 +53,7 @@ REQUESTS = {
     "GET /plugins/TARGET": "the plugins of one name, or the one at the path of a socket, with their histories",
     "GET /watch": "every socket, then each change, as JSON lines; ?heartbeat=S adds an empty line every S seconds",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
+    "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
     "GET /readyz": "whether the daemon is ready; 503 if not",
     "GET /metrics": "metrics in the text format of Prometheus",
@@ -74,6 +76,8 @@ class StatusConfig:
     roots: tuple[str, ...] = ()
     #: The node is ready when plugins of these names are registered (behaviour 40).
     expected: tuple[str, ...] = ()
+    #: The rules of the node, for ``GET /rules``.
+    rules: Rules = attrs.field(factory=Rules)
     #: Give ``plugin_manager_total_plugins`` a series for each path, up to ``max_path_metrics`` paths, as the kubelet
     #: does. Otherwise it counts sockets by world alone (behaviour 39, fault 92).
     path_metrics: bool = False
@@ -149,6 +153,7 @@ class Api:
             "/": self._index,
             "/plugins": self._list,
             "/watch": self._watch,
+            "/rules": lambda _: json_response(200, rules_to_json(self.config.rules)),
             "/healthz": self._health,
             "/readyz": self._ready,
             "/metrics": self._metrics,

@@ -68,6 +68,58 @@ async def test_plugins_of_trusted_users_are_registered(autojump_clock: MockClock
         assert node.timeline("a.sock") == registered_at(0.0)
 
 
+@pytest.mark.parametrize(
+    ("owner", "uid", "outcome"),
+    [
+        (ANN, ANN, "registered"),
+        (ANN, 0, "registered"),
+        (ANN, DAEMON_UID, "registered"),
+        (ANN, BOB, "parked"),
+        (ANN, EVE, "parked"),
+        (0, BOB, "registered"),
+        (EVE, ANN, None),
+    ],
+)
+async def test_in_the_directory_of_a_trusted_user_only_that_users_plugins_and_privileged_ones_are_registered(
+    autojump_clock: MockClock, owner: int, uid: int, outcome: str | None
+) -> None:
+    """Faults 3 and 80: the owner could remove the socket of another user's plugin, and take its name."""
+    async with running() as node:
+        node.directory.mkdir("/plugins/own")
+        node.directory.mkdir("/plugins/own/below")
+        node.directory.chown("/plugins/own", owner)
+        plugin = node.plug("own/below/a.sock", red(), uid=uid)
+        await trio.sleep(100.0)
+        status = node.status("own/below/a.sock")
+        assert (None if status is None else status.state) == outcome
+        if (owner, uid) == (ANN, BOB):
+            assert status is not None
+            assert status.cause == (
+                f"process 1000 of user {BOB} listens there; it is in a directory of user {ANN}, who could remove it and"
+                " take its name: move it to a directory of root, or of its own user"
+            )
+            assert (plugin.calls, plugin.accepted) == ([], 1)
+
+
+async def test_a_directory_of_a_trusted_user_is_closed_once_that_user_lets_others_write_to_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 3: it is judged at each look; what is registered stays."""
+    async with running() as node:
+        node.directory.mkdir("/plugins/own")
+        node.directory.chown("/plugins/own", ANN)
+        node.plug("own/a.sock", red(), uid=ANN)
+        await node.settled()
+        node.directory.chmod("/plugins/own", 0o777)
+        await trio.sleep(60.0)
+        node.plug("own/b.sock", FakePlugin("Colour", "blue"), uid=ANN)
+        await trio.sleep(60.0)
+        assert (node.state("own/a.sock"), node.status("own/b.sock")) == ("registered", None)
+        node.directory.chmod("/plugins/own", 0o755)
+        await trio.sleep(60.0)
+        assert node.state("own/b.sock") == "registered"
+
+
 async def test_a_parked_plugin_that_runs_as_another_user_is_registered(autojump_clock: MockClock) -> None:
     """Fault 40: it is judged at each connect."""
     async with running() as node:

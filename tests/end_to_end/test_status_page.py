@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,15 @@ async def test_each_field_of_health_readiness_and_retries_is_described(node: Dae
     retried = json.loads((await node.get("/retry", method="POST", body=b'{"target": "red.example.com"}'))[1])
     assert fields("`POST /retry`", 0) == retried.keys()
     assert fields("`POST /retry`", 1) == retried["answers"][0].keys()
+
+
+async def test_each_field_of_the_rules_is_described(node: Daemon) -> None:
+    rules = json.loads((await node.get("/rules"))[1])
+    assert fields("`GET /rules`", 0) == rules.keys()
+    (root,) = rules["roots"]
+    assert fields("`GET /rules`", 1) == root.keys()
+    assert root == {"root": str(node.root), "deprecated": False, "insecure": False}
+    assert (rules["uid"], rules["trusted_uids"], rules["endpoint_directories"]) == (os.geteuid(), [], [str(node.root)])
 
 
 @attrs.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -47,6 +48,28 @@ async def plugin_of(uid: int, path: Path, name: str) -> AsyncIterator[list[Call]
             yield calls
             nursery.cancel_scope.cancel()
     os.unlink(path)
+
+
+async def test_a_plugin_that_makes_its_own_directory_is_registered_in_it(tmp_path: Path) -> None:
+    """Faults 3 and 80: it was refused, with advice that broke it; a plugin of another user is not taken there."""
+    root = tmp_path / "root"
+    own, foreign = root / "own", root / "foreign"
+    for directory, user in (own, ANN), (foreign, NOBODY):
+        directory.mkdir(parents=True)
+        os.chown(directory, user, user)
+    with daemon(tmp_path, "--trust-uid", f"{ANN}", "--trust-uid", f"{ANN + 1}", timeouts=PATIENT) as node:
+        await node.ready()
+        with trio.fail_after(DEADLINE):
+            async with node.watch() as watch, plugin_of(ANN, own / "a.sock", "a.example.com"):
+                await watch.state(own / "a.sock", "registered")
+                async with plugin_of(ANN + 1, own / "b.sock", "b.example.com") as calls:
+                    parked = await watch.state(own / "b.sock", "parked")
+                    assert f"it is in a directory of user {ANN}, who could remove it" in str(parked["cause"])
+                    assert calls == []
+                roots = json.loads((await node.get("/healthz"))[1])["roots"]
+        (report,) = roots[0]["directories"]
+        assert (report["path"], report["condition"]) == (str(foreign), "insecure")
+        assert f"run plugind with --trust-uid {NOBODY} if that user's plugins belong there" in report["reason"]
 
 
 async def test_a_process_of_another_user_does_not_get_the_name_of_a_driver_of_root(tmp_path: Path) -> None:

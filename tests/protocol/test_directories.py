@@ -9,12 +9,14 @@ from plugind.protocol.directories import (
     Access,
     Condition,
     DirectoryReport,
+    between,
     count,
     insecurity,
     insecurity_above,
     judge,
     root_insecurity,
     root_insecurity_above,
+    trusted_owner,
     worst,
 )
 
@@ -69,7 +71,55 @@ def test_the_advice_for_a_directory_below_a_root_names_the_command_that_mends_it
     )
     foreign = insecurity(BELOW, access(0o755, 1000))
     assert foreign is not None
-    assert f"belongs to user 1000, and nothing new below it is taken: run 'chown 0 {BELOW}'" in foreign
+    assert foreign == (
+        f"{BELOW} belongs to user 1000, and nothing new below it is taken: run plugind with --trust-uid 1000 if that"
+        f" user's plugins belong there, 'chown 0 {BELOW}' if they do not and you trust what is in it, or allow all of"
+        " the root with --insecure-root"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "above", "condition"),
+    [
+        (0o755, 1000, None, None),
+        (0o700, 1000, 1000, None),
+        (0o755, 0, 1000, None),
+        (0o775, 1000, None, Condition.GROUP_WRITABLE),
+        (0o777, 1000, None, Condition.INSECURE),
+        (0o755, 1001, None, None),
+        (0o755, 1001, 1000, Condition.INSECURE),
+        (0o755, 6666, None, Condition.INSECURE),
+        (0o755, 6666, 6666, Condition.INSECURE),
+    ],
+)
+def test_a_trusted_user_may_own_directories_below_a_root_but_none_below_those_of_another_one(
+    mode: int, owner: int, above: int | None, condition: Condition | None
+) -> None:
+    """Fault 3: a plugin that makes its own directory was refused, with advice that broke it."""
+    report = judge(BELOW, access(mode, owner), is_root=False, trusts={1000, 1001}.__contains__, above=above)
+    assert (None if report is None else report.condition) is condition
+    if above is not None and owner == 1001:
+        assert report is not None
+        assert (
+            "belongs to user 1001 and lies in a directory of user 1000, who could replace it, and noth" in report.reason
+        )
+
+
+def test_a_trusted_user_may_own_no_root() -> None:
+    """Fault 3: the owner of a root can remove the plugins of all, and the lock."""
+    report = judge(ROOT, access(0o755, 1000), is_root=True, trusts={1000}.__contains__)
+    assert report is not None
+    assert report.condition is Condition.INSECURE
+
+
+def test_the_trusted_owner_of_a_path_is_the_first_from_the_top() -> None:
+    """Fault 80: that user can replace everything below."""
+    assert trusted_owner(access(0o755, 0), None) is None
+    assert trusted_owner(access(0o755, 1000), None) == 1000
+    assert trusted_owner(access(0o755, 0), 1000) == 1000
+    assert between("/r", "/r/a.sock") == []
+    assert between("/r", "/r/a/b/c.sock") == ["/r/a", "/r/a/b"]
+    assert between("/", "/a/c.sock") == ["/a"]
 
 
 def test_the_worst_directories_are_reported_first_and_all_are_counted() -> None:
