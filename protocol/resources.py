@@ -177,7 +177,7 @@ class _Resource:
 class Resources:
     """All resources of a node. Only the devices actor has them."""
 
-    def __init__(self, known: Iterable[str] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES) -> None:
+    def __init__(self, awaited: Iterable[str] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES) -> None:
         """Begin with the resources that were known before a restart: they are awaited for :data:`GRACE` seconds."""
         self._resources: dict[str, _Resource] = {}
         #: The resource of each plugin.
@@ -188,7 +188,7 @@ class Resources:
         self._ends: dict[str, float] = {}
         self._max = max_resources
         self._effects: list[Effect] = []
-        for name in known:
+        for name in awaited:
             if len(self._resources) < max_resources:
                 self._remembered[name] = 0
                 self._resources[name] = _Resource(name, now, ResourceState.AWAITED, until=now + GRACE)
