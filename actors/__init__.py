@@ -39,6 +39,9 @@ Registrations and the liveness actor also send ``ListenerChanged`` to the reconc
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.
 
+The reconciler also sends ``NamePassed`` and ``PluginDisplaced`` to the status actor, when a name or an endpoint passes
+to another plugin.
+
 The supervisor starts the registration actor that the reconciler asks for, and returns its address. Actors do not
 import each other: the supervisor gives each actor the addresses that it may use.
 

@@ -17,7 +17,7 @@ import attrs
 from . import messages as m
 from .plugins import InstancePolicy, PluginInfo
 from .ranking import Rank, Ranking
-from .trust import Users
+from .trust import Users, user_words
 from .values import value
 
 
@@ -265,12 +265,8 @@ def taken_by_another_user(info: PluginInfo, holders: Iterable[tuple[str, int | N
     for socket, uid in holders:
         if uid != info.uid:
             return (
-                f"{info.type} {info.name!r} belongs to {_user(uid)}, by the socket {socket}, and"
-                f" {_user(info.uid)} may not take it over: stop that plugin first, or run this one as that user or as"
-                " root"
+                f"{info.type} {info.name!r} belongs to {user_words(uid)}, by the socket {socket}, and"
+                f" {user_words(info.uid)} may not take it over: stop that plugin first, or run this one as that user"
+                " or as root"
             )
     return None
-
-
-def _user(uid: int | None) -> str:
-    return "an unknown user" if uid is None else f"user {uid}"

@@ -14,6 +14,7 @@ import math
 import attrs
 
 from .plugins import PluginInfo
+from .trust import user_words
 
 #: Seconds for which a name is kept for the user whose plugin left it.
 NAME_KEPT = 15.0
@@ -86,8 +87,7 @@ class KeptNames:
 
 def kept_for(info: PluginInfo, keep: Keep) -> str:
     """Return why ``info`` cannot have its name: it is kept for another user."""
-    user = "an unknown user" if keep.uid is None else f"user {keep.uid}"
     return (
-        f"{info.type} {info.name!r} is kept for {user} for {NAME_KEPT:g} s, whose plugin left: wait until then, or run"
-        " this plugin as that user or as root"
+        f"{info.type} {info.name!r} is kept for {user_words(keep.uid)} for {NAME_KEPT:g} s, whose plugin left: wait"
+        " until then, or run this plugin as that user or as root"
     )

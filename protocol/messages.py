@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from .directories import Condition, DirectoryReport
+from .endpoint_owners import PluginDisplaced
 from .identity import Identity
 from .plugins import InstancePolicy, Plugin, PluginInfo
 from .status import Finished, Outcome, PluginStatus, StateName
+from .successions import NamePassed
 from .values import value
 
 M = TypeVar("M", contravariant=True)
@@ -676,6 +678,8 @@ class Unsubscribed:
 StatusMessage = (
     StateChanged
     | NameDefended
+    | NamePassed
+    | PluginDisplaced
     | OwnerChanged
     | RoleChanged
     | ServingChanged

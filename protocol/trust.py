@@ -131,6 +131,11 @@ def _covers(entry: TrustedUser, uid: int, users: Users) -> bool:
             return entry == uid
 
 
+def user_words(uid: int | None) -> str:
+    """Return words for the user of a plugin, who is not always known."""
+    return "an unknown user" if uid is None else f"user {uid}"
+
+
 def listener(uid: int, pid: int) -> str:
     """Return words for the process that listens; in another pid namespace it has no process id here."""
     process = f"process {pid}" if pid else "a process of another pid namespace"

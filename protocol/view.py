@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from .directories import DirectoryReport
+from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
@@ -62,6 +63,8 @@ class Row(NamedTuple):
     unserved: ServingChanged | None = None
     #: Why the endpoint of a registered plugin cannot be used; None as far as is known.
     endpoint_problem: str | None = None
+    #: Why the endpoint is for another plugin now; None as far as it is this one's.
+    displaced: str | None = None
 
     @property
     def type(self) -> str | None:
@@ -102,8 +105,8 @@ class Row(NamedTuple):
             None if info is None else info.endpoint or None,
             None if info is None else info.versions,
             self.registered_in if registered else None,
-            # A registered plugin is active unless a role says otherwise.
-            self.active is not False if registered else None,
+            # A registered plugin is active unless a role says otherwise, or another one has its endpoint.
+            self.active is not False and self.displaced is None if registered else None,
             self._warnings,
             self.uid,
             self.pid,
@@ -116,8 +119,8 @@ class Row(NamedTuple):
 
     @property
     def _warnings(self) -> tuple[str, ...]:
-        deprecated = (DEPRECATED,) if self.last.deprecated else ()
-        return deprecated if self.endpoint_problem is None else (*deprecated, self.endpoint_problem)
+        said = DEPRECATED if self.last.deprecated else None, self.displaced, self.endpoint_problem
+        return tuple(warning for warning in said if warning is not None)
 
     @property
     def status_with_history(self) -> PluginStatus:
@@ -207,6 +210,7 @@ class View:
             () if change.deregistered is not None else before.logged,
             before.unserved if stays else None,
             before.endpoint_problem if stays else None,
+            before.displaced,
         )
 
     def set_logged(self, row: Row, said: Said) -> None:
@@ -253,6 +257,21 @@ class View:
             return None
         after = self.rows[change.socket] = before._replace(endpoint_problem=change.problem)
         return after
+
+    def set_displaced(self, change: PluginDisplaced) -> Row | None:
+        """Note which plugin has the endpoint of this one instead of it; return its row if that changed (fault 79)."""
+        before = self.rows.get(change.socket)
+        if before is None or before.last.generation != change.generation or before.displaced == change.reason:
+            return None
+        after = self.rows[change.socket] = before._replace(displaced=change.reason)
+        return after
+
+    def add_remark(self, socket: str, generation: int, time: float, remark: str) -> None:
+        """Add an entry to the history of a socket, which is no change of its state."""
+        row = self.rows.get(socket)
+        if row is not None and row.last.generation == generation:
+            row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
+            del row.history[: -self._history]
 
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.

@@ -51,11 +51,12 @@ from .effects import (
     StartRegistration,
     Stopped,
 )
-from .endpoints import EndpointOwners, belongs_to
+from .endpoint_owners import EndpointOwners, Owner, PluginDisplaced, belongs_to
 from .kept_names import KeptNames, kept_for
 from .lives import Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
+from .successions import FormerHolders, Holder, NamePassed
 from .trust import AS_ROOT, Users
 
 __all__ = [
@@ -131,6 +132,7 @@ class World:
         self._users = users
         #: The names that are kept for the user whose plugin left.
         self._kept = KeptNames()
+        self._former = FormerHolders()
         self._max_instances = max_instances
         #: The socket at each path that has one.
         self._desired: dict[str, m.SocketAppeared] = {}
@@ -491,17 +493,21 @@ class World:
         name.busy[claimed.path] = None
         self._effects.append(Send(claimed.path, m.Admitted(claimed.ticket, handler.address)))
 
-    def _owner_of_endpoint(self, claimed: m.Claimed) -> tuple[str, str] | None:
+    def _owner_of_endpoint(self, claimed: m.Claimed) -> Owner | None:
         """Return the plugin of another name that has the endpoint, or None and note the claim to it (fault 79)."""
-        path, named, endpoint = claimed.path, key_of(claimed.info), claimed.info.endpoint
-        own = self._actors[path].sent.identity
-        if endpoint == path or (claimed.endpoint is not None and own.is_same(claimed.endpoint)):
-            self._endpoints.add_own(path, named, own)
+        path, info, file = claimed.path, claimed.info, claimed.endpoint
+        privileged, own = self._users.is_privileged(info.uid), self._actors[path].sent.identity
+        owner = Owner(info, path, claimed.generation, privileged)
+        if info.endpoint == path or (file is not None and own.is_same(file)):
+            self._show_displaced(self._endpoints.add_own(owner, own))
             return None
-        owner = self._endpoints.other_owner(named, endpoint, claimed.endpoint)
-        if owner is None:
-            self._endpoints.add(path, named, endpoint, claimed.endpoint)
-        return owner
+        other = self._endpoints.other_owner(owner.named, info.endpoint, file, privileged=privileged)
+        if other is None:
+            self._show_displaced(self._endpoints.add(owner, file))
+        return other
+
+    def _show_displaced(self, changes: Iterable[PluginDisplaced]) -> None:
+        self._effects.extend(map(Show, changes))
 
     def _refuse_orphan(self, claimed: m.Claimed) -> None:
         self._actors[claimed.path].orphan_of = claimed.info.type
@@ -542,10 +548,18 @@ class World:
         claim.phase, claim.was_registered = Phase.REGISTERED, True
         key = key_of(claim.info)
         name = self._names[key]
+        self._report_succession(claim, name)
         name.register(claim)
         self._show_roles(name, claim.info.type)
         self._admit(key, name)
         self._end_turn(key, message.path)
+
+    def _report_succession(self, claim: Claim, name: Name) -> None:
+        """Report that the name passes to another user, if a plugin of one was the last that registered (fault 80)."""
+        last = name.registered.get(name.newest) if name.newest is not None else None
+        before = self._former.get(key_of(claim.info)) if last is None else Holder(last.info.uid, last.path)
+        if before is not None and before.uid != claim.info.uid:
+            self._effects.append(Show(NamePassed(claim.path, claim.generation, claim.info, before)))
 
     def _released(self, path: str, generation: int) -> None:
         claim, actor = self._claims.get(path), self._actors.get(path)
@@ -558,13 +572,15 @@ class World:
 
     def _free(self, claim: Claim, actor: _Actor | None) -> None:
         """Delete a claim, and admit the next plugin of its name."""
-        self._endpoints.remove(claim.path)
+        self._show_displaced(self._endpoints.remove(claim.path))
         key = key_of(claim.info)
         name = self._names[key]
         self._serves_one_less(claim.handler)
         freed = name.release(claim)
         if claim.was_registered:
             self._keep_name(key, claim.info.uid)
+            if claim.path == name.newest:
+                self._former.add(key, Holder(claim.info.uid, claim.path))
         if freed.stood_by:
             # The view counts the instance as active again, should it register again in this generation.
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
@@ -713,6 +729,7 @@ class World:
         self._show_handlers()
         self._effects.extend(Show(_as_parked(entry, now)) for entry in self._refused.values())
         self._effects.extend(Send(path, m.ReportAsked()) for path in self._actors)
+        self._show_displaced(self._endpoints.displaced)
         for name in self._names.values():
             for path in name.standby:
                 generation = self._claims[path].generation

@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ...protocol.directories import Condition, DirectoryReport
+from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
@@ -45,6 +46,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.status import Outcome, StateName, Watching
+from ...protocol.successions import NamePassed
 from ...protocol.view import DEPRECATED, ENDED, Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
@@ -155,6 +157,10 @@ class _Status:
                     self._publish(row, trio.current_time())
             case NameDefended():
                 self._note_defended(message)
+            case NamePassed():
+                self._note_passed(message)
+            case PluginDisplaced():
+                self._note_displaced(message)
             case OwnerChanged():
                 row = view.set_owner(message)
                 if row is not None and self.memory.subscribers:
@@ -315,6 +321,38 @@ class _Status:
             type=message.info.type,
             name=message.info.name,
             uid=message.info.uid,
+            cause=message.reason,
+            generation=message.generation,
+        )
+
+    def _note_passed(self, message: NamePassed) -> None:
+        """Log that a name passed to another user's plugin, and add it to the history of that."""
+        self.memory.view.add_remark(message.socket, message.generation, trio.current_time(), message.reason)
+        self._log.event(
+            Level.WARNING,
+            "a name passed to another user",
+            socket=message.socket,
+            type=message.info.type,
+            name=message.info.name,
+            uid=message.info.uid,
+            uid_before=message.before.uid,
+            socket_before=message.before.socket,
+            generation=message.generation,
+        )
+
+    def _note_displaced(self, message: PluginDisplaced) -> None:
+        """Show that the endpoint of a plugin is another one's now, or its own again (fault 79)."""
+        after = self.memory.view.set_displaced(message)
+        if after is None:
+            return
+        if self.memory.subscribers:
+            self._publish(after, trio.current_time())
+        self._log.event(
+            Level.INFO if message.reason is None else Level.WARNING,
+            "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin",
+            socket=message.socket,
+            type=after.type,
+            name=after.name,
             cause=message.reason,
             generation=message.generation,
         )

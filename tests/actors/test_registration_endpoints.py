@@ -149,7 +149,7 @@ async def test_the_endpoint_of_another_plugin_is_refused_and_free_once_that_is_g
         assert (node.state("same.sock"), node.state("b.sock")) == ("registered", "waiting")
         assert other.calls[-1].error == (
             f"RegisterPlugin error -- plugin validation failed with err: the endpoint '{endpoint}' belongs to Colour"
-            " 'red': give this plugin an endpoint of its own"
+            " 'red' of user 0, by the socket /plugins/a.sock: give this plugin an endpoint of its own"
         )
         owner.stop()
         same.stop()

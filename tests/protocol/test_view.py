@@ -3,6 +3,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from plugind.protocol.endpoint_owners import PluginDisplaced
 from plugind.protocol.messages import StateChanged
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
@@ -166,3 +167,35 @@ def test_a_snapshot_of_the_view_does_not_change() -> None:
     copy = list(view.rows.values())
     view.apply(change(StateName.WAITING))
     assert copy[0].status.state is StateName.DIALING
+
+
+def test_a_remark_is_an_entry_of_the_history_and_no_change_of_state() -> None:
+    """Fault 80: it counts among the entries that are kept."""
+    view = View(history=2)
+    view.apply(change(StateName.REGISTERED, 1.0))
+    view.add_remark("/r/a.sock", 0, 2.0, "of an earlier generation")
+    view.add_remark("/r/other.sock", 1, 2.0, "of another socket")
+    view.add_remark("/r/a.sock", 1, 2.0, "passed")
+    view.add_remark("/r/a.sock", 1, 3.0, "passed again")
+    (row,) = view.rows.values()
+    assert [(entry.time, entry.state, entry.reason) for entry in row.status_with_history.history] == [
+        (2.0, StateName.REGISTERED, "passed"),
+        (3.0, StateName.REGISTERED, "passed again"),
+    ]
+    assert (only(view).reason, only(view).since) == (None, 1.0)
+
+
+def test_a_plugin_whose_endpoint_another_one_has_is_not_active_until_it_gets_that_back() -> None:
+    """Fault 79."""
+    view = View()
+    view.apply(change(StateName.VALIDATING, 1.0))
+    assert view.set_displaced(PluginDisplaced("/r/a.sock", 1, "taken")) is not None
+    assert view.set_displaced(PluginDisplaced("/r/a.sock", 1, "taken")) is None
+    view.apply(change(StateName.REGISTERED, 2.0))
+    assert (only(view).active, only(view).warnings) == (False, ("taken",))
+    assert view.set_displaced(PluginDisplaced("/r/a.sock", 0, None)) is None
+    assert view.set_displaced(PluginDisplaced("/r/a.sock", 1, None)) is not None
+    assert (only(view).active, only(view).warnings) == (True, ())
+    view.set_displaced(PluginDisplaced("/r/a.sock", 1, "taken"))
+    view.apply(change(StateName.REGISTERED, 3.0, generation=2))
+    assert only(view).active

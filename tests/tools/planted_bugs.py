@@ -36,7 +36,7 @@ from plugind.protocol import messages as m
 from plugind.protocol.crashes import Crash
 from plugind.protocol.dial_queue import DialQueue
 from plugind.protocol.effects import Effect, RegistrationCrashedError, Send, Show
-from plugind.protocol.endpoints import EndpointOwners
+from plugind.protocol.endpoint_owners import EndpointOwners, Owner
 from plugind.protocol.identity import Identity
 from plugind.protocol.liveness import Answer, EndpointAnswer, Schedule, Subject
 from plugind.protocol.lives import Lives
@@ -401,7 +401,22 @@ def let_retries_go_first() -> Iterator[None]:
 @contextmanager
 def let_plugins_share_endpoints() -> Iterator[None]:
     """A plugin may have the endpoint of another one (fault 79)."""
-    with patch.object(EndpointOwners, "other_owner", lambda *_: None):
+    with patch.object(EndpointOwners, "other_owner", lambda *_, **_by_name: None):
+        yield
+
+
+@contextmanager
+def let_users_keep_endpoints_from_root() -> Iterator[None]:
+    """An endpoint belongs to the plugin that names it first, also if that is an unprivileged user's (fault 79)."""
+    other_owner = EndpointOwners.other_owner
+
+    def first_owner(
+        self: EndpointOwners, named: tuple[str, str], endpoint: str, file: Identity | None, *, privileged: bool
+    ) -> Owner | None:
+        del privileged
+        return other_owner(self, named, endpoint, file, privileged=False)
+
+    with patch.object(EndpointOwners, "other_owner", first_owner):
         yield
 
 
@@ -498,7 +513,8 @@ NEW = (
     Planted(let_retries_go_first, "newcomers", 271, (0, 2, 3, 13, 22, 24, 28, 30, 200)),
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),
-    Planted(let_plugins_share_endpoints, "endpoint", 16, (60, 243, 251)),
+    Planted(let_plugins_share_endpoints, "endpoint", 30, (135, 253, 254)),
+    Planted(let_users_keep_endpoints_from_root, "endpoint", 16, (17, 60, 243, 251)),
     Planted(let_endpoints_be_anywhere, "endpoint", 0, (198, 251)),
     Planted(look_for_a_missing_endpoint_once, "endpoint", 32, (198, 242, 243)),
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),

@@ -134,13 +134,13 @@ class Acts:
         path = self._node.path(chance.choice(SOCKETS))
         endpoint = chance.choice((*ENDPOINTS, *ENDPOINTS, *ELSEWHERE, self._node.path(chance.choice(SOCKETS))))
         plugin = self._plugs.by_path.get(path)
-        fake = FakePlugin(TYPE, chance.choice(NAMES), endpoint=endpoint)
+        fake, uid = FakePlugin(TYPE, chance.choice(NAMES), endpoint=endpoint), chance.choice((0, 0, *TRUSTED))
         if plugin is None:
-            self._plug(path, chance)
+            self._plug(path, chance, uid)
             self._plugs.by_path[path].plugin = fake
         else:
             plugin.plugin = fake
-            plugin.restart()
+            plugin.restart(uid=uid)
             self._restarted(path)
         self._plugs.faulty.add(path)
 

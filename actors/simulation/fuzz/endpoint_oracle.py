@@ -5,18 +5,23 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
 from ....protocol.plugins import Plugin
+
+#: The reason why a plugin may not use its endpoint any more, with the socket of the plugin that has it.
+_TAKEN = re.compile(r"the endpoint .* belongs to .*, by the socket (.*): ")
 
 
 @attrs.frozen(eq=False)
 class EndpointOracle:
     """No plugin is registered with an endpoint that lies elsewhere, or that a plugin of another name has.
 
-    What is shown of an endpoint that did not exist is true at rest.
+    A privileged one may have what another user's plugin has, which stands by then. What is shown of endpoints is true
+    at rest.
     """
 
     _violated: Callable[[str, str], None]
@@ -42,11 +47,37 @@ class EndpointOracle:
 
     def _check_others(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
         for other in others:
+            if plugin.privileged and not other.privileged:
+                continue
             if other.endpoint == plugin.endpoint and (other.type, other.name) != (plugin.type, plugin.name):
                 self._violated("endpoint", f"{plugin.socket} gets the endpoint of {other.socket}, {plugin.endpoint}")
 
     def shown(self, socket: str, problems: Iterable[str], *, usable: bool) -> None:
         """At rest these problems are shown of the endpoint of a plugin, which can be used or not."""
-        if usable:
-            for problem in problems:
+        for problem in problems:
+            if usable and _TAKEN.search(problem) is None:
                 self._violated("endpoint", f"{socket} is shown with {problem!r}, and its endpoint can be used")
+
+    def standing_by(self, shown: Mapping[str, Iterable[str]], registered: Mapping[str, Plugin]) -> set[str]:
+        """Return which sockets stand by because of their endpoints, by what is ``shown`` of these at rest."""
+        found: set[str] = set()
+        for socket, problems in shown.items():
+            for owner in filter(None, map(_TAKEN.search, problems)):
+                found.add(socket)
+                if owner[1] not in registered:
+                    self._violated("endpoint", f"{socket} stands by for {owner[1]}, which is not registered")
+        for plugin in registered.values():
+            above = [other.socket for other in registered.values() if _is_above(other, plugin)]
+            if above and plugin.socket not in found:
+                self._violated("endpoint", f"{plugin.socket} has the endpoint of {above[0]}, and does not stand by")
+        return found
+
+
+def _is_above(other: Plugin, plugin: Plugin) -> bool:
+    if other.endpoint != plugin.endpoint or (other.type, other.name) == (plugin.type, plugin.name):
+        return False
+    return _rank(other) > _rank(plugin)
+
+
+def _rank(plugin: Plugin) -> tuple[bool, bool]:
+    return plugin.privileged, plugin.endpoint == plugin.socket

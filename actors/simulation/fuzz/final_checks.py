@@ -147,8 +147,10 @@ class FinalChecks:
             if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
                 self._trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
         active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
-        if active != self._active():
-            self._trace.violated("view", f"active are {sorted(self._active())}, shown as such {sorted(active)}")
+        warnings = {status.socket: status.warnings for status in snapshot.plugins}
+        expected = self._active() - self._endpoints.standing_by(warnings, taken)
+        if active != expected:
+            self._trace.violated("view", f"active are {sorted(expected)}, shown as such {sorted(active)}")
         for path, plugged in self._plugs.by_path.items():
             verdicts = [call.registered for call in plugged.calls if call.registered is not None]
             if path in taken and (not verdicts or not verdicts[-1]):

@@ -64,6 +64,9 @@ class Users(Protocol):
     def notified(self, path: str, /) -> None:
         """The plugin at ``path`` is notified that it is registered."""
 
+    def refused(self, path: str, reason: str, /) -> None:
+        """The plugin at ``path`` is notified that it is not registered."""
+
 
 class Blame(Protocol):
     """What compares them; see :class:`plugind.actors.simulation.fuzz.blame_oracle.BlameOracle`."""
@@ -333,6 +336,8 @@ class HandlerOracle:
             self._notified(path, plugin, registered=call.registered, well=well)
             if not call.registered and self.blame is not None:
                 self.blame.refused(path, call.error)
+            if not call.registered and self._trust is not None:
+                self._trust.refused(path, call.error or "")
 
     def _notified(self, path: str, plugin: object, *, registered: bool, well: bool) -> None:
         self._trace.line("notified", path, "registered" if registered else "refused")

@@ -5,17 +5,22 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
 from ....protocol.plugins import Plugin
 
+#: The reason why a plugin may not have an endpoint, with the user of the plugin that has it.
+_TAKEN = re.compile(r"the endpoint .* belongs to .* of user (\d+), by the socket ")
+
 
 @attrs.define(eq=False)
 class TrustOracle:
     """Nobody but a trusted user is called, and no name passes from a user to another who is not privileged.
 
+    No other user's plugin keeps a privileged one from its endpoint (fault 79).
     It knows the users from the network in memory, and who is trusted from the script.
     """
 
@@ -51,3 +56,9 @@ class TrustOracle:
         uid, holder = self._called[path], self._holders[path]
         if uid != holder:
             self._violated("trust", f"user {uid} at {path} is notified of the registration of user {holder}")
+
+    def refused(self, path: str, reason: str) -> None:
+        """The plugin at ``path`` is notified that it is not registered."""
+        uid, taken = self._called[path], _TAKEN.search(reason)
+        if uid in self._privileged and taken is not None and int(taken[1]) not in self._privileged:
+            self._violated("endpoint", f"{path} of user {uid} is kept from its endpoint by user {taken[1]}")
