@@ -22,7 +22,8 @@ from .limits import Limits
     RESETS,
     LATE_FRAMES,
     SETTINGS_ENTRIES,
-) = range(10)
+    SMALL_DATA,
+) = range(11)
 
 _KINDS: Final = (
     (WireProblem.PINGS, "PING frames"),
@@ -35,6 +36,7 @@ _KINDS: Final = (
     (WireProblem.RESETS, "GOAWAY frames and late RST_STREAM frames"),
     (WireProblem.LATE_FRAMES, "frames for calls that are over"),
     (WireProblem.SETTINGS_ENTRIES, "entries of SETTINGS frames"),
+    (WireProblem.SMALL_DATA, "small DATA frames"),
 )
 
 

@@ -73,6 +73,7 @@ class WireProblem(enum.Enum):
     SETTINGS = "settings"
     SETTINGS_ENTRIES = "settings_entries"
     EMPTY_DATA = "empty_data"
+    SMALL_DATA = "small_data"
     UNKNOWN_FRAMES = "unknown_frames"
     WINDOW_UPDATES = "window_updates"
     PRIORITIES = "priorities"
@@ -100,6 +101,7 @@ _LIMITS: Final = frozenset(
         WireProblem.SETTINGS,
         WireProblem.SETTINGS_ENTRIES,
         WireProblem.EMPTY_DATA,
+        WireProblem.SMALL_DATA,
         WireProblem.UNKNOWN_FRAMES,
         WireProblem.WINDOW_UPDATES,
         WireProblem.PRIORITIES,

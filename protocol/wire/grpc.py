@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Final
 
+import attrs
 from grpclib.const import Status
 from grpclib.metadata import encode_metadata
 
@@ -74,6 +75,18 @@ def metadata_fields(metadata: MetadataLike) -> bytes:
 def frame_message(message: bytes) -> bytes:
     """Return a message behind gRPC's prefix, which says that it is not compressed, and its length."""
     return _PREFIX.pack(0, len(message)) + message
+
+
+@attrs.frozen
+class Newest:
+    """The newest of the messages that waited, and how many there were."""
+
+    #: The last message that came.
+    message: bytes
+    #: The messages that waited, this one included.
+    count: int
+    #: The bytes of all of them, prefixes included.
+    size: int
 
 
 class ClientCall(Stream):
@@ -143,10 +156,23 @@ class ClientCall(Stream):
         assert self.messages
         message = self.messages.popleft()
         self._queued -= len(message) + PREFIX_BYTES
+        self._credit()
+        return message
+
+    def take_newest(self) -> Newest:
+        """Remove all messages and return the newest; the older ones are dropped."""
+        assert self.messages
+        newest = Newest(self.messages[-1], len(self.messages), self._queued)
+        self.messages.clear()
+        self._queued = 0
+        self._credit()
+        return newest
+
+    def _credit(self) -> None:
+        """Let the peer send as much as it could not while too many messages were queued."""
         if self._uncredited and self._queued <= self._sender.limits.stream_window:
             self._sender.used(self, self._uncredited)
             self._uncredited = 0
-        return message
 
     def cancel(self, outcome: CallOutcome) -> None:
         """End the call from our side."""
@@ -284,6 +310,7 @@ class ClientCall(Stream):
 __all__ = [
     "ClientCall",
     "MetadataLike",
+    "Newest",
     "frame_message",
     "metadata_fields",
     "request_head",

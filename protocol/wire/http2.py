@@ -21,7 +21,7 @@ PYTEST_DONT_REWRITE
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from .budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, Budgets
+from .budgets import EMPTY_DATA, INFORMATIONAL, LATE_FRAMES, SMALL_DATA, Budgets
 from .control import Control
 from .errors import WireError, WireProblem, over_limit, shown
 from .frames import (
@@ -46,7 +46,7 @@ from .frames import (
     unpadded,
 )
 from .hpack_cache import CACHE, HeaderCache, HeaderReader, ResponseBlock
-from .limits import DEFAULT_LIMITS, UNLIMITED, Limits
+from .limits import DEFAULT_LIMITS, SMALL_DATA_BYTES, UNLIMITED, Limits
 from .responses import MAX_LEARNT_BYTES, NEW_RESPONSES_PER_CONNECTION, match_response, split_response
 from .sending import Sender, Stream
 
@@ -209,7 +209,7 @@ class ClientConnection:
         if stream is None or stream.local_open or stream.head_done or not stream.remote_open:
             return False
         window = self._receive_window - len(message)
-        if window * 2 < self.limits.connection_window:
+        if window * 2 < self.limits.connection_window or self.limits.small_data is not None:
             return False
         if not (self._control.take_settings(prefix) if prefix.settings_frames else self._control.settled):
             return False
@@ -290,8 +290,8 @@ class ClientConnection:
             self._receive_window += more
         data = unpadded(payload, "DATA") if flags & PADDED else payload
         end = flags & END_STREAM != 0
-        if not data and not end:
-            self.budgets.spend(EMPTY_DATA)
+        if len(data) < SMALL_DATA_BYTES:
+            self._count_small(data, end=end)
         if stream is None or not stream.remote_open:
             self.budgets.spend(LATE_FRAMES)
             self.sender.late_data(stream_id, size, end=end)
@@ -312,6 +312,14 @@ class ClientConnection:
                     self.sender.reset(stream)
                 else:
                     self._streams.pop(stream_id, None)
+
+    def _count_small(self, data: bytes, *, end: bool) -> None:
+        """Charge the budgets with a DATA frame that costs more to handle than to send (fault 56)."""
+        if data:
+            if self.limits.small_data is not None:
+                self.budgets.spend(SMALL_DATA)
+        elif not end:
+            self.budgets.spend(EMPTY_DATA)
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if flags & PADDED:

@@ -5,7 +5,8 @@ lives for hours, and a flood ends within one period. The parsers have no clock, 
 calls ``Budgets.replenish`` when a period has passed.
 
 The budgets of a call are full again whenever a call begins. ``Limits()`` has none, so that a stream may run for ever;
-``REGISTRATION_LIMITS`` are those of a call with one small answer.
+``REGISTRATION_LIMITS`` are those of a call with one small answer, and ``ENDPOINT_LIMITS`` those of the connection to an
+endpoint, on which a plugin sends lists of devices for as long as it lives.
 
 PYTEST_DONT_REWRITE
 """
@@ -19,6 +20,8 @@ import attrs
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DEFAULT_WINDOW: Final = 65_535
 MAX_WINDOW: Final = 2**31 - 1
+#: A DATA frame with fewer bytes costs more to handle than to send.
+SMALL_DATA_BYTES: Final = 64
 #: Stands for a budget that never ends.
 UNLIMITED: Final = sys.maxsize
 
@@ -51,6 +54,9 @@ class Limits:
     settings_entries: int = attrs.field(default=256, validator=_positive)
     #: DATA frames without a byte of data in one period (fault 56).
     empty_data: int = attrs.field(default=100, validator=_positive)
+    #: DATA frames with fewer than ``SMALL_DATA_BYTES`` bytes, but some, in one period; None if any number may come
+    #: (fault 56).
+    small_data: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     #: 1xx header blocks in one period (fault 57).
     informational: int = attrs.field(default=16, validator=_positive)
     #: WINDOW_UPDATE frames in one period, beyond two for each DATA frame that we sent (fault 58).
@@ -101,6 +107,7 @@ class Limits:
             self.resets,
             self.late_frames,
             self.settings_entries,
+            UNLIMITED if self.small_data is None else self.small_data,
         )
 
     @call_budgets.default
@@ -133,4 +140,13 @@ REGISTRATION_LIMITS: Final = Limits(
     call_bytes=256 * 1024,
     stream_window=DEFAULT_WINDOW,
     connection_window=DEFAULT_WINDOW,
+)
+
+#: The limits of the connection to an endpoint. A list of 10,000 devices has about 600 KiB, and none may be larger than
+#: a message of grpc-go. A list that is sent in small frames, or many tiny lists, would cost more than it is worth.
+ENDPOINT_LIMITS: Final = Limits(
+    message_bytes=4 * 1024 * 1024,
+    header_list_bytes=16 * 1024,
+    small_data=10_000,
+    unparsed_bytes=32 * 1024 * 1024,
 )

@@ -307,7 +307,7 @@ def test_a_budget_is_spent_only_by_its_own_kind(spent: list[int], limit: int) ->
     """Faults 54 to 60. The number -1 means a new period."""
     names = (
         "pings", "settings", "empty_data", "informational", "window_updates", "priorities", "unknown_frames", "resets",
-        "late_frames", "settings_entries",
+        "late_frames", "settings_entries", "small_data",
     )  # fmt: skip
     budgets = Budgets(Limits(**{name: limit + number for number, name in enumerate(names)}))
     counts = [0] * len(names)

@@ -245,6 +245,11 @@ class Driver:
                 if self.closed:
                     raise trio.ClosedResourceError("this channel was closed")
                 if self._leading:
+                    if connection.outgoing:
+                        # Credit for messages that this task took, for example. The leader may wait for long.
+                        self._flush_for_all()
+                        if ready():
+                            return
                     await self._park(call)
                     continue
                 if connection.outgoing:

@@ -16,6 +16,7 @@ from multidict import MultiDict
 from ....protocol.wire.grpc import (
     ClientCall,
     MetadataLike,
+    Newest,
     frame_message,
     metadata_fields,
     request_head,
@@ -207,10 +208,7 @@ class ClientStream(Generic[SendT, RecvT]):
         """
         call = self._call or self._started()
         if not call.messages:
-            if self._deadline is None:
-                await self._driver.wait(call.has_message, call)
-            else:
-                await self._driver.until(call.has_message, call, self._deadline)
+            await self._message_or_end(call)
         outcome = call.outcome
         if call.messages and (self._streams_in or outcome is None or outcome is SUCCESS):
             try:
@@ -220,6 +218,30 @@ class ClientStream(Generic[SendT, RecvT]):
         if outcome is not None and outcome is not SUCCESS:
             _raise(outcome)
         return None
+
+    async def recv_newest(self) -> Newest | None:
+        """Return the newest message that has come, as bytes; None at the end of the response.
+
+        Older messages that were not received are dropped. This is for a stream in which each message replaces the one
+        before. The peer can be ahead by the stream's window, so that what waits stays bounded however much it sends.
+
+        Raises:
+            GRPCError: the call failed.
+        """
+        call = self._started()
+        if not call.messages:
+            await self._message_or_end(call)
+        if call.messages:
+            return call.take_newest()
+        if call.outcome is not None and call.outcome is not SUCCESS:
+            _raise(call.outcome)
+        return None
+
+    async def _message_or_end(self, call: ClientCall) -> None:
+        if self._deadline is None:
+            await self._driver.wait(call.has_message, call)
+        else:
+            await self._driver.until(call.has_message, call, self._deadline)
 
     def _undecodable(self, call: ClientCall, error: DecodeError) -> NoReturn:
         name = self._reply_type.__name__

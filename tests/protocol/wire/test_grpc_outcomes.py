@@ -214,7 +214,7 @@ def test_a_broken_connection_has_a_status(problem: WireProblem, status: Status) 
 def test_every_limit_exhausts_a_resource() -> None:
     """Each limit is a field of ``Limits``, and the reason names it."""
     limits = [problem for problem in WireProblem if problem.is_limit]
-    assert len(limits) == 18
+    assert len(limits) == 19
     for problem in limits:
         assert hasattr(Limits(), problem.value)
         assert failure_outcome(WireError(problem, "")).status is Status.RESOURCE_EXHAUSTED

@@ -216,6 +216,13 @@ def test_a_broken_rule_of_one_stream_ends_only_that_stream(said: bytes, words: s
             3,
             "empty DATA frames over the limit of 3 (limit empty_data)",
         ),
+        (Limits(small_data=3), data(1, b"x"), 3, "small DATA frames over the limit of 3 (limit small_data)"),
+        (
+            Limits(small_data=3),
+            frame(DATA, PADDED, 1, b"\x80" + b"x" * 63 + bytes(128)),
+            3,
+            "small DATA frames over the limit of 3 (limit small_data)",
+        ),
         (
             Limits(window_updates=3),
             update(0, 1),

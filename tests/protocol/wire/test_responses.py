@@ -27,6 +27,7 @@ LIMITS = (
     Limits(header_list_bytes=60),
     Limits(connection_window=65_535),
     Limits(total_bytes=200),
+    Limits(small_data=2),
 )
 
 
