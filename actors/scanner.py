@@ -13,6 +13,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import enum
+import itertools
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -33,10 +35,8 @@ from .io.roots import RootBusyError
 
 #: How many marks are kept while the root cannot be scanned: as many events as the kernel's queue holds by default.
 _MOST_MARKS = 16_384
-#: How many paths that events named are looked at before other tasks run.
-_MOST_LOOKS = 4096
-#: After how many chunks of a large directory the scanner looks at what events named elsewhere.
-_CHUNKS_IN_A_ROW = 16
+#: During a rescan, what events named in a directory is looked at before its end if it is no more than so many paths.
+_FEW = CHUNK
 
 #: Sends messages and lets other tasks run. It is also called without messages, after each piece of work.
 Send = Callable[[Sequence[Message]], Awaitable[None]]
@@ -68,6 +68,16 @@ class ScanReport:
     insecure: bool = False
     #: The directories with which something is wrong, the root among them.
     directories: tuple[DirectoryReport, ...] = ()
+
+
+class _Result(enum.Enum):
+    """How the scan of one directory ended."""
+
+    #: It was read, or is gone, or may not be scanned any more.
+    DONE = enum.auto()
+    FAILED = enum.auto()
+    #: It is large, and is scanned after the others.
+    PUT_OFF = enum.auto()
 
 
 class Scanner:
@@ -212,18 +222,24 @@ class Scanner:
     async def _scan_tree(self, *, deep: bool) -> int:
         """Scan the root and all below it, then settle; return how many directories could not be read."""
         failures = 0
-        waiting = deque([self._root])
+        waiting, large = deque([self._root]), deque[str]()
         scanned = set()
-        while waiting and self._unavailable is None:
-            path = waiting.popleft()
+        while (waiting or large) and self._unavailable is None:
+            is_large = not waiting
+            path = large.popleft() if is_large else waiting.popleft()
             if path in scanned or not self._discovery.may_scan(path):
                 continue  # It was removed, or became insecure, while others were scanned.
-            scanned.add(path)
-            failures += not await self._scan(path, deep=deep)
+            # The root comes first, however large: the plugins directly in it do not wait for thousands of directories.
+            result = await self._scan(path, deep=deep, may_put_off=not is_large and path != self._root)
+            if result is _Result.PUT_OFF:
+                large.append(path)
+            else:
+                scanned.add(path)
+                failures += result is _Result.FAILED
             waiting.extend(self._discovery.subdirectories(path))
             if self._watches.pending and not self._watches.need_rescan:
                 # A tree of thousands of directories takes seconds, and a new plugin must not wait for its end.
-                await self._look_at_marked(self._watches.take(_MOST_LOOKS))
+                await self._look_at_marked(self._watches.take_where_few(_FEW))
                 await self._flush()
         self._enter = deque(path for path in self._enter if path not in scanned)
         await self._settle()
@@ -259,39 +275,48 @@ class Scanner:
 
     # --- one directory ------------------------------------------------------------------------------------------------
 
-    async def _scan(self, path: str, *, deep: bool) -> bool:
-        """Watch one directory, then read it (fault 12). If it cannot be read, return False; nothing else follows."""
+    async def _scan(self, path: str, *, deep: bool, may_put_off: bool = False) -> _Result:
+        """Watch one directory, then read it (fault 12). If it cannot be read, nothing else follows.
+
+        A large directory may be put off: thousands of entries must not delay the plugins in other directories.
+        """
         self._inotify.watch(path)
         trusted = self._watches.trusts(path)
         known_sockets = self._discovery.children(path) if trusted else {}
+        if may_put_off and len(self._discovery.children(path)) >= CHUNK:
+            return _Result.PUT_OFF
         seen: set[str] = set()
         self._inotify.read()
         try:
             leave_out = partial(self._discovery.leaves_out, path)
             with closing(self._directory.scan(path, known_sockets, deep=deep, leave_out=leave_out)) as chunks:
-                for count, chunk in enumerate(chunks, 1):
+                first = [*itertools.islice(chunks, 2)] if may_put_off else []
+                if len(first) > 1:
+                    self._discovery.scan_again(path)
+                    return _Result.PUT_OFF
+                for chunk in itertools.chain(first, chunks):
                     # What was opened may have another mode or owner than what was looked at.
                     if not self._discovery.allows(path, chunk.access):
                         await self._flush()
-                        return True
+                        return _Result.DONE
                     self._judge(path, chunk, seen, trusted=trusted)
                     await self._flush()
                     self._inotify.read()
-                    if count % _CHUNKS_IN_A_ROW == 0:
-                        await self._look_at_marked(self._watches.take_elsewhere(path))
+                    if elsewhere := self._watches.take_elsewhere(path, _FEW):
+                        await self._look_at_marked(elsewhere)
                         await self._flush()
         except OSError as error:
-            return self._is_gone(path) or self._fail(path, error)
+            return _Result.DONE if self._is_gone(path) else self._fail(path, error)
         for missing in self._discovery.missing(path, seen):
             self._look(missing, self._watches.take_path(missing))
         self._watches.trust(path)
         await self._flush()
-        return True
+        return _Result.DONE
 
     def _judge(self, path: str, chunk: Chunk, seen: set[str], *, trusted: bool) -> None:
         """Judge the names in one chunk of the directory ``path`` and add them to ``seen``."""
         # Events from between the listing and now belong to the next look, but an overflow among them counts now.
-        earlier = self._watches.take()
+        earlier = self._watches.take_beside(path)
         self._inotify.read()
         trusted = trusted and not self._watches.overflowed
         now = trio.current_time()
@@ -304,7 +329,7 @@ class Scanner:
             self._last_error = f"cannot look at {below(path, name)}"
         for name in chunk.ignored:
             self._discovery.ignore(below(path, name))
-        self._watches.put_back(earlier)
+        self._watches.put_back_beside(path, earlier)
 
     def _is_gone(self, path: str) -> bool:
         """Whether a directory could not be read because it is gone, which is no failure (fault 25)."""
@@ -317,13 +342,13 @@ class Scanner:
         self._watches.put_back({path: LOOK})
         return True
 
-    def _fail(self, path: str, error: OSError) -> bool:
+    def _fail(self, path: str, error: OSError) -> _Result:
         reason = f"cannot read {path}: {describe(error)}"
         if path == self._root:
             self._unavailable = reason
         else:
             self._last_error = reason
-        return False
+        return _Result.FAILED
 
     # --- where something happened -------------------------------------------------------------------------------------
 
@@ -331,7 +356,7 @@ class Scanner:
         """Look wherever something happened until nothing more follows, or until only a rescan can go on."""
         while not (self._watches.need_rescan or self._unavailable):
             if self._watches.pending:
-                await self._look_at_marked(self._watches.take(_MOST_LOOKS))
+                await self._look_at_marked(self._watches.take(CHUNK))
             elif self._again:
                 self._look(self._again.popleft(), 0)
             elif self._enter:

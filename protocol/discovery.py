@@ -264,6 +264,12 @@ class Discovery:
         self._left_out.clear()
         self._examined.clear()
 
+    def scan_again(self, path: str) -> None:
+        """A scan of the directory ``path`` was not finished, and begins anew."""
+        self._examined.pop(path, None)
+        number, _ = self._left_out.pop(path, (0, ""))
+        self._over_limit -= number
+
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def observe(

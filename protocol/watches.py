@@ -12,9 +12,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import itertools
-
 from .discovery import ATTRIBUTES, LOOK, REMOVED, below
+from .marks import Marks
 
 # The kernel's constants (include/uapi/linux/inotify.h).
 ATTRIB = 0x4
@@ -47,7 +46,7 @@ class Watches:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._marks: dict[str, int] = {}
+        self._marks = Marks()
         #: Marks on paths that could not be looked at; see :meth:`postpone`.
         self._postponed: dict[str, int] = {}
         self._overflowed = False
@@ -122,7 +121,7 @@ class Watches:
     @property
     def pending(self) -> bool:
         """Whether there are marks to take."""
-        return bool(self._marks)
+        return len(self._marks) > 0
 
     @property
     def need_rescan(self) -> bool:
@@ -150,34 +149,32 @@ class Watches:
                 self._mark(path, mask)
 
     def take(self, most: int | None = None) -> dict[str, int]:
-        """Remove and return all marks, or the ``most`` that have come first."""
-        if most is not None and len(self._marks) > most:
-            return {path: self._marks.pop(path) for path in [*itertools.islice(self._marks, most)]}
-        marks, self._marks = self._marks, {}
-        return marks
+        """Remove and return all marks, or about the ``most`` that have come first in each directory, by turns."""
+        return self._marks.take() if most is None else self._marks.take_in_turn(most)
 
-    def take_elsewhere(self, directory: str) -> dict[str, int]:
-        """Remove and return the marks on paths that are neither ``directory`` nor above or below it."""
-        beneath = below(directory, "")
-        elsewhere = {
-            path: marks
-            for path, marks in self._marks.items()
-            if not (path == directory or path.startswith(beneath) or beneath.startswith(below(path, "")))
-        }
-        for path in elsewhere:
-            del self._marks[path]
-        return elsewhere
+    def take_where_few(self, few: int) -> dict[str, int]:
+        """Remove and return the marks in the directories that have no more than a ``few``."""
+        return self._marks.take_where_few(few)
+
+    def take_elsewhere(self, directory: str, few: int) -> dict[str, int]:
+        """Do the same, but leave the marks on ``directory``, above it and below it."""
+        return self._marks.take_elsewhere(directory, few)
+
+    def take_beside(self, directory: str) -> dict[str, int]:
+        """Remove and return the marks on the paths directly in ``directory``."""
+        return self._marks.take_beside(directory)
 
     def take_path(self, path: str) -> int:
         """Remove and return the marks on ``path``; 0 if there are none."""
-        return self._marks.pop(path, 0)
+        return self._marks.take_path(path)
 
     def put_back(self, marks: dict[str, int]) -> None:
-        """Add marks that were taken but belong to a later look. The caller gives up ``marks``."""
-        newer, self._marks = self._marks, marks
-        # A scan puts back all earlier marks for each chunk, and the newer ones are few.
-        for path, bits in newer.items():
-            marks[path] = marks.get(path, 0) | bits
+        """Add marks that were taken but belong to a later look."""
+        self._marks.add_all(marks)
+
+    def put_back_beside(self, directory: str, marks: dict[str, int]) -> None:
+        """Do the same for the paths directly in ``directory``. The caller gives up ``marks``."""
+        self._marks.add_beside(directory, marks)
 
     def postpone(self, path: str, marks: int) -> None:
         """Keep marks until the next rescan, because the look at ``path`` failed (seed 982)."""
@@ -189,7 +186,7 @@ class Watches:
         self.put_back(postponed)
 
     def _mark(self, path: str, mask: int) -> None:
-        self._marks[path] = self._marks.get(path, 0) | _marks(mask)
+        self._marks.add(path, _marks(mask))
 
     def _lose(self, descriptor: int) -> None:
         """The kernel ended this watch (fault 20). Mark its paths: the directories may be gone."""

@@ -213,7 +213,7 @@ def test_marks_elsewhere_are_those_neither_at_nor_above_nor_below_a_directory() 
     """Fault 48: while a large directory is scanned, what happens in others is looked at."""
     watches = Watches("/r")
     watches.put_back(dict.fromkeys(("/r", "/r/big", "/r/big/a", "/r/big/b/c", "/r/bigger", "/r/x.sock"), LOOK))
-    assert watches.take_elsewhere("/r/big") == {"/r/bigger": LOOK, "/r/x.sock": LOOK}
+    assert watches.take_elsewhere("/r/big", few=3) == {"/r/bigger": LOOK, "/r/x.sock": LOOK}
     assert [*watches.take()] == ["/r", "/r/big", "/r/big/a", "/r/big/b/c"]
 
 
@@ -229,3 +229,32 @@ def test_the_marks_that_came_first_are_taken_first() -> None:
     watches = Watches("/r")
     watches.put_back(dict.fromkeys(("/r/a", "/r/b", "/r/c"), LOOK))
     assert [[*watches.take(2)] for _ in range(3)] == [["/r/a", "/r/b"], ["/r/c"], []]
+
+
+def test_each_directory_has_its_share_of_the_marks_that_are_taken() -> None:
+    """Fault 48: thousands of events in one directory do not delay what happens in another."""
+    watches = Watches("/r")
+    watches.put_back({f"/r/big/{number}": LOOK for number in range(9)} | {"/r/x.sock": LOOK, "/r/y/a": LOOK})
+    taken = [[*watches.take(6)] for _ in range(4)]
+    assert taken[0] == ["/r/big/0", "/r/big/1", "/r/x.sock", "/r/y/a"]
+    assert taken[1:] == [[f"/r/big/{number}" for number in range(2, 8)], ["/r/big/8"], []]
+    assert not watches.pending
+
+
+def test_the_marks_of_directories_with_few_are_taken_alone() -> None:
+    watches = Watches("/r")
+    watches.put_back({f"/r/big/{number}": LOOK for number in range(9)} | {"/r/x.sock": LOOK, "/r/y/a": LOOK})
+    assert watches.take_where_few(2) == {"/r/x.sock": LOOK, "/r/y/a": LOOK}
+    assert len(watches.take_beside("/r/big")) == 9
+    assert not watches.pending
+
+
+def test_marks_that_are_put_back_beside_newer_ones_come_first() -> None:
+    watches = Watches("/r")
+    watches.put_back({"/r/a": LOOK, "/r/b": LOOK})
+    earlier = watches.take_beside("/r")
+    watches.put_back({"/r/c": LOOK, "/r/a": REMOVED})
+    watches.put_back_beside("/r", earlier)
+    assert [*watches.take().items()] == [("/r/a", LOOK | REMOVED), ("/r/b", LOOK), ("/r/c", LOOK)]
+    watches.put_back_beside("/r", {})
+    assert not watches.pending
