@@ -22,7 +22,7 @@ from grpclib.exceptions import GRPCError
 from ..protocol import states
 from ..protocol.bounded_info import TooManyFieldsError, first_versions
 from ..protocol.config import Timeouts
-from ..protocol.directories import in_directory_of
+from ..protocol.directories import misplaced
 from ..protocol.endpoints import FoundFile
 from ..protocol.errors import ValidationError
 from ..protocol.identity import Identity
@@ -30,7 +30,7 @@ from ..protocol.plugins import InfoLimits, check_info, info_to_show
 from ..protocol.proto.pluginregistration_grpc import RegistrationStub
 from ..protocol.proto.pluginregistration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
 from ..protocol.status import Outcome
-from ..protocol.trust import AS_ROOT, Trust, Users, another_user, listener
+from ..protocol.trust import AS_ROOT, Trust, Users, another_user
 from ..protocol.wire.errors import DialError, DialFailure, WireError, WireProblem
 from ..protocol.wire.outcomes import status_text
 from .dial_slots import NO_DESCRIPTORS, DialSlot, DialSlots, PausedError
@@ -237,9 +237,7 @@ class Conversation:
             owner = self._config.owner_above(self._path)
         except OSError as error:
             return f"cannot find out whose directory it is in: {error.strerror}"
-        return (
-            None if owner is None or owner == peer.uid else f"{listener(peer.uid, peer.pid)}; {in_directory_of(owner)}"
-        )
+        return misplaced(owner, peer.uid, peer.pid)
 
     def is_privileged(self, uid: int | None) -> bool:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""

@@ -18,6 +18,7 @@ import posixpath
 import stat
 from collections.abc import Callable, Iterable
 
+from .trust import listener
 from .values import value
 
 #: How many directories of a root are reported by name; all are counted.
@@ -134,11 +135,17 @@ def trusted_owner(access: Access, above: int | None) -> int | None:
     return above if above is not None or access.is_trusted else access.owner
 
 
-def in_directory_of(owner: int) -> str:
-    """Return why a plugin of another trusted user is not taken in a directory of this one, and what to do."""
+def misplaced(owner: int | None, uid: int, pid: int) -> str | None:
+    """Return why process ``pid`` of a trusted user may not listen in a directory of ``owner``; None if it may.
+
+    ``owner`` is the trusted user who owns a directory on the way to the socket, if there is one. Root and the user
+    of the daemon may listen everywhere, so do not ask about these.
+    """
+    if owner is None or owner == uid:
+        return None
     return (
-        f"it is in a directory of user {owner}, who could remove it and take its name: move it to a directory of root,"
-        " or of its own user"
+        f"{listener(uid, pid)}; it is in a directory of user {owner}, who could remove it and take its name: move it to"
+        " a directory of root, or of its own user"
     )
 
 

@@ -13,7 +13,7 @@ from .config import Root
 from .errors import ConfigError
 from .status_json import Json
 from .text import encodable
-from .trust import AS_ROOT, Trust, Users, parse_trusted_user
+from .trust import AS_ROOT, Trust, TrustedUser, Users, parse_trusted_user
 
 
 @attrs.frozen
@@ -42,7 +42,7 @@ def rules_to_json(rules: Rules) -> dict[str, Json]:
     return {
         "uid": rules.users.own,
         "overflow_uid": rules.users.overflow,
-        "trusted_uids": [_uids(entry, rules.users) for entry in rules.trust.uids],
+        "trusted_uids": [uids_of(entry, rules.users) for entry in rules.trust.uids],
         "roots": [
             {"root": encodable(root.path), "deprecated": root.deprecated, "insecure": root.insecure}
             for root in rules.roots
@@ -51,7 +51,8 @@ def rules_to_json(rules: Rules) -> dict[str, Json]:
     }
 
 
-def _uids(entry: int | tuple[int, int] | str, users: Users) -> str:
+def uids_of(entry: TrustedUser, users: Users) -> str:
+    """Return an entry of a policy as a uid or a range of uids."""
     match entry:
         case str():
             return str(users.by_name[entry])

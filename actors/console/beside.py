@@ -1,16 +1,21 @@
-"""The plugins that a daemon has registered, for a probe that judges beside them.
+"""The plugins that a daemon has registered and its rules, for a probe that judges beside them and by these.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import attrs
 
-from ...protocol.plugins import Plugin
-from .client import Daemon, fetch, plugins_in
+from ...protocol.endpoint_owners import EndpointOwners, Owner
+from ...protocol.plugins import Plugin, PluginInfo
+from ...protocol.rules import Rules, rules_from_json
+from ...protocol.trust import Users
+from ..io.endpoints import RealEndpointFiles
+from .client import Daemon, UnknownPluginError, fetch, plugins_in
 from .client import Plugin as Listed
 from .ending import CommandError
 
@@ -31,6 +36,43 @@ async def registered_at(daemon: Daemon, *, but: str) -> tuple[Other, ...]:
     """
     listed = plugins_in(await fetch(daemon, "GET", "/plugins"))
     return tuple(_other(item) for item in listed if item.get("state") == "registered" and item.get("socket") != but)
+
+
+async def rules_of(daemon: Daemon) -> Rules | None:
+    """Return the rules of the daemon; None if it is older and does not show them.
+
+    Raises:
+      CommandError: if the daemon does not answer as it should.
+    """
+    try:
+        return rules_from_json(json.loads(await fetch(daemon, "GET", "/rules")))
+    except UnknownPluginError:  # It answers 404, as for any path that it does not have.
+        return None
+    except ValueError as error:
+        raise CommandError(f"the daemon does not show its rules as it should: {error}") from error
+
+
+def owner_of_endpoint(info: PluginInfo, socket: str, others: Sequence[Other], users: Users) -> Owner | None:
+    """Return which other plugin keeps the one at ``socket`` from its endpoint, as a daemon finds it (fault 79)."""
+    if info.endpoint == socket:
+        return None
+    owners, look = EndpointOwners(), RealEndpointFiles().look
+    for other in others:
+        owner = _as_owner(other, users)
+        file = look(owner.info.endpoint).identity
+        if owner.info.endpoint == owner.socket and file is not None:
+            owners.add_own(owner, file)
+        else:
+            owners.add(owner, file)
+    file, privileged = look(info.endpoint).identity, users.is_privileged(info.uid)
+    return owners.other_owner((info.type, info.name), info.endpoint, file, privileged=privileged)
+
+
+def _as_owner(other: Other, users: Users) -> Owner:
+    """Return the plugin as one that has an endpoint; where its user is not known, it keeps all others from that."""
+    plugin = other.plugin
+    info = PluginInfo(plugin.type, plugin.name, plugin.endpoint, plugin.versions, other.uid)
+    return Owner(info, plugin.socket, plugin.generation, other.uid is None or users.is_privileged(other.uid))
 
 
 def _other(item: Listed) -> Other:

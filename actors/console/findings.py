@@ -11,6 +11,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from ...protocol.config import Root
 from ...protocol.text import cut
 from ...protocol.trust import AS_ROOT, Trust, Users
 
@@ -73,8 +74,20 @@ class ProbeOptions:
     trust: Trust = attrs.field(factory=Trust)
     #: What the system says about users; a daemon is meant that the same user runs.
     users: Users = AS_ROOT
-    #: Where else endpoints may be than by the defaults of a daemon whose root is the directory of the socket.
+    #: The roots of the daemon. Without any, the root is taken to be the kubelet's directory, or that of the socket.
+    roots: tuple[Root, ...] = ()
+    #: Whether others may write to such a root.
+    insecure: bool = False
+    #: Where else endpoints may be than by the defaults of a daemon with that root; with ``roots``, where they may be.
     endpoint_directories: tuple[str, ...] = ()
+    #: The status socket of the daemon that was asked for its rules.
+    asked: str | None = None
+    #: Whether it answered: the options are those rules, and what was added to them.
+    answered: bool = False
+
+    def trusts(self, uid: int) -> bool:
+        """Whether the daemon takes plugins of this user."""
+        return self.trust.includes(uid, self.users)
 
 
 @attrs.frozen

@@ -13,9 +13,13 @@ import argparse
 import json
 import os
 
+import attrs
 import trio
 
+from ...protocol.config import Root
+from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError
+from ...protocol.rules import Rules
 from ...protocol.status_json import Json
 from ...protocol.text import encodable, escaped
 from ...protocol.trust import Trust
@@ -23,10 +27,11 @@ from ..handlers.handler import Handler
 from ..handlers.registry import built_in_handlers, installed_handlers
 from ..io.users import users_of
 from .arguments import add_trust_argument, seconds
-from .beside import registered_at
+from .beside import registered_at, rules_of
 from .client import add_answer_timeout, daemon
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, say
 from .findings import Fate, ProbeOptions, ProbeResult, ProbeStep, Verdict
+from .probe_places import as_discovered
 from .probing import probe
 
 _EPILOG = """exit codes:
@@ -36,7 +41,9 @@ _EPILOG = """exit codes:
   69 no daemon answers at the socket that --status names
   78 an installed handler cannot be loaded, or a user to trust does not exist
 
-The probe judges for a daemon of the user that runs it: one that trusts root, that user, and those of --trust-uid.
+The probe judges for a daemon of the user that runs it: one that trusts root, that user, and those of --trust-uid, and
+whose root is the one of --root in which the socket lies, else the kubelet's directory or that of the socket. With
+--status, the daemon there is asked for its rules, to which the options only add; a line says so.
 
 A server may have the method NotifyRegistrationStatus and answer that it is not implemented, as generated base classes
 do. Only --notify finds that out, since only then the method is called.
@@ -105,14 +112,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--status",
         metavar="PATH",
-        help="judge beside the plugins that the daemon with this status socket has registered",
+        help="judge by the rules of the daemon with this status socket, and beside the plugins that it has registered",
+    )
+    parser.add_argument(
+        "--root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a root of the daemon, as for plugind run; repeatable",
+    )
+    parser.add_argument(
+        "--insecure-root", action="store_true", help="do not judge who may write to roots and to what is below them"
     )
     parser.add_argument(
         "--endpoint-dir",
         action="append",
         default=[],
         metavar="DIR",
-        help="where else endpoints may be, as for plugind run; the socket's directory counts as the root; repeatable",
+        help="where else endpoints may be, as for plugind run; repeatable",
     )
     add_answer_timeout(parser)
     parser.add_argument(
@@ -143,6 +160,7 @@ def _options(args: argparse.Namespace) -> ProbeOptions:
         users = users_of(trust)
     except ConfigError as error:
         raise CommandError(str(error), EXIT_CONFIG) from error
+    roots = tuple(Root(os.path.abspath(path), args.deprecated, args.insecure_root) for path in args.root)
     return ProbeOptions(
         args.timeout,
         notify=args.notify,
@@ -150,12 +168,40 @@ def _options(args: argparse.Namespace) -> ProbeOptions:
         deprecated=args.deprecated,
         trust=trust,
         users=users,
-        endpoint_directories=tuple(map(os.path.abspath, args.endpoint_dir)),
+        roots=roots,
+        insecure=args.insecure_root,
+        endpoint_directories=(
+            *default_directories(root.path for root in roots),
+            *map(os.path.abspath, args.endpoint_dir),
+        ),
+    )
+
+
+def _judging_by(rules: Rules | None, options: ProbeOptions, asked: str) -> ProbeOptions:
+    """Return the options with the rules of the daemon at ``asked``, to which the options only add."""
+    options = attrs.evolve(options, asked=os.path.abspath(asked))
+    if rules is None:
+        return options
+    roots = (
+        attrs.evolve(it, deprecated=it.deprecated or options.deprecated, insecure=it.insecure or options.insecure)
+        for it in rules.roots
+    )
+    return attrs.evolve(
+        options,
+        answered=True,
+        trust=Trust((*rules.trust.uids, *options.trust.uids)),
+        users=attrs.evolve(rules.users, by_name=options.users.by_name),
+        roots=(*roots, *options.roots),
+        endpoint_directories=tuple(dict.fromkeys((*rules.endpoint_directories, *options.endpoint_directories))),
     )
 
 
 async def _probe(args: argparse.Namespace, options: ProbeOptions, socket: str) -> ProbeResult:
-    others = None if args.status is None else await registered_at(daemon(args), but=socket)
+    others = None
+    if args.status is not None:
+        asked = daemon(args)
+        options = _judging_by(await rules_of(asked), options, asked.path)
+        others = await registered_at(asked, but=as_discovered(socket, options))
     return await probe(args.socket, _handlers(options), options, _skip if args.json else _show, others)
 
 

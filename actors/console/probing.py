@@ -15,6 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 import attrs
@@ -24,6 +25,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.claims import taken, taken_by_another_user
 from ...protocol.config import Timeouts
+from ...protocol.endpoint_owners import belongs_to
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ValidationError
 from ...protocol.plugins import BUILT_IN_TYPES, InfoLimits, InstancePolicy, Plugin, PluginInfo, check_info
@@ -43,10 +45,11 @@ from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.dial import dial
-from ..io.unix_socket import MAX_PATH, Credentials
-from .beside import Other
+from ..io.unix_socket import MAX_PATH
+from .beside import Other, owner_of_endpoint
 from .findings import Clock, Fate, Findings, ProbeOptions, ProbeResult, ProbeStep, StopError, Verdict
 from .kubelet_calls import CALLS
+from .probe_places import as_discovered, check_place, distrust, root_at, say_whose_rules
 
 #: Seconds in which a server says that it does not know a method, at least and at most. It answers on the headers of
 #: the call, before any code of the plugin runs; a server that is silent for so long knows the method.
@@ -67,7 +70,9 @@ async def probe(
     """
     found = Findings(on_step)
     with suppress(StopError):
+        say_whose_rules(found, options)
         whole = _check_path(found, path, options)
+        check_place(found, whole, options)
         deadline = trio.current_time() + options.timeout
         channel = await _connect(found, whole, options, deadline)
         try:
@@ -105,7 +110,7 @@ def _check_path(found: Findings, path: str, options: ProbeOptions) -> str:
         found.note("path", Verdict.OK, f"{path} is a socket, mode {stat.S_IMODE(mode):04o}")
     if mode & 0o002:
         found.note("permissions", Verdict.WARNING, "every user may connect; make the socket with umask 0077")
-    whole = os.path.abspath(path)
+    whole = as_discovered(path, options)
     _check_length(found, whole, options)
     return whole
 
@@ -152,10 +157,8 @@ _PLAIN = "gRPC on a unix socket is plain HTTP/2, without TLS"
 
 
 async def _connect(found: Findings, path: str, options: ProbeOptions, deadline: float) -> Channel:
-    def judge(peer: Credentials) -> str | None:
-        return None if options.strict else options.trust.refusal(peer.uid, peer.pid, options.users)
-
     clock = Clock(deadline)
+    judge = partial(distrust, path=path, options=options)
     try:
         channel = await dial(path, timeout=clock.left, judge=judge, limits=REGISTRATION_LIMITS)
     except DialError as error:
@@ -200,21 +203,14 @@ def _judge_endpoint(found: Findings, info: PluginInfo, path: str, options: Probe
     """Check whether a daemon lets the plugin name its endpoint (fault 43); the kubelet takes any."""
     if options.strict:
         return
-    directories = (*default_directories([_root_of(path)]), *options.endpoint_directories)
+    defaults = () if options.roots else default_directories([root_at(path, options).path])
     try:
-        judge = Endpoints(RealEndpointFiles(), directories)
+        judge = Endpoints(RealEndpointFiles(), (*defaults, *options.endpoint_directories), options.asked)
         judge.judge(info.endpoint, path, identity_at(os.lstat(path), path))
     except ValidationError as error:
         raise found.stop("info", str(error), Fate.FAILED) from error
     except OSError as error:
         raise found.stop("path", f"{path}: {error.strerror}", Fate.IGNORED) from error
-
-
-def _root_of(path: str) -> str:
-    """Return the root in which a socket probably lies: the kubelet's directory, or the one of the socket."""
-    above = os.path.dirname(path)
-    kubelets, registry, _ = above.partition("/plugins_registry/")
-    return kubelets + registry.rstrip("/") if registry else above
 
 
 def _get_info_failed(error: GRPCError, channel: Channel, clock: Clock) -> str:
@@ -250,7 +246,7 @@ async def _check_type(
         detail = f"the kubelet has no handler for {info.type}, only for {', '.join(BUILT_IN_TYPES)}"
         found.wrong("type", detail, Fate.NO_HANDLER)
     if others is not None:
-        await _check_claim(found, info, handler, options, others)
+        await _check_claim(found, info, path, handler, options, others)
     plugin = Plugin(
         info.type,
         info.name,
@@ -258,7 +254,7 @@ async def _check_type(
         info.versions,
         path,
         1,
-        options.deprecated and not options.strict,
+        root_at(path, options).deprecated and not options.strict,
         options.strict or options.users.is_privileged(info.uid),
     )
     outcome, error = await validate(handler, plugin, _DAEMON.handler)
@@ -271,9 +267,14 @@ async def _check_type(
 
 
 async def _check_claim(
-    found: Findings, info: PluginInfo, handler: Handler, options: ProbeOptions, others: Sequence[Other]
+    found: Findings,
+    info: PluginInfo,
+    path: str,
+    handler: Handler,
+    options: ProbeOptions,
+    others: Sequence[Other],
 ) -> None:
-    """Check whether the others leave the plugin its name. They are also passed to the built-in handlers."""
+    """Check whether the others leave the plugin its name and endpoint. They are also passed to built-in handlers."""
     if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
         for other in others:
             if other.plugin.type == info.type:
@@ -291,6 +292,8 @@ async def _check_claim(
         found.wrong("claim", problem, Fate.FAILED)
     elif holders and policy_of(handler) is InstancePolicy.REJECT:
         found.wrong("claim", taken(info, holders[0]), Fate.FAILED)
+    elif not options.strict and (owner := owner_of_endpoint(info, path, others, options.users)) is not None:
+        found.wrong("claim", belongs_to(info.endpoint, owner), Fate.FAILED)
     elif same:
         found.note("claim", Verdict.OK, f"the name is shared with {', '.join(same)}")
     else:
@@ -338,11 +341,11 @@ async def _check_endpoint(
         found.wrong("endpoint", error.message, Fate.FAILED if called else Fate.UNUSABLE, clock.took)
         return
     try:
-        distrust = None
+        problem = None
         if own.peer is not None and not options.strict:
-            distrust = options.trust.refusal(own.peer.uid, own.peer.pid, options.users)
-        if distrust is not None:
-            found.wrong("endpoint", f"{info.endpoint} is not used: {distrust}", Fate.UNUSABLE, clock.took)
+            problem = options.trust.refusal(own.peer.uid, own.peer.pid, options.users)
+        if problem is not None:
+            found.wrong("endpoint", f"{info.endpoint} is not used: {problem}", Fate.UNUSABLE, clock.took)
             return
         found.note("endpoint", Verdict.OK, f"{info.endpoint} accepts connections", clock.took)
         await _check_consumer(found, info, own, options, deadline)

@@ -377,7 +377,8 @@ class RealDirectory:
 
     def owner_above(self, path: str, root: str) -> int | None:
         """See :class:`Directory`."""
-        return first_owner(self.look(directory) for directory in between(root, path))
+        looks = map(self.look, between(root, path))
+        return first_owner(None if found is None else found.access for found in looks)
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all

@@ -148,7 +148,7 @@ class MemoryDirectory:
     def owner_above(self, path: str, root: str) -> int | None:
         """See :class:`plugind.actors.io.directory.Directory`."""
         inodes = map(self._find, between(root, path))
-        return first_owner(None if inode is None else self._found(inode) for inode in inodes)
+        return first_owner(None if inode is None else access_of(inode) for inode in inodes)
 
     def scan(
         self, path: str, known_sockets: Mapping[str, Identity | None], *, deep: bool, leave_out: LeaveOut = take_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ import trio
 from plugind.actors.console.fake import FakeSpec, run_fake
 from plugind.testing import FakePlugin
 from plugind.tests.end_to_end.foreign import ALL, PLUGINS, Foreign
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, plugin_process
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, Daemon, Done, daemon, plugin_process
 
 
 async def probed(path: Path, *options: str) -> Done:
@@ -183,6 +184,35 @@ async def test_beside_a_daemon_a_second_driver_of_a_name_is_judged_as_the_daemon
     verdict, detail = steps(beside[1])["validation"]
     assert verdict == "wrong"
     assert str(shown["reason"]).endswith(detail)
+
+
+async def test_a_probe_judges_by_the_rules_of_a_daemon_and_in_its_words(tmp_path: Path) -> None:
+    """Faults 3, 40 and 43: it knew neither the roots, nor the users, nor the directories for endpoints."""
+    root, drivers = tmp_path / "root", tmp_path / "drivers"
+    path = root / "open" / "a.sock"
+    path.parent.mkdir(parents=True)
+    drivers.mkdir()
+    path.parent.chmod(0o777)
+    plugin = attrs.evolve(CSI, endpoint=str(drivers / "csi.sock"))
+    with daemon(tmp_path, "--trust-uid", "4242", "--trust-uid", "5000-5009", "--endpoint-dir", str(drivers)) as node:
+        await node.ready()
+        (shown,) = json.loads((await node.get("/healthz"))[1])["roots"][0]["directories"]
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(run_fake, FakeSpec(str(path), plugin), on_call=lambda _: None))
+            code, result = await found(path, "--status", node.status)
+            alone = await found(path, "--insecure-root")
+            nursery.cancel_scope.cancel()
+    assert (code, result["outcome"]) == (1, "ignored")
+    said = steps(result)
+    users = ", ".join(dict.fromkeys(("0", str(os.geteuid()), "4242", "5000-5009")))
+    assert said["rules"] == (
+        "ok",
+        f"from the daemon at {node.status}: plugins of the users {users}, in {root}, with endpoints in {root},"
+        f" {drivers}",
+    )
+    assert said["directory"] == ("wrong", f"directory {path.parent} is insecure: {shown['reason']}")
+    assert said["info"][0] == "ok"
+    assert "is in none of the directories for endpoints" in steps(alone[1])["info"][1]
 
 
 async def test_a_probe_beside_a_daemon_that_does_not_answer_says_so(tmp_path: Path) -> None:

@@ -28,9 +28,11 @@ from plugind.actors.handlers.registry import built_in_handlers
 from plugind.actors.io.grpc_client import dial as grpc_dial
 from plugind.actors.io.unix_socket import Credentials
 from plugind.actors.io.users import users_of
+from plugind.protocol.config import Root
+from plugind.protocol.directories import Access, insecurity, root_insecurity, root_insecurity_above
 from plugind.protocol.errors import PluginError
 from plugind.protocol.plugins import InstancePolicy, Plugin
-from plugind.protocol.trust import Trust
+from plugind.protocol.trust import Trust, user_words
 from plugind.testing import Call, FakePlugin
 
 DEADLINE = 20.0
@@ -59,6 +61,8 @@ async def probed(
     others: Sequence[Plugin] | None = None,
     others_uid: int | None = os.geteuid(),
     trust: Trust | None = None,
+    roots: Sequence[Path] = (),
+    insecure: bool = False,
 ) -> ProbeResult:
     trust = trust or Trust()
     options = ProbeOptions(
@@ -68,7 +72,9 @@ async def probed(
         deprecated=deprecated,
         trust=trust,
         users=users_of(trust),
-        endpoint_directories=("/nowhere",),
+        roots=tuple(Root(root, insecure=insecure) for root in roots),
+        insecure=insecure,
+        endpoint_directories=("/nowhere", *map(str, roots)),
     )
     beside = None if others is None else [Other(other, others_uid) for other in others]
     return await probe(str(path), built_in_handlers() | (handlers or {}), options, lambda _: None, beside)
@@ -310,6 +316,114 @@ async def test_a_probe_says_that_another_user_has_the_name(holder: int, expected
         (step,) = [step for step in result.steps if step.step == "claim"]
         assert (step.verdict, result.fate) == (expected, Fate.REGISTERED if expected is OK else Fate.FAILED)
         assert ("belongs to user 0, by the socket /reg/other.sock" in step.detail) is (expected is WRONG)
+
+
+# --- where the socket lies --------------------------------------------------------------------------------------------
+
+
+def directory_steps(result: ProbeResult) -> list[tuple[Verdict, str]]:
+    return [(step.verdict, step.detail) for step in result.steps if step.step == "directory"]
+
+
+OPEN = Access(0o777, os.geteuid(), ours=True)
+
+
+async def test_a_socket_in_a_directory_that_others_may_write_to_is_not_for_a_daemon(tmp_path: Path) -> None:
+    """Fault 3: it was called fine, although a daemon never dials it. The words are those of the daemon."""
+    above, root = tmp_path / "above", tmp_path / "above" / "root"
+    path = root / "sub" / "a.sock"
+    path.parent.mkdir(parents=True)
+    async with fake(path, GOOD):
+        assert directory_steps(await probed(path, roots=[root])) == []
+
+        path.parent.chmod(0o777)
+        below, alone = await probed(path, roots=[root]), await probed(path)
+        assert directory_steps(below) == [
+            (WRONG, f"directory {path.parent} is insecure: {insecurity(str(path.parent), OPEN)}")
+        ]
+        assert directory_steps(alone) == [
+            (WRONG, f"directory {path.parent} is insecure: {root_insecurity(str(path.parent), OPEN)}")
+        ]
+        assert [(result.fate, result.well) for result in (below, alone)] == [(Fate.IGNORED, False)] * 2
+        assert directory_steps(await probed(path, roots=[root], insecure=True)) == []
+        assert directory_steps(await probed(path, insecure=True)) == []
+        assert directory_steps(await probed(path, strict=True)) == [], "the kubelet judges no directory"
+
+        path.parent.chmod(0o775)
+        of_group = await probed(path, roots=[root])
+        assert [verdict for verdict, _ in directory_steps(of_group)] == [WARNING]
+        assert of_group.well
+
+        path.parent.chmod(0o755)
+        above.chmod(0o777)
+        said = root_insecurity_above(str(root), str(above), OPEN)
+        assert directory_steps(await probed(path, roots=[root])) == [(WRONG, f"directory {root} is insecure: {said}")]
+
+
+async def test_a_socket_in_none_of_the_roots_or_beyond_a_link_is_not_for_a_daemon(tmp_path: Path) -> None:
+    """Fault 13: directories that are links are not entered. A path to a root may lead through one."""
+    root, other, link = tmp_path / "root", tmp_path / "other", tmp_path / "link"
+    for directory in root / "real", other:
+        directory.mkdir(parents=True)
+    (root / "linked").symlink_to(root / "real")
+    link.symlink_to(root)
+    async with fake(root / "real/a.sock", GOOD):
+        outside = await probed(root / "real/a.sock", roots=[other])
+        (step,) = [step for step in outside.steps if step.step == "root"]
+        assert (step.verdict, outside.fate) == (WRONG, Fate.IGNORED)
+        assert step.detail == (
+            f"{root}/real/a.sock is in no root of the daemon, {other}: move it there, or run plugind with --root"
+            f" {root}/real"
+        )
+        ((verdict, detail),) = directory_steps(await probed(root / "linked/a.sock", roots=[root]))
+        assert verdict is WRONG
+        assert detail.startswith(f"directory {root}/linked is insecure: {root}/linked is a symbolic link, and")
+        assert (await probed(link / "real/a.sock", roots=[root])).well
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.usefixtures("run_by_a_stranger")
+async def test_a_directory_of_a_trusted_user_is_for_that_users_plugins(tmp_path: Path) -> None:
+    """Faults 3 and 80."""
+    directory, friend = tmp_path / "own", 1000
+    directory.mkdir()
+    path = directory / "a.sock"
+    async with fake(path, GOOD) as calls:
+        os.chown(directory, friend, -1)
+        foreign = await probed(path, roots=[tmp_path], trust=Trust((STRANGER,)))
+        ((verdict, detail),) = directory_steps(foreign)
+        assert verdict is WRONG
+        assert f"belongs to user {friend}, and nothing new below it is taken: run plugind with --trust-uid" in detail
+        of_friend = await probed(path, roots=[tmp_path], trust=Trust((STRANGER, friend)))
+        assert directory_steps(of_friend) == []
+        (connect,) = [step for step in of_friend.steps if step.step == "connect"]
+        assert (connect.verdict, of_friend.fate, calls) == (WRONG, Fate.PARKED, [])
+        assert f"of user {STRANGER} listens there; it is in a directory of user {friend}, who could" in connect.detail
+        os.chown(directory, STRANGER, -1)
+        assert (await probed(path, roots=[tmp_path], trust=Trust((STRANGER, friend)))).well
+
+
+async def test_a_probe_beside_a_daemon_says_that_another_plugin_has_the_endpoint(tmp_path: Path) -> None:
+    """Fault 79."""
+    path, endpoint = tmp_path / "a.sock", tmp_path / "csi.sock"
+    plugin = attrs.evolve(GOOD, endpoint=str(endpoint))
+    theirs = attrs.evolve(OTHER, type="DRAPlugin", name="gpu.example.com", endpoint=str(endpoint))
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(endpoint))
+        async with fake(path, plugin):
+            result = await probed(path, others=[theirs])
+            succeeds = await probed(path, others=[theirs], others_uid=STRANGER)
+            shared = await probed(
+                path, others=[attrs.evolve(theirs, type="CSIPlugin", name=GOOD.name, versions=("0.9",))]
+            )
+    (step,) = [step for step in result.steps if step.step == "claim"]
+    assert (step.verdict, result.fate) == (WRONG, Fate.FAILED)
+    assert step.detail == (
+        f"the endpoint {str(endpoint)!r} belongs to DRAPlugin 'gpu.example.com' of {user_words(os.geteuid())}, by the"
+        f" socket {theirs.socket}: give this plugin an endpoint of its own"
+    )
+    assert [step.verdict for step in shared.steps if step.step == "claim"] == [OK], "instances may share it"
+    assert not [step for step in succeeds.steps if step.step == "claim" and step.verdict is WRONG], "as with names"
 
 
 async def test_the_first_thing_that_is_wrong_decides_and_the_rest_is_shown_too(tmp_path: Path) -> None:
