@@ -147,11 +147,22 @@ class View:
 
     def why_not_taken(self, path: str) -> list[str]:
         """Return why nothing new is taken at ``path``, and what to do: what is wrong with the directories above it."""
-        return [
+        named = [
             f"directory {encodable(directory.path)} is {directory.condition}: {encodable(directory.reason)}"
             for directory in self._directories_above(path)
             if directory.condition.degrades and directory.path not in self.roots
         ]
+        return named or [*self._unnamed(path)]
+
+    def _unnamed(self, path: str) -> Iterator[str]:
+        """Yield that it may be one of the directories that the report of the root only counts."""
+        for root, report in self.roots.items():
+            number = sum(count for condition, count in report.conditions if condition.degrades)
+            if number > len(report.directories) and path.startswith(f"{root}/"):
+                yield (
+                    f"nothing new is taken from {number} directories below {encodable(root)}, of which 'plugind ls'"
+                    f" names {len(report.directories)}: mend those first"
+                )
 
     def _directories_above(self, path: str) -> Iterator[DirectoryReport]:
         directories = chain.from_iterable(report.directories for report in self.roots.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ...protocol.config import Root
-from ...protocol.directories import Condition, misplaced
+from ...protocol.directories import Condition, between, misplaced
 from ...protocol.rules import uids_of
 from ..io.beneath import root_of
 from ..io.directory_trust import judge_on_the_way, owner_on_the_way
@@ -64,6 +64,9 @@ def check_place(found: Findings, path: str, options: ProbeOptions) -> None:
         named = ", ".join(it.path for it in options.roots)
         detail = f"{path} is in no root of the daemon, {named}: move it there, or run plugind with --root {root.path}"
         found.wrong("root", detail, Fate.IGNORED)
+    hidden = [it for it in between(root.path, path) if os.path.basename(it).startswith(".")]
+    if hidden:
+        found.wrong("directory", f"{hidden[0]} begins with a dot, so that daemons ignore it", Fate.IGNORED)
     if root.insecure:
         return
     try:

@@ -521,6 +521,17 @@ async def test_a_dot_file_and_a_world_writable_socket_are_reported(tmp_path: Pat
     assert result.fate is Fate.IGNORED
 
 
+async def test_a_socket_below_a_directory_with_a_dot_is_ignored(tmp_path: Path) -> None:
+    """Fault 5: a scan leaves that directory out. The root itself may have such a name."""
+    path = tmp_path / "root" / ".hidden" / "a.sock"
+    path.parent.mkdir(parents=True)
+    async with fake(path, GOOD):
+        result = await probed(path, roots=[tmp_path / "root"])
+        alone = await probed(path)
+    assert directory_steps(result) == [(WRONG, f"{path.parent} begins with a dot, so that daemons ignore it")]
+    assert (result.fate, alone.well) == (Fate.IGNORED, True)
+
+
 async def test_a_path_too_long_for_others_is_a_warning(tmp_path: Path) -> None:
     """Fault 23; Kubernetes issues 139166 and 141815."""
     short = tmp_path / "a.sock"

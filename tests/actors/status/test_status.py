@@ -699,6 +699,15 @@ async def test_a_socket_that_is_not_taken_because_of_its_directory_is_not_only_u
         assert await said("/r/group-writable/a.sock") == ""
         assert await said("/r/insecure-not/a.sock") == ""
 
+        counted = ((directories.Condition.INSECURE, 20),)
+        await node.take(
+            RootReported(ROOT, Watching.EVENTS, 0.0, ready=True, directories=(wrong[0],), conditions=counted)
+        )
+        assert await said("/r/other/a.sock") == (
+            "; nothing new is taken from 20 directories below /r, of which 'plugind ls' names 1: mend those first"
+        )
+        assert await said("/elsewhere/a.sock") == ""
+
 
 async def test_each_change_of_a_directory_is_logged_once_and_an_insecure_root_as_a_root_alone(
     autojump_clock: MockClock,
