@@ -381,6 +381,21 @@ async def test_a_socket_in_none_of_the_roots_or_beyond_a_link_is_not_for_a_daemo
         assert (await probed(link / "real/a.sock", roots=[root])).well
 
 
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_daemon_that_is_too_old_to_show_its_rules_is_named(strict: bool, tmp_path: Path) -> None:
+    options = ProbeOptions(strict=strict, asked="/run/old.sock")
+    result = await probe(str(tmp_path / "none.sock"), {}, options, lambda _: None)
+    said = [step for step in result.steps if step.step == "rules"]
+    if strict:
+        assert not said, "the kubelet has rules of its own"
+        return
+    (step,) = said
+    assert step.verdict is WARNING
+    assert (
+        step.detail == "the daemon at /run/old.sock is older and does not show them: those of the options are applied"
+    )
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 @pytest.mark.usefixtures("run_by_a_stranger")
 async def test_a_directory_of_a_trusted_user_is_for_that_users_plugins(tmp_path: Path) -> None:
