@@ -19,7 +19,7 @@ import trio
 from ..protocol import messages as m
 from ..protocol.stacks import Stack, is_idle, shown
 from .io.clocks import time_is_virtual
-from .io.stacks import FaulthandlerTimer, StackTimer, ThreadTimer
+from .io.stacks import StackTimer, best_timer, thread_timer
 from .mailbox import report
 
 #: Makes the timer for a thread.
@@ -51,7 +51,7 @@ class WatchdogConfig:
 
     #: Seconds without a turn of the loop that are reported.
     blocked_after: float
-    make_timer: MakeTimer = ThreadTimer
+    make_timer: MakeTimer = thread_timer
 
     @property
     def period(self) -> float:
@@ -61,7 +61,7 @@ class WatchdogConfig:
 
 def make_timer(*, use_faulthandler: bool) -> MakeTimer:
     """Return what makes the timer: the C timer of the process if the watchdog may use it, or else a thread."""
-    return FaulthandlerTimer if use_faulthandler else ThreadTimer
+    return best_timer if use_faulthandler else thread_timer
 
 
 async def run(config: WatchdogConfig, inbox: BlockedSteps, status: trio.MemorySendChannel[m.StatusMessage]) -> None:

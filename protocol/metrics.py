@@ -85,6 +85,8 @@ class Metrics:
     #: How often the loop was blocked, and for how many seconds in all (fault 83).
     blocks: int = 0
     blocked_seconds: float = 0.0
+    #: How often the status socket could not be made again.
+    socket_failures: int = 0
     roots: RootCounters = attrs.field(factory=RootCounters)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
     _reports: dict[str, RootReported] = attrs.field(factory=dict)

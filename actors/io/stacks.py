@@ -12,9 +12,11 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import Protocol
 
 from ...protocol.stacks import Frame, Stack, parse
@@ -33,16 +35,30 @@ class StackTimer(Protocol):
         """Stop the timer for good."""
 
 
+#: Seconds for which the timer runs at most when it is tried out.
+_TRIAL = 3600.0
 #: More than a hundred threads are not written by ``faulthandler``, and a stack has a hundred frames at most.
 _MOST = 1 << 20
 
 
 class FaulthandlerTimer:
-    """The C timer of ``faulthandler``, which writes to a file in memory. The process must not use it otherwise."""
+    """The C timer of ``faulthandler``, which writes to a file without a name. The process must not use it otherwise.
+
+    Raises:
+      OSError: if there can be no such file.
+      RuntimeError: if the timer cannot be started.
+    """
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
-        self._file = os.memfd_create("plugind-stacks", os.MFD_CLOEXEC)
+        self._file = _unnamed_file()
+        try:
+            # A trial: whatever keeps the timer from its start is found out here, where there is something else.
+            self.arm(_TRIAL)
+            faulthandler.cancel_dump_traceback_later()
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def arm(self, seconds: float) -> None:
         """Start the timer; each start is a new thread in C, which takes some 50 µs."""
@@ -63,6 +79,19 @@ class FaulthandlerTimer:
         """Stop the timer and close the file."""
         faulthandler.cancel_dump_traceback_later()
         os.close(self._file)
+
+
+def _unnamed_file() -> int:
+    """Open a file without a name: in memory, or where that is not possible among the temporary files.
+
+    Raises:
+      OSError: if neither is possible.
+    """
+    with suppress(OSError, AttributeError):  # An old kernel, a seccomp filter, or a C library without the call.
+        return os.memfd_create("plugind-stacks", os.MFD_CLOEXEC)
+    descriptor, path = tempfile.mkstemp(prefix="plugind-stacks-")
+    os.unlink(path)
+    return descriptor
 
 
 class ThreadTimer:
@@ -112,6 +141,40 @@ class ThreadTimer:
                 # time it knows, although a later one may be set meanwhile: two wake-ups a second are the most.
                 self._sleeps_on = left is None
                 self._changed.wait(left)
+
+
+class TimeOnly:
+    """What is left where neither timer can be had: whether the time has passed, and never the stack."""
+
+    def __init__(self) -> None:
+        self._due: float | None = None
+
+    def arm(self, seconds: float) -> None:
+        """Start to measure."""
+        self._due = time.monotonic() + seconds
+
+    def disarm(self) -> Stack | None:
+        """Return an empty stack if the time has passed."""
+        due, self._due = self._due, None
+        return () if due is not None and time.monotonic() >= due else None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def best_timer(thread: int) -> StackTimer:
+    """Return the C timer, or what can be had instead: the report that something blocked matters more than its stack."""
+    for make in (FaulthandlerTimer, ThreadTimer):
+        with suppress(OSError, RuntimeError):
+            return make(thread)
+    return TimeOnly()
+
+
+def thread_timer(thread: int) -> StackTimer:
+    """Return the timer that is a thread, or if none can be started, one without stacks."""
+    with suppress(RuntimeError):
+        return ThreadTimer(thread)
+    return TimeOnly()
 
 
 def _stack_of(thread: int) -> Stack:

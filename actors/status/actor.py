@@ -81,15 +81,18 @@ async def run(
     ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
     hang.
 
+    Once the socket has been made, a restarted actor that cannot make it goes on without it and tries again.
+
     Raises:
-      ConfigError: if the status socket cannot be made.
+      ConfigError: if the status socket cannot be made at the start.
     """
     actor = _Status(config, log, memory or Memory())
     if config.socket is None:
         task_status.started()
         await actor.run(inbox)
         return
-    status_socket = StatusSocket(config.socket, log)
+    status_socket = StatusSocket(config.socket, log, again=actor.memory.has_served, failed=actor.memory.note_unmade)
+    actor.memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
             api = Api(config, actor.memory, reconciler, health)

@@ -121,6 +121,10 @@ class Memory:
     #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
+    #: A status socket was made, so that a restart that cannot make it again does not end the node.
+    has_served: bool = False
+    #: The last time that it could not be made again.
+    unmade: LastCrash | None = None
     #: The last time that something blocked the loop (fault 83).
     blocked: LoopBlocked | None = None
     #: The paths that were logged because what is there only looks like a socket (fault 6).
@@ -130,6 +134,11 @@ class Memory:
     over_refused: set[str] = attrs.field(factory=set)
     #: Callers that wait until a scan of each root was tried.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
+
+    def note_unmade(self, reason: str) -> None:
+        """Count that the status socket could not be made again."""
+        self.metrics.socket_failures += 1
+        self.unmade = LastCrash(trio.current_time(), reason, self.metrics.socket_failures)
 
 
 @attrs.define
@@ -319,7 +328,19 @@ class Api:
             if actor["status"] == Condition.OK and now - crash.time < self.config.remember_restart:
                 actor["status"] = Condition.DEGRADED
                 actor["reason"] = f"crashed {now - crash.time:.0f} s ago: {encodable(crash.error)}"
-        return [*actors.values(), *self._loop_health(now)]
+        return [*actors.values(), *self._socket_health(now), *self._loop_health(now)]
+
+    def _socket_health(self, now: float) -> Iterator[dict[str, Json]]:
+        """Yield the status socket as if it were an actor, once it could not be made again."""
+        unmade = self.memory.unmade
+        if unmade is not None:
+            recent = now - unmade.time < self.config.remember_restart
+            reason = (
+                f"it could not be made again (failures in all: {unmade.count}), the last time {now - unmade.time:.0f} s"
+                f" ago: {encodable(unmade.error)}"
+            )
+            condition = Condition.DEGRADED if recent else Condition.OK
+            yield _actor("status socket", condition, reason if recent else None)
 
     def _loop_health(self, now: float) -> Iterator[dict[str, Json]]:
         """Yield the loop as if it were an actor, once something has blocked it."""

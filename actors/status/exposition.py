@@ -166,6 +166,11 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for actor, count in metrics.restarts.items():
         restarts.add_metric((_shown(actor),), count)
     yield restarts
+    yield CounterMetricFamily(
+        "plugind_status_socket_failures",
+        "Times that the status socket could not be made again.",
+        metrics.socket_failures,
+    )
     yield CounterMetricFamily("plugind_loop_blocks", "Times that something blocked the loop.", metrics.blocks)
     yield CounterMetricFamily(
         "plugind_loop_blocked_seconds", "Seconds for which something blocked the loop.", metrics.blocked_seconds

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from ...protocol.crashes import in_one_line
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
@@ -25,6 +26,10 @@ _MODE = 0o600
 _PERIOD = 10.0
 _ELSEWHERE = "give another path with --status"
 
+#: What has happened to a socket that is made again.
+_REMOVED = "was removed"
+_RESTARTED = "was closed by a restart of its actor"
+
 #: Serves a listener until it is closed.
 Serve = Callable[[unix_socket.UnixListener], Awaitable[None]]
 
@@ -32,13 +37,31 @@ Serve = Callable[[unix_socket.UnixListener], Awaitable[None]]
 class StatusSocket:
     """The status socket, which is made again if it is removed."""
 
-    def __init__(self, path: str, log: Logger = SILENT) -> None:
-        """Listen at ``path``; see :func:`listen`."""
+    def __init__(
+        self,
+        path: str,
+        log: Logger = SILENT,
+        *,
+        again: bool = False,
+        failed: Callable[[str], object] = lambda _reason: None,
+    ) -> None:
+        """Listen at ``path``; see :func:`listen`.
+
+        ``again`` says that this process has listened there before: if that fails now, it is tried again while the node
+        goes on, and raises nothing. ``failed`` is given the reason of each such failure.
+        """
         self._path = path
         self._log = log
-        self._listener: unix_socket.UnixListener | None = listen(path, log)
+        self._failed = failed
         self._problem: str | None = None
+        #: What has happened to the socket that is to be made again.
+        self._end = _RESTARTED
         self._serving = trio.CancelScope()
+        self._listener: unix_socket.UnixListener | None = None
+        if again:
+            self._make_again()
+        else:
+            self._listener = listen(path, log)
 
     def close(self) -> None:
         """Remove the socket, and stop listening. Connections that are open are still served."""
@@ -56,7 +79,7 @@ class StatusSocket:
                     nursery.start_soon(serve, self._listener)
                     await self._until_gone(self._listener)
                     self._listener.close()
-                    self._listener = None
+                    self._listener, self._end = None, _REMOVED
                 self._make_again()
 
     async def _until_gone(self, listener: unix_socket.UnixListener) -> None:
@@ -68,14 +91,18 @@ class StatusSocket:
     def _make_again(self) -> None:
         try:
             self._listener = listen(self._path, self._log)
-        except ConfigError as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with this socket must not end the node
+            reason = str(error) if isinstance(error, ConfigError) else f"{in_one_line(error)}; {_ELSEWHERE}"
+            self._failed(reason)
             # Each reason is logged once; it is tried again.
-            if str(error) != self._problem:
-                self._problem = str(error)
-                self._log.event(Level.ERROR, "status socket was removed and cannot be made again", reason=str(error))
+            if reason != self._problem:
+                self._problem = reason
+                message = f"status socket {self._end} and cannot be made again"
+                self._log.event(Level.ERROR, message, reason=reason, next_try_in=_PERIOD)
             return
+        if self._end == _REMOVED or self._problem is not None:
+            self._log.event(Level.WARNING, f"status socket {self._end} and was made again", socket=self._path)
         self._problem = None
-        self._log.event(Level.WARNING, "status socket was removed and was made again", socket=self._path)
 
 
 def listen(path: str, log: Logger = SILENT) -> unix_socket.UnixListener:

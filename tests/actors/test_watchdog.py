@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import faulthandler
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import pytest
@@ -15,7 +20,7 @@ from trio.testing import MockClock
 from plugind.actors import watchdog
 from plugind.actors.handlers.actor import HandlerInbox, run
 from plugind.actors.handlers.calls import CallConfig, Calls
-from plugind.actors.io.stacks import FaulthandlerTimer, StackTimer, ThreadTimer
+from plugind.actors.io.stacks import FaulthandlerTimer, StackTimer, ThreadTimer, best_timer, thread_timer
 from plugind.actors.watchdog import BlockedSteps, WatchdogConfig
 from plugind.protocol import messages as m
 from plugind.protocol.plugins import Plugin
@@ -76,6 +81,70 @@ def test_a_timer_takes_the_stack_of_a_thread_that_does_not_go_on(make: Callable[
         assert timer.disarm() is None
     finally:
         timer.close()
+
+
+def fails(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def test_without_files_in_memory_the_c_timer_uses_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 83: memfd_create is missing in old kernels, and some sandboxes forbid it."""
+    monkeypatch.setattr(os, "memfd_create", fails)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    timer = best_timer(threading.get_ident())
+    try:
+        assert isinstance(timer, FaulthandlerTimer)
+        assert list(tmp_path.iterdir()) == []
+        assert take_stack(timer).startswith("block take_stack test_without_files")
+        assert timer.disarm() is None
+    finally:
+        timer.close()
+
+
+@pytest.mark.parametrize("failing", ["files", "faulthandler"])
+def test_where_the_c_timer_cannot_be_used_a_thread_takes_the_stack(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Fault 83."""
+    if failing == "files":
+        monkeypatch.setattr(os, "memfd_create", fails)
+        monkeypatch.setattr(tempfile, "mkstemp", fails)
+    else:
+        monkeypatch.setattr(faulthandler, "dump_traceback_later", cannot_start)
+    opened = len(os.listdir("/proc/self/fd"))
+    timer = best_timer(threading.get_ident())
+    try:
+        assert isinstance(timer, ThreadTimer)
+        assert take_stack(timer).startswith("block take_stack test_where_the_c_timer")
+        assert len(os.listdir("/proc/self/fd")) == opened
+    finally:
+        timer.close()
+
+
+def cannot_start(*_: object, **__: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("make", [best_timer, thread_timer])
+async def test_without_any_timer_a_blocked_loop_is_still_reported(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[int], StackTimer]
+) -> None:
+    """Fault 83: without the stack, but with its time."""
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", cannot_start)
+    monkeypatch.setattr(threading.Thread, "start", cannot_start)
+    to_status, reports = trio.open_memory_channel[m.StatusMessage](10)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watchdog.run, WatchdogConfig(LIMIT, make), BlockedSteps(), to_status)
+            await trio.sleep(LIMIT)
+            block()
+            report = await reports.receive()
+            nursery.cancel_scope.cancel()
+    assert isinstance(report, m.LoopBlocked)
+    assert (report.stack, report.step) == (None, None)
+    assert report.seconds >= LIMIT
 
 
 @pytest.mark.parametrize("make", TIMERS)

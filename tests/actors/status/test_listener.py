@@ -20,6 +20,7 @@ from trio.testing import MockClock
 
 from plugind.actors.io import file_watch
 from plugind.actors.io.unix_socket import UnixListener
+from plugind.actors.status import listener as status_listener
 from plugind.actors.status.listener import StatusSocket, listen
 from plugind.protocol.errors import ConfigError, SocketBusyError
 from plugind.protocol.logs import Field, Level
@@ -262,6 +263,42 @@ async def test_a_socket_that_cannot_be_made_again_is_tried_again_and_said_once(
         path.unlink()
         mock_clock.jump(11)
         await served.next()
+
+
+async def test_a_socket_that_a_restarted_actor_cannot_make_is_tried_again_while_the_actor_goes_on(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: also an error that is no ConfigError, like a bug, costs the socket alone."""
+    path, log, reasons = tmp_path / "status.sock", Lines(), list[str]()
+    path.write_text("another")
+    status_socket = StatusSocket(str(path), log, again=True, failed=reasons.append)
+    served = Served()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(status_socket.serve, nursery, served.serve)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(11)
+        await trio.testing.wait_all_tasks_blocked()
+        with monkeypatch.context() as patched:
+            patched.setattr(status_listener, "_judge_above", bug)
+            mock_clock.jump(11)
+            await trio.testing.wait_all_tasks_blocked()
+        path.unlink()
+        mock_clock.jump(11)
+        await served.next()
+        status_socket.close()
+    taken = f"{path} exists and is no socket; remove it or give another path with --status"
+    broken = "ZeroDivisionError: planted; give another path with --status"
+    assert reasons == [taken, taken, broken]
+    failed = "status socket was closed by a restart of its actor and cannot be made again"
+    assert log.lines == [
+        (Level.ERROR, failed, {"reason": taken, "next_try_in": 10.0}),
+        (Level.ERROR, failed, {"reason": broken, "next_try_in": 10.0}),
+        (Level.WARNING, "status socket was closed by a restart of its actor and was made again", {"socket": str(path)}),
+    ]
+
+
+def bug(_: object) -> None:
+    raise ZeroDivisionError("planted")
 
 
 def no_inotify(*, nonblocking: bool) -> INotify:
