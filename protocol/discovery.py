@@ -163,7 +163,6 @@ class Discovery:
         trusts: Trusts = trusts_nobody,
     ) -> None:
         self.root = root
-        self._over_limit = 0
         self._sockets = 0
         self._generations = generations
         self._deprecated = deprecated
@@ -202,7 +201,7 @@ class Discovery:
     @property
     def over_limit(self) -> int:
         """How many entries were left out since :meth:`begin_rescan`, because the limit is reached (fault 48)."""
-        return self._over_limit
+        return sum(number for number, _ in self._left_out.values())
 
     def paths(self) -> frozenset[str]:
         """All paths that are known now, refused entries included."""
@@ -260,7 +259,6 @@ class Discovery:
 
     def begin_rescan(self) -> None:
         """A rescan begins, which looks at all entries that were left out, and counts again those that still are."""
-        self._over_limit = 0
         self._left_out.clear()
         self._examined.clear()
 
@@ -474,7 +472,6 @@ class Discovery:
         return False
 
     def _leave_out(self, directory: str, used_up: str) -> None:
-        self._over_limit += 1
         number, _ = self._left_out.get(directory, (0, ""))
         self._left_out[directory] = number + 1, used_up
 

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -187,28 +188,41 @@ def _occupied(path: str, error: OSError) -> ConfigError | None:
     match error.errno:
         case errno.EEXIST:
             return ConfigError(f"{escaped(path)} exists and is no socket; remove it or {_ELSEWHERE}")
-        case errno.EADDRINUSE if _is_stale(path):
-            return ConfigError(
-                f"{escaped(path)} is the socket of another program, although nobody listens there; remove it or"
-                f" {_ELSEWHERE}"
-            )
         case errno.EADDRINUSE:
-            return SocketBusyError(
-                f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
-            )
+            return _in_use(path)
         case _:
             return None
 
 
-def _is_stale(path: str) -> bool:
+def _in_use(path: str) -> ConfigError:
+    """Return who has the socket at ``path``, which is not removed, and what to do."""
+    problem = _problem_of(path)
+    with contextlib.suppress(FileNotFoundError):
+        owner = os.lstat(path).st_uid
+        if isinstance(problem, ConnectionRefusedError):
+            return ConfigError(
+                f"{escaped(path)} is a socket of user {owner} on which nobody listens, and which no daemon of this user"
+                f" has left: run 'rm {escaped(path)}' if no program needs it, or {_ELSEWHERE}"
+            )
+        if isinstance(problem, PermissionError):
+            return ConfigError(
+                f"{escaped(path)} is a socket of user {owner}, and user {os.geteuid()} may not connect to it to find"
+                f" out whether anybody listens: have user {owner} remove it if that user's daemon does not run any"
+                f" more, or {_ELSEWHERE}"
+            )
+    return SocketBusyError(
+        f"another process answers at {escaped(path)}; stop it, or give this one another path with --status"
+    )
+
+
+def _problem_of(path: str) -> OSError | None:
+    """Return why no connection to the socket at ``path`` can be made; None if one can."""
     try:
         with unix_socket.stream_socket() as probe:
             unix_socket.connect(probe, path)
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
+    except OSError as error:
+        return error
+    return None
 
 
 def _cannot_listen(path: str, error: OSError) -> ConfigError:

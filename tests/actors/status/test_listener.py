@@ -7,7 +7,8 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +25,14 @@ from plugind.actors.status import listener as status_listener
 from plugind.actors.status.listener import StatusSocket, listen
 from plugind.protocol.errors import ConfigError, SocketBusyError
 from plugind.protocol.logs import Field, Level
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory that every user may use, unlike that of pytest."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o1777)
+        yield Path(directory)
 
 
 @attrs.define
@@ -126,7 +135,8 @@ async def test_only_a_stale_socket_of_a_daemon_is_replaced(tmp_path: Path, mode:
     if own:
         listen(str(path)).close()
         return
-    with pytest.raises(ConfigError, match="is the socket of another program, although nobody listens there; remove it"):
+    said = f"is a socket of user {os.geteuid()} on which nobody listens, .* run 'rm {path}' if no program needs it, or"
+    with pytest.raises(ConfigError, match=said):
         listen(str(path))
     assert os.path.samestat(path.stat(), before)
 
@@ -141,8 +151,30 @@ async def test_a_stale_socket_of_another_user_is_not_replaced(tmp_path: Path, mo
         os.chown(path, 65534, 65534)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(ConfigError, match="is the socket of another program"):
+    said = f"is a socket of user {path.stat().st_uid} on which nobody listens, .* run 'rm {path}' if no program needs"
+    with pytest.raises(ConfigError, match=said):
         listen(str(path))
+    assert path.is_socket()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_socket_of_another_user_that_may_be_stale_is_not_said_to_answer(shared: Path) -> None:
+    """Only a user who may connect to it finds out whether anybody listens; it was said that another process answers."""
+    path = shared / "status.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    path.chmod(0o600)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError) as raised:
+            listen(str(path))
+    finally:
+        os.seteuid(0)
+    assert not isinstance(raised.value, SocketBusyError)
+    assert str(raised.value) == (
+        f"{path} is a socket of user 0, and user 65534 may not connect to it to find out whether anybody listens: have"
+        " user 0 remove it if that user's daemon does not run any more, or give another path with --status"
+    )
     assert path.is_socket()
 
 
