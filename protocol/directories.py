@@ -49,6 +49,8 @@ class Access:
     owner: int
     #: The owner is the user of the daemon.
     ours: bool
+    #: The owner is outside of the daemon's user namespace: the root of the host, or any other user there.
+    unmapped: bool = False
 
     @property
     def is_trusted(self) -> bool:
@@ -105,7 +107,7 @@ def root_insecurity(path: str, access: Access) -> str | None:
         )
     if not access.is_trusted:
         return (
-            f"the root {path} belongs to user {access.owner}: name a directory of root or of this user with --root, or"
+            f"the root {path} belongs to {_owner_of(access)}: name a directory of root or of this user with --root, or"
             f" {allow}"
         )
     return None
@@ -160,12 +162,22 @@ def insecurity_above(path: str, access: Access) -> str | None:
 
     With the sticky bit a name is replaced by its owner and by that of the directory alone, and both are judged. A
     symbolic link has an owner and no mode.
+
+    In a user namespace, what the root of the host owns, such as ``/`` and ``/run``, belongs to no user there. So an
+    owner outside of the namespace is taken for the root of the host, as long as nobody else may write.
     """
-    if not access.is_trusted:
+    if access.unmapped and access.mode & (stat.S_IWGRP | stat.S_IWOTH) and not access.mode & stat.S_ISVTX:
+        return f"others may write to {path}, which belongs to {_owner_of(access)}"
+    if not (access.is_trusted or access.unmapped):
         return f"{path} belongs to user {access.owner}"
     if access.mode & stat.S_IWOTH and not access.mode & stat.S_ISVTX:
         return f"everybody may write to {path}"
     return None
+
+
+def _owner_of(access: Access) -> str:
+    outside = ", which stands for all users whom this user namespace does not map" if access.unmapped else ""
+    return f"user {access.owner}{outside}"
 
 
 def root_insecurity_above(root: str, path: str, access: Access) -> str | None:

@@ -265,8 +265,7 @@ class Discovery:
     def scan_again(self, path: str) -> None:
         """A scan of the directory ``path`` was not finished, and begins anew."""
         self._examined.pop(path, None)
-        number, _ = self._left_out.pop(path, (0, ""))
-        self._over_limit -= number
+        self._left_out.pop(path, None)
 
     # --- looks --------------------------------------------------------------------------------------------------------
 

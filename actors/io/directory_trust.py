@@ -25,6 +25,7 @@ from ...protocol.directories import (
     trusted_owner,
 )
 from ...protocol.errors import ConfigError
+from .users import unmapped_uid
 
 #: How many symbolic links the kernel follows on the way to a file.
 _MOST_LINKS = 40
@@ -36,8 +37,10 @@ class InsecureRootError(ConfigError):
 
 def access_of(status: os.stat_result, own: int | None = None) -> Access:
     """Return who may write to the directory with this ``status``, for a daemon of the user ``own``, or of this one."""
-    own = os.geteuid() if own is None else own
-    return Access(stat.S_IMODE(status.st_mode), status.st_uid, status.st_uid == own)
+    own, owner = os.geteuid() if own is None else own, status.st_uid
+    # Where our own user is not mapped either, a file with its number may be that of any such user.
+    unmapped = owner == unmapped_uid()
+    return Access(stat.S_IMODE(status.st_mode), owner, ours=owner == own and not unmapped, unmapped=unmapped)
 
 
 def first_owner(accesses: Iterable[Access | None]) -> int | None:

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 from collections.abc import Iterable
@@ -48,6 +49,23 @@ def overflow_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
             return int(line.read())
     except (OSError, ValueError):
         return _USUAL_OVERFLOW
+
+
+@functools.cache
+def unmapped_uid(number: str = _OVERFLOW, uid_map: str = _MAP) -> int | None:
+    """Return the uid that files of users outside our user namespace have here; None if it may be a user inside.
+
+    That is the overflow uid, where the namespace maps no user to that number. A process cannot change the map that it
+    has, so it is read once.
+    """
+    try:
+        with open(uid_map) as lines:
+            inside = [(int(line.split()[0]), int(line.split()[2])) for line in lines]
+        with open(number) as line:
+            overflow = int(line.read())
+    except (OSError, ValueError):
+        return None
+    return None if any(first <= overflow < first + count for first, count in inside) else overflow
 
 
 def _maps_all(lines: Iterable[str]) -> bool:

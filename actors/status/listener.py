@@ -18,7 +18,7 @@ from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.text import escaped
 from ..io import unix_socket
-from ..io.directory_trust import who_may_replace
+from ..io.directory_trust import access_of, who_may_replace
 from ..io.file_watch import FileWatch
 
 #: The mode of the socket, by which a stale one is recognised.
@@ -158,7 +158,9 @@ def _judge_directory(directory: str, log: Logger) -> None:
     A directory such as /tmp passes: with the sticky bit, a file is removed by its owner alone.
     """
     found = os.stat(directory)
-    if found.st_uid not in (0, os.geteuid()):
+    access = access_of(found)
+    # As above it, an owner outside of the user namespace is taken for the root of the host (see insecurity_above).
+    if not (access.is_trusted or access.unmapped):
         raise ConfigError(
             f"the directory {escaped(directory)} of the status socket belongs to user {found.st_uid}, who could replace"
             f" the socket: {_ELSEWHERE}"

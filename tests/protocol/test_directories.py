@@ -157,3 +157,19 @@ def test_a_directory_above_a_root_lets_nobody_else_replace_what_is_in_it(
         assert ("'chmod o-w /run'" in text) is (owner == user)
         assert "--root" in text
         assert "--insecure-root" in text
+
+
+@pytest.mark.parametrize(("mode", "secure"), [(0o755, True), (0o1777, True), (0o775, False), (0o777, False)])
+def test_above_a_root_an_owner_outside_of_the_user_namespace_is_judged_by_the_mode(mode: int, secure: bool) -> None:
+    """Fault 3: there, ``/`` and ``/tmp`` of the host have no other owner."""
+    problem = insecurity_above("/run", Access(mode, 65534, ours=False, unmapped=True))
+    assert (problem is None) is secure
+    if problem is not None:
+        assert problem.startswith("others may write to /run, which belongs to user 65534, which stands for all users")
+
+
+def test_a_root_and_what_is_below_it_need_an_owner_inside_of_the_user_namespace() -> None:
+    """Fault 3."""
+    access = Access(0o755, 65534, ours=False, unmapped=True)
+    assert "which stands for all users whom this user namespace does not map" in str(root_insecurity("/r", access))
+    assert insecurity("/r/d", access) is not None
