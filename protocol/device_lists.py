@@ -1,0 +1,286 @@
+"""The lists that a device plugin sends: from the bytes of a ListAndWatchResponse to the devices, checked.
+
+Each message is the whole list, though two that follow each other differ little: one device turns unhealthy, or none
+does and the plugin only repeats itself. So a reader keeps the bytes of the list before, in blocks of a few devices.
+Blocks whose bytes are the same at the beginning or at the end of the next message, or in the same place in between,
+are not parsed again. The list of devices is then made from the one before, which costs its reader little too.
+
+What protobuf's parser accepts is accepted here, with the same result, except for what exceeds a limit.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+import attrs
+
+from .devices import Device, DeviceList
+from .errors import ValidationError
+from .protobuf_fields import Fields, InvalidMessageError, int64, span, tag_at, text, varint
+from .text import quoted
+
+#: How many devices a list may have.
+MAX_DEVICES: Final = 10_000
+#: Characters in the id of a device, and in the word for its health. The API says 63 and the kubelet checks nothing.
+MAX_TEXT: Final = 256
+#: How many NUMA nodes a device may be near to.
+MAX_NODES: Final = 64
+#: How many fields of a list may be none that the API defines, since each takes time to skip.
+MAX_UNKNOWN: Final = 10_000
+
+#: Devices in a block that is parsed as one. A block that is compared costs as much as a tenth of a device.
+BLOCK: Final = 16
+#: How many descriptions of devices without their ids are remembered, and of how many bytes each: most are alike.
+_MAX_TAILS: Final = 1024
+_MAX_TAIL: Final = 128
+
+# Tags: the number of the field and its wire type. In a list, in a device, in its topology, and in a node of that.
+_DEVICE: Final = 0x0A
+_ID, _HEALTH, _TOPOLOGY = 0x0A, 0x12, 0x1A
+_NODE: Final = 0x0A
+_NODE_ID: Final = 0x08
+
+
+class DeviceListError(ValidationError):
+    """A list of devices is refused; the text says why."""
+
+
+@attrs.frozen
+class ReadList:
+    """A list of devices, and what is wrong with it though it is used."""
+
+    devices: DeviceList
+    warning: str | None = None
+
+
+@attrs.frozen(eq=False)
+class _Block:
+    """Some devices that follow each other in a message, and their bytes."""
+
+    raw: bytes
+    devices: tuple[Device, ...]
+
+
+@attrs.frozen(eq=False)
+class _Changes:
+    """How the blocks of a list differ from those of the list before."""
+
+    blocks: list[_Block]
+    #: The devices that are not as they were; None if others have come or gone, or stand in another order.
+    changed: list[Device] | None
+
+
+class DeviceListReader:
+    """Reads the lists of one plugin, one after another."""
+
+    __slots__ = ("_blocks", "_fields", "_regular", "_tails", "newest")
+
+    def __init__(self) -> None:
+        #: The list that was read last.
+        self.newest = ReadList(DeviceList())
+        #: Its bytes; empty if the next list is to be read as a whole.
+        self._blocks: list[_Block] = []
+        #: What has been parsed of a device after its id, by its bytes.
+        self._tails: dict[bytes, tuple[str, tuple[int, ...]]] = {}
+        self._fields = Fields(MAX_UNKNOWN)
+        #: Whether the list consists of devices only, each with the usual tag before it.
+        self._regular = True
+
+    def read(self, message: bytes) -> ReadList:
+        """Return the devices that the bytes of a ListAndWatchResponse list.
+
+        It is the very list from before if the message is.
+
+        Raises:
+          DeviceListError: if the message is not valid, or exceeds a limit; the next one may be good.
+        """
+        self._fields = Fields(MAX_UNKNOWN)
+        self._regular = True
+        try:
+            found = self._find_changes(message)
+        except InvalidMessageError as error:
+            raise DeviceListError(f"the message is no valid ListAndWatchResponse: {error}") from None
+        if found.changed is None or self.newest.warning is not None:
+            self.newest = _made(list(chain.from_iterable(block.devices for block in found.blocks)))
+        elif found.changed:
+            self.newest = ReadList(self.newest.devices.but(found.changed))
+        # Devices that come and go would leave many small blocks.
+        keep = self._regular and len(found.blocks) <= 2 * len(self.newest.devices) // BLOCK + 2
+        self._blocks = found.blocks if keep else []
+        return self.newest
+
+    def _find_changes(self, message: bytes) -> _Changes:
+        before, end = self._blocks, len(message)
+        first, position = _equal_at_start(before, message)
+        last, stop = _equal_at_end(before, message, first, position)
+        read, position = self._read_until(message, position, stop, before[first:last])
+        changed = _changed(before[first:last], read)
+        if position == stop:
+            blocks = before[:first] + read + before[last:]
+        else:
+            # What looked like the end of the list before belongs to a device that is longer.
+            more, _ = self._read_until(message, position, end, ())
+            blocks, changed = before[:first] + read + more, None
+        if not before:
+            changed = None
+        _check_count(sum(len(block.devices) for block in blocks))
+        return _Changes(blocks, changed)
+
+    def _read_until(
+        self, message: bytes, position: int, stop: int, before: Sequence[_Block]
+    ) -> tuple[list[_Block], int]:
+        """Read blocks up to ``stop``, which take the place of those in ``before``; return them and where they end."""
+        blocks: list[_Block] = []
+        count = 0
+        while position < stop:
+            block = before[len(blocks)] if len(blocks) < len(before) else None
+            size = BLOCK if block is None else len(block.devices)
+            if block is None or not message.startswith(block.raw, position, stop):
+                block = self._read_block(message, position, stop, size)
+            blocks.append(block)
+            position += len(block.raw)
+            count += len(block.devices)
+            _check_count(count)
+        return blocks, position
+
+    def _read_block(self, message: bytes, start: int, stop: int, most: int) -> _Block:
+        """Read ``most`` devices from ``start``, or all that begin before ``stop``; the last one may end after it."""
+        position, end = start, len(message)
+        devices: list[Device] = []
+        while position < stop and len(devices) < most:
+            if message[position] == _DEVICE:
+                position += 1
+            else:
+                self._regular = False
+                tag, position = tag_at(message, position, end)
+                if tag != _DEVICE:
+                    position = self._fields.skip(message, position, end, tag)
+                    continue
+            begin, position = span(message, position, end)
+            devices.append(self._device(message, begin, position))
+        return _Block(message[start:position], tuple(devices))
+
+    def _device(self, message: bytes, start: int, stop: int) -> Device:
+        """Return the device whose fields are from ``start`` to ``stop``. Most begin with the id, and a short one."""
+        if stop - start < 2 or message[start] != _ID or message[start + 1] > 127:
+            return self._parsed(message, start, stop)
+        begin, after = start + 2, start + 2 + message[start + 1]
+        if after > stop:
+            return self._parsed(message, start, stop)
+        name = text(message, begin, after)
+        tail = message[after:stop]
+        parsed = self._tails.get(tail)
+        if parsed is None:
+            device = self._parsed(message, after, stop, name)
+            if device.id is name and len(tail) <= _MAX_TAIL and len(self._tails) < _MAX_TAILS:
+                self._tails[tail] = device.health, device.numa
+            return device
+        _check_text("id", name)
+        return Device(name, *parsed)
+
+    def _parsed(self, message: bytes, position: int, stop: int, name: str = "") -> Device:
+        """Return the device whose fields are from ``position`` to ``stop``; ``name`` is its id unless they say it."""
+        health, nodes = "", set[int]()
+        while position < stop:
+            tag, position = tag_at(message, position, stop)
+            if tag not in (_ID, _HEALTH, _TOPOLOGY):
+                position = self._fields.skip(message, position, stop, tag, depth=1)
+                continue
+            begin, position = span(message, position, stop)
+            if tag == _ID:
+                name = text(message, begin, position)
+            elif tag == _HEALTH:
+                health = text(message, begin, position)
+            else:
+                self._add_nodes(nodes, message, begin, position)
+        _check_text("id", name)
+        _check_text("health", health)
+        if len(nodes) > MAX_NODES:
+            raise DeviceListError(f"the device {quoted(name)} is near to more than {MAX_NODES} NUMA nodes")
+        return Device(name, health, tuple(sorted(nodes)))
+
+    def _add_nodes(self, nodes: set[int], message: bytes, position: int, stop: int) -> None:
+        """Add the nodes of a topology. The kernel calls a node -1 where there is none, and some plugins repeat that."""
+        while position < stop:
+            tag, position = tag_at(message, position, stop)
+            if tag == _NODE:
+                begin, position = span(message, position, stop)
+                node = self._node(message, begin, position)
+                if node >= 0:
+                    nodes.add(node)
+            else:
+                position = self._fields.skip(message, position, stop, tag, depth=2)
+
+    def _node(self, message: bytes, position: int, stop: int) -> int:
+        node = 0
+        while position < stop:
+            tag, position = tag_at(message, position, stop)
+            if tag == _NODE_ID:
+                number, position = varint(message, position, stop)
+                node = int64(number)
+            else:
+                position = self._fields.skip(message, position, stop, tag, depth=3)
+        return node
+
+
+def _equal_at_start(blocks: Sequence[_Block], message: bytes) -> tuple[int, int]:
+    """Return how many of ``blocks`` the message begins with, and where they end in it."""
+    position = 0
+    for count, block in enumerate(blocks):
+        if not message.startswith(block.raw, position):
+            return count, position
+        position += len(block.raw)
+    return len(blocks), position
+
+
+def _equal_at_end(blocks: Sequence[_Block], message: bytes, first: int, position: int) -> tuple[int, int]:
+    """Return which of ``blocks`` from ``first`` on the message ends with, and where they begin after ``position``."""
+    last, stop = len(blocks), len(message)
+    while last > first and message.endswith(blocks[last - 1].raw, position, stop):
+        last -= 1
+        stop -= len(blocks[last].raw)
+    return last, stop
+
+
+def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | None:
+    """Return the devices of ``now`` that are not as in ``before``; None if their ids or the order are others."""
+    if len(before) != len(now):
+        return None
+    changed = []
+    for old, new in zip(before, now, strict=True):
+        if new is old:
+            continue
+        if len(new.devices) != len(old.devices):
+            return None
+        for was, device in zip(old.devices, new.devices, strict=True):
+            if device.id != was.id:
+                return None
+            if device != was:
+                changed.append(device)
+    return changed
+
+
+def _made(devices: list[Device]) -> ReadList:
+    """Return the list of ``devices``: of two with one id the last counts."""
+    made = DeviceList(devices)
+    if len(made) == len(devices):
+        return ReadList(made)
+    repeated = Counter(device.id for device in devices).most_common(1)[0][0]
+    return ReadList(made, f"{len(devices) - len(made)} devices have the id of another, such as {quoted(repeated)}")
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_DEVICES:
+        raise DeviceListError(f"it has more than {MAX_DEVICES} devices")
+
+
+def _check_text(what: str, said: str) -> None:
+    if len(said) > MAX_TEXT:
+        raise DeviceListError(f"the {what} of a device has {len(said)} characters, at most {MAX_TEXT} are allowed")
+    if not said.isprintable():
+        raise DeviceListError(f"the {what} of a device holds characters that do not print: {quoted(said)}")

@@ -1,0 +1,139 @@
+"""The fields of a protobuf message, read from its bytes one after another.
+
+This is for messages of which only a part is to be parsed, or which cost too much to parse as a whole. What is accepted
+and what is not is exactly as in protobuf's own parser; the tests compare the two.
+
+PYTEST_DONT_REWRITE
+"""
+
+from typing import Final
+
+#: The wire type that ends a group.
+_END_GROUP: Final = 4
+
+#: How deep messages and groups may be nested.
+MAX_DEPTH: Final = 100
+_MAX_TAG: Final = 2**32 - 1
+_MAX_SIZE: Final = 2**31 - 1
+_NO_NUMBER: Final = "a field has no valid number"
+
+
+class InvalidMessageError(ValueError):
+    """The bytes are no message; the text says why."""
+
+
+class Fields:
+    """Reads fields, of which a message may have so many that its parser does not know."""
+
+    __slots__ = ("_unknown_left", "most_unknown")
+
+    def __init__(self, most_unknown: int) -> None:
+        self.most_unknown = most_unknown
+        self._unknown_left = most_unknown
+
+    def skip(self, data: bytes, position: int, stop: int, tag: int, depth: int = 0) -> int:
+        """Return the position after the value of a field that is not known, ``depth`` levels deep.
+
+        Raises:
+          InvalidMessageError: if it is not valid, or one too many.
+        """
+        self._unknown_left -= 1
+        if self._unknown_left < 0:
+            raise InvalidMessageError(f"it has more than {self.most_unknown} unknown fields")
+        match tag & 7:
+            case 0:
+                return varint(data, position, stop)[1]
+            case 1:
+                return _within(position + 8, stop)
+            case 2:
+                return span(data, position, stop)[1]
+            case 3:
+                return self._skip_group(data, position, stop, tag >> 3, depth + 1)
+            case 5:
+                return _within(position + 4, stop)
+            case 4:
+                raise InvalidMessageError("a group ends that has not begun")
+            case kind:
+                raise InvalidMessageError(f"a field has the wire type {kind}")
+
+    def _skip_group(self, data: bytes, position: int, stop: int, number: int, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise InvalidMessageError(f"it is nested more than {MAX_DEPTH} levels deep")
+        while True:
+            # In a group protobuf does not mind a field of the number 0.
+            tag, position = varint(data, position, stop, 5)
+            if tag > _MAX_TAG:
+                raise InvalidMessageError(_NO_NUMBER)
+            if tag == number << 3 | _END_GROUP:
+                return position
+            position = self.skip(data, position, stop, tag, depth)
+
+
+def tag_at(data: bytes, position: int, stop: int) -> tuple[int, int]:
+    """Return the tag at ``position``, and the position after it.
+
+    Raises:
+      InvalidMessageError: if there is none.
+    """
+    tag, after = varint(data, position, stop, 5)
+    if tag > _MAX_TAG or not tag >> 3:
+        raise InvalidMessageError(_NO_NUMBER)
+    return tag, after
+
+
+def span(data: bytes, position: int, stop: int) -> tuple[int, int]:
+    """Return where the bytes of a field begin and end, whose size is at ``position``.
+
+    Raises:
+      InvalidMessageError: if the message ends before.
+    """
+    size, start = varint(data, position, stop, 5)
+    if size > _MAX_SIZE:
+        raise InvalidMessageError("a field is too long")
+    return start, _within(start + size, stop)
+
+
+def varint(data: bytes, position: int, stop: int, most: int = 10) -> tuple[int, int]:
+    """Return the number at ``position``, which has at most ``most`` bytes, and the position after it.
+
+    Raises:
+      InvalidMessageError: if the message ends before, or the number is longer.
+    """
+    number = 0
+    for shift in range(0, 7 * most, 7):
+        if position >= stop:
+            raise _cut()
+        byte = data[position]
+        position += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, position
+    raise InvalidMessageError(f"a number has more than {most} bytes")
+
+
+def text(data: bytes, start: int, stop: int) -> str:
+    """Return the text from ``start`` to ``stop``.
+
+    Raises:
+      InvalidMessageError: if it is not UTF-8.
+    """
+    try:
+        return data[start:stop].decode()
+    except UnicodeDecodeError:
+        raise InvalidMessageError("a text is not UTF-8") from None
+
+
+def int64(number: int) -> int:
+    """Return a number as a field of the type int64 means it."""
+    number &= 2**64 - 1
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _within(position: int, stop: int) -> int:
+    if position > stop:
+        raise _cut()
+    return position
+
+
+def _cut() -> InvalidMessageError:
+    return InvalidMessageError("it ends in the middle of a field")
