@@ -11,11 +11,13 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from .actors.handlers.handler import Handler
+    from .actors.handlers.link import Link
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
-    from .protocol.errors import ConfigError, PluginError
+    from .protocol.errors import ConfigError, NoConnectionError, PluginError
     from .protocol.messages import RetryAnswer
+    from .protocol.plugin_health import Health
     from .protocol.plugins import InstancePolicy, Plugin
     from .protocol.trust import Trust
     from .protocol.version import __version__
@@ -28,9 +30,12 @@ __all__ = [
     "ConfigError",
     "GaveUpError",
     "Handler",
+    "Health",
     "InstancePolicy",
     "LaggedError",
     "Limits",
+    "Link",
+    "NoConnectionError",
     "NodeEndedError",
     "Plugin",
     "PluginError",
@@ -52,9 +57,12 @@ if not _typing.TYPE_CHECKING:
         "ConfigError": ".protocol.errors",
         "GaveUpError": ".actors.supervision",
         "Handler": ".actors.handlers.handler",
+        "Health": ".protocol.plugin_health",
         "InstancePolicy": ".protocol.plugins",
         "LaggedError": ".supervisor",
         "Limits": ".protocol.wire.limits",
+        "Link": ".actors.handlers.link",
+        "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
         "Plugin": ".protocol.plugins",
         "PluginError": ".protocol.errors",

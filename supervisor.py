@@ -40,12 +40,14 @@ from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.endpoints import EndpointFiles, Endpoints, RealEndpointFiles
 from .actors.io.exact_connect import can_connect_to_descriptors
+from .actors.io.grpc_client.channel import Channel
 from .actors.io.grpc_client.dial import dial
 from .actors.io.grpc_client.turns import Shared
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
 from .actors.io.users import users_of
 from .actors.limited_log import LimitedLog
+from .actors.links import RESTARTS, Links, LinksConfig
 from .actors.liveness import LivenessConfig, ProcessPort
 from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.registration import RegistrationConfig
@@ -58,11 +60,14 @@ from .protocol import world
 from .protocol.config import Config, Root, check_roots
 from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
+from .protocol.identity import Identity
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
+from .protocol.plugins import Plugin
 from .protocol.rules import Rules
 from .protocol.status import PluginStatus, StateName
 from .protocol.trust import Trust, Users
+from .protocol.wire.limits import ENDPOINT_LIMITS
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
@@ -106,6 +111,7 @@ class Internals:
     status: m.Address[m.StatusMessage]
     handlers: HandlerActors
     registrations: Registrations
+    links: Links
     callers: Callers
     crashes: Crashes
     reconciler_inbox: Inbox[m.ReconcilerMessage]
@@ -119,7 +125,7 @@ class Unfinished:
 
     #: The names of actors.
     actors: tuple[str, ...]
-    #: The calls of handlers that have not ended, in words.
+    #: The calls of handlers that have not ended, in words. Those of ``follow`` are here once they were cancelled.
     calls: tuple[str, ...]
 
 
@@ -202,7 +208,8 @@ class Supervisor:
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
-        self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes)
+        self._links = Links(self._links_config(rng))
+        self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes, self._links)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
             self._to_reconciler,
@@ -238,6 +245,7 @@ class Supervisor:
             self._to_status,
             self._handlers,
             self._registrations,
+            self._links,
             self._callers,
             self._crashes,
             self._reconciler_inbox,
@@ -257,6 +265,16 @@ class Supervisor:
         directories = {root.path: directory for root, directory in self._directories.items() if not root.insecure}
         root = root_of(path, directories)
         return None if root is None else directories[root].owner_above(path, root)
+
+    def _links_config(self, rng: random.Random) -> LinksConfig:
+        return LinksConfig(
+            _connect_endpoints(self._endpoints),
+            self._to_reconciler,
+            self._to_status,
+            rng,
+            attrs.evolve(RESTARTS, jitter=self.config.backoff.jitter),
+            self._log,
+        )
 
     def _registration_config(self, dialer: Dialer, rng: random.Random) -> RegistrationConfig:
         timeouts = self.config.timeouts
@@ -345,6 +363,7 @@ class Supervisor:
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
+        self._children.start(ChildSpec("links", self._links.serve))
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
@@ -359,13 +378,17 @@ class Supervisor:
     async def _stop(self) -> None:
         """Stop in reverse order; what is in flight is rolled back after half of the grace (fault 87)."""
         grace = self.config.timeouts.stop_grace
+        # Before any registration ends, since a follow has nothing to follow then.
+        self._links.cancel_all()
         for message in (m.StopAsked(self.config.deregister_at_stop), m.StopForced()):
             with trio.move_on_after(grace / 2) as scope:
                 await report(self._to_reconciler, message)
                 await self._children.wait("node")
             if not scope.cancelled_caught:
                 break
-        await self._children.stop_all(but="status")
+        await self._links.close_all()
+        # A follow that does not let itself be cancelled keeps the links from their end, and nothing else.
+        await self._children.stop_all(but=("status", "links"))
         # The status actor ends by itself when it has read the last messages of the others.
         self._to_status.close()
         with trio.move_on_after(STATUS_GRACE):
@@ -375,7 +398,7 @@ class Supervisor:
 
     def unfinished(self) -> Unfinished:
         """Return what keeps a node that stops from its end."""
-        return Unfinished(self._children.stopping, tuple(map(str, self._handlers.calls)))
+        return Unfinished(self._children.stopping, (*map(str, self._handlers.calls), *self._links.unfinished))
 
     # --- children ---
 
@@ -409,6 +432,7 @@ class Supervisor:
                     max_instances=self.config.max_instances,
                     lives=self._lives,
                     end_handled=self._registrations.end_handled,
+                    links=self._links,
                 )
             except Exception:
                 await self._let_go()
@@ -468,6 +492,8 @@ class Supervisor:
         self._nursery.start_soon(report, self._to_status, m.ActorRestarted(name, text))
         if name in ("status", "liveness"):
             self._nursery.start_soon(report, self._to_reconciler, m.ReportAsked())
+        if name == "status":
+            self._links.report_again()
 
     # --- the interface for embedding programs ---
 
@@ -633,6 +659,20 @@ def _endpoints(rules: Rules, files: EndpointFiles, status_socket: str | None) ->
     return Endpoints(files, rules.endpoint_directories, status_socket, lambda peer: rules.distrust(peer.uid, peer.pid))
 
 
+def _connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None], Channel]:
+    """Return what connects to the endpoints of plugins that have links; these connections share an account."""
+    shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
+
+    def connect(plugin: Plugin, file: Identity | None) -> Channel:
+        if plugin.endpoint == plugin.socket and file is not None:
+            made = endpoints.connect_own(plugin.socket, file)
+        else:
+            made = endpoints.connect(plugin.endpoint)
+        return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
+
+    return connect
+
+
 def _limited(log: Logger, config: Config) -> LimitedLog | None:
     return None if config.log_limits is None else LimitedLog(log, config.log_limits)
 
@@ -649,6 +689,7 @@ def _real_ports(config: Config) -> Ports:
             shared=Shared(config.wire_limits.unparsed_bytes),
         ),
         processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
+        endpoints=RealEndpointFiles(tuple(roots), follow_symlinks=follow),
     )
 
 

@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..protocol import messages as m
 from ..protocol.plugins import Plugin
 
@@ -36,8 +38,10 @@ class Asks:
         """Return whether an answer with this ticket belongs to the ask under way."""
         return ticket == self._ticket
 
-    def ask_handler(self, ask: type[m.Validate] | type[m.Register] | type[m.Deregister], plugin: Plugin) -> None:
-        """Send the handler an ask about ``plugin``."""
+    def ask_handler(
+        self, ask: Callable[[Plugin, int, m.Address[m.RegistrationMessage]], m.Ask], plugin: Plugin
+    ) -> None:
+        """Send the handler an ask about ``plugin``: a Validate, a Register or a Deregister."""
         assert self.handler is not None, "a handler is asked only after the plugin was admitted"
         self._under_way = ask(plugin, self.new_ticket(), self._reply)
         self.handler.send_nowait(self._under_way)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable
+from functools import partial
 from typing import assert_never
 
 import attrs
@@ -371,7 +372,8 @@ class _Registration:
             case states.AskValidate():
                 self.asks.ask_handler(m.Validate, self._plugin(command.info, generation))
             case states.AskRegister():
-                self.asks.ask_handler(m.Register, self._plugin(command.info, generation))
+                register = partial(m.Register, file=self._socket.identity)
+                self.asks.ask_handler(register, self._plugin(command.info, generation))
             case states.AskDeregister():
                 self.asks.ask_handler(m.Deregister, self._plugin(command.info, command.generation))
             case states.Dial() | states.StartTimer():

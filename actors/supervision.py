@@ -11,7 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 
 import attrs
 import trio
@@ -122,10 +122,10 @@ class Children:
             child.scope.cancel()
             await child.done.wait()
 
-    async def stop_all(self, *, but: str | None = None) -> None:
-        """Stop all children, the last started first, except the one named ``but``."""
+    async def stop_all(self, *, but: Collection[str] = ()) -> None:
+        """Stop all children, the last started first, except those named in ``but``."""
         for name in reversed(list(self._children)):
-            if name != but:
+            if name not in but:
                 await self.stop(name)
 
     @property

@@ -43,6 +43,8 @@ class Claim:
     phase: Phase = Phase.ADMITTED
     #: The highest of a name is active, if its policy has a single active one: see :func:`rank_of`.
     rank: Rank = ()
+    #: Whether its handler reports that it can be used; None if it reports nothing.
+    usable: bool | None = None
     #: Whether its plugin was registered, though it may be leaving since.
     was_registered: bool = False
     #: Whether its plugin is of root or of the user that runs plugind, when it was admitted.
@@ -130,6 +132,11 @@ class Name:
         self.newest = claim.path
         if self._ranking is not None:
             self._ranking.add(claim.path, claim.rank)
+
+    def rank_anew(self, claim: Claim) -> None:
+        """Note the new rank of a registered plugin, which keeps its place in the order of registration."""
+        if self._ranking is not None:
+            self._ranking.change(claim.path, claim.rank)
 
     def leave(self, path: str) -> bool:
         """Reserve the name until the claim of ``path`` is released; return whether its plugin was registered."""
@@ -232,11 +239,22 @@ def _toggle(paths: Paths, path: str) -> None:
 def rank_of(info: PluginInfo, policy: InstancePolicy, *, privileged: bool) -> Rank:
     """Return the rank of a plugin among those of its name; of equal ones, the one that registers last is higher.
 
-    Privileged ones are above those of other users, whatever their versions (fault 80).
+    Privileged ones are above those of other users, whatever their versions (fault 80). Those that their handler reports
+    to be usable come next, and those that it reports not to be come last; see :func:`rank_if`.
     """
     if policy is not InstancePolicy.HIGHEST_VERSION or info.version is None:
-        return (int(privileged),)
-    return int(privileged), *info.version.rank
+        return int(privileged), _UNREPORTED
+    return int(privileged), _UNREPORTED, *info.version.rank
+
+
+#: The second number of a rank, by what the handler reports.
+_UNREPORTED = 1
+_USABLE = {True: 2, None: _UNREPORTED, False: 0}
+
+
+def rank_if(rank: Rank, *, usable: bool | None) -> Rank:
+    """Return the rank of a plugin whose handler now reports this."""
+    return rank[0], _USABLE[usable], *rank[2:]
 
 
 def key_of(info: PluginInfo) -> tuple[str, str]:

@@ -29,6 +29,10 @@ class ValidationError(PluginError):
     """The info of a plugin is not acceptable: raised by validation rules and by users' handlers."""
 
 
+class NoConnectionError(PluginError):
+    """There is no connection to the endpoint of a plugin; the text says why."""
+
+
 class ConfigError(Exception):
     """The configuration is not possible; the text says what to do (exit code 78)."""
 

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from .directories import Condition, DirectoryReport
 from .endpoint_owners import PluginDisplaced
 from .identity import Identity
+from .plugin_health import Facts, Health
 from .plugins import InstancePolicy, Plugin, PluginInfo
 from .status import Finished, Outcome, PluginStatus, StateName
 from .successions import NamePassed
@@ -189,6 +190,30 @@ class RegistrationEnded:
     error: str = ""
 
 
+# --- from links -------------------------------------------------------------------------------------------------------
+
+
+@value
+class UsableChanged:
+    """The handler reports through its link whether the plugin can be used: one that can is preferred as the active one.
+
+    An instance of which nothing is reported comes between those that can be used and those that cannot.
+    """
+
+    path: str
+    generation: int
+    usable: bool
+
+
+@value
+class PluginGone:
+    """The handler reports through its link that the plugin has left for good: the watcher must look at its socket."""
+
+    path: str
+    generation: int
+    reason: str
+
+
 # --- from the supervisor and from callers -----------------------------------------------------------------------------
 
 
@@ -199,6 +224,8 @@ class HandlerAdded:
     type: str
     handler: Address[HandlerMessage]
     policy: InstancePolicy
+    #: Whether it is given links, to which roles are reported.
+    linked: bool = False
 
 
 @value
@@ -270,6 +297,8 @@ ReconcilerMessage = (
     | Released
     | SocketReplaced
     | RegistrationEnded
+    | UsableChanged
+    | PluginGone
     | HandlerAdded
     | HandlerRemoved
     | RetryAsked
@@ -400,6 +429,8 @@ class Register:
     plugin: Plugin
     ticket: int
     reply: Address[HandlerAnswered]
+    #: The file of its socket.
+    file: Identity | None = None
 
 
 @value
@@ -574,6 +605,33 @@ class EndpointChanged:
 
 
 @value
+class HealthReported:
+    """The handler of a registered plugin reported its health and facts."""
+
+    socket: str
+    generation: int
+    health: Health
+    reason: str
+    facts: Facts
+    #: ``trio.current_time()`` of the report, in seconds.
+    time: float
+    #: What was cut off, in words.
+    warning: str | None = None
+
+
+@value
+class FollowEnded:
+    """A handler's ``follow`` crashed or returned, and is started again after so many seconds."""
+
+    plugin: Plugin
+    #: The error, or None if it returned.
+    error: str | None
+    #: How many times in a row.
+    count: int
+    pause: float
+
+
+@value
 class RootReported:
     """The state of a watcher, sent on each change and after each scan; its counters grow as long as it lives."""
 
@@ -684,6 +742,8 @@ StatusMessage = (
     | RoleChanged
     | ServingChanged
     | EndpointChanged
+    | HealthReported
+    | FollowEnded
     | EntryIgnored
     | RootReported
     | HandlersChanged

@@ -16,6 +16,7 @@ import attrs
 
 from .directories import Condition, DirectoryReport
 from .messages import RootReported, StateChanged
+from .plugin_health import Health
 from .plugins import BUILT_IN_TYPES
 from .status import Operation, Outcome, StateName
 from .view import Row
@@ -88,6 +89,8 @@ class Metrics:
     #: How often the status socket could not be made again.
     socket_failures: int = 0
     roots: RootCounters = attrs.field(factory=RootCounters)
+    #: How often a handler's follow was started again, by plugin type.
+    link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
     _reports: dict[str, RootReported] = attrs.field(factory=dict)
 
@@ -150,6 +153,11 @@ class Metrics:
         self.restarts[kind] = self.restarts.get(kind, 0) + 1
         return kind
 
+    def count_link_restart(self, plugin_type: str) -> None:
+        """Count that a handler's follow is started again."""
+        label = self.label(plugin_type)
+        self.link_restarts[label] = self.link_restarts.get(label, 0) + 1
+
     def plugins(self, rows: Iterable[Row]) -> dict[tuple[StateName, str], int]:
         """Return the number of ``rows`` in each state, by type; the built-in types have every state."""
         counts: dict[tuple[StateName, str], int] = {
@@ -179,6 +187,16 @@ def not_serving(metrics: Metrics, rows: Iterable[Row]) -> dict[str, int]:
         if row.unserved is not None:
             label = metrics.label(row.type)
             counts[label] = counts.get(label, 0) + 1
+    return counts
+
+
+def healths(metrics: Metrics, rows: Iterable[Row]) -> dict[tuple[str, Health], int]:
+    """Return the number of plugins in each health, by type; those whose handler reports nothing do not count."""
+    counts = {(label, health): 0 for label in BUILT_IN_TYPES for health in Health}
+    for row in rows:
+        if row.health is not None:
+            key = metrics.label(row.type), row.health.health
+            counts[key] = counts.get(key, 0) + 1
     return counts
 
 

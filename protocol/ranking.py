@@ -38,6 +38,13 @@ class Ranking(Generic[K]):
         self._places[key] = (rank, self._added)
         bisect.insort(self._entries, (rank, self._added, key))
 
+    def change(self, key: K, rank: Rank) -> None:
+        """Rank ``key`` anew, which must be here; among equal ranks it keeps its place."""
+        added = self._places[key][1]
+        self.remove(key)
+        self._places[key] = (rank, added)
+        bisect.insort(self._entries, (rank, added, key))
+
     def remove(self, key: K) -> None:
         """Remove ``key``, if it is here."""
         place = self._places.pop(key, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 
+from .plugin_health import Facts, Health
 from .values import value
 
 
@@ -125,3 +126,10 @@ class PluginStatus:
     not_serving_since: float | None = None
     #: The user that the file of the socket belongs to; the process that listens may be another user's.
     owner: int | None = None
+    #: How the plugin is, as its handler reports; None if it reports nothing.
+    health: Health | None = None
+    health_reason: str | None = None
+    #: When this health began.
+    health_since: float | None = None
+    #: What its handler knows of it.
+    facts: Facts = ()

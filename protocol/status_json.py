@@ -61,6 +61,9 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "uid": plugin.uid,
         "pid": plugin.pid,
         "owner": plugin.owner,
+        "health": None if plugin.health is None else plugin.health.value,
+        "health_reason": _text(plugin.health_reason),
+        "health_since": _time_of(plugin.health_since, now, unix),
     }
 
 
@@ -80,8 +83,9 @@ def history_to_json(plugin: PluginStatus, now: float, unix: float) -> list[Json]
 
 
 def described_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, Json]:
-    """Return the JSON form of a status with its history."""
-    return plugin_to_json(plugin, now, unix) | {"history": history_to_json(plugin, now, unix)}
+    """Return the JSON form of a status with its facts and its history."""
+    facts = {encodable(key): encodable(text) for key, text in plugin.facts}
+    return plugin_to_json(plugin, now, unix) | {"facts": facts, "history": history_to_json(plugin, now, unix)}
 
 
 def retried_to_json(answers: Sequence[RetryAnswer]) -> dict[str, Json]:

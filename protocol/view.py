@@ -18,7 +18,7 @@ import attrs
 
 from .directories import DirectoryReport
 from .endpoint_owners import PluginDisplaced
-from .messages import EndpointChanged, OwnerChanged, RootReported, ServingChanged, StateChanged
+from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
@@ -33,6 +33,8 @@ CAUSES = 8
 FIELDS = 5
 _GONE = StateName.GONE
 _REGISTERED = StateName.REGISTERED
+#: The states in which a plugin's handler may report its health. The handler may begin before this is known here.
+_HAS_LINK = (StateName.VALIDATING, StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED)
 DEPRECATED = "the socket lies in a deprecated directory"
 
 
@@ -65,6 +67,8 @@ class Row(NamedTuple):
     endpoint_problem: str | None = None
     #: Why the endpoint is for another plugin now; None as far as it is this one's.
     displaced: str | None = None
+    #: What the plugin's handler reported last; None if it reports nothing. Its time is when this health began.
+    health: HealthReported | None = None
 
     @property
     def type(self) -> str | None:
@@ -115,11 +119,17 @@ class Row(NamedTuple):
             not_serving=None if self.unserved is None else self.unserved.reason,
             not_serving_since=None if self.unserved is None else self.unserved.time,
             owner=last.owner,
+            health=None if self.health is None else self.health.health,
+            health_reason=None if self.health is None else self.health.reason or None,
+            health_since=None if self.health is None else self.health.time,
+            facts=() if self.health is None else self.health.facts,
         )
 
     @property
     def _warnings(self) -> tuple[str, ...]:
-        said = DEPRECATED if self.last.deprecated else None, self.displaced, self.endpoint_problem
+        deprecated = DEPRECATED if self.last.deprecated else None
+        cut_off = None if self.health is None else self.health.warning
+        said = deprecated, self.displaced, self.endpoint_problem, cut_off
         return tuple(warning for warning in said if warning is not None)
 
     @property
@@ -222,6 +232,7 @@ class View:
             before.unserved if stays else None,
             before.endpoint_problem if stays else None,
             before.displaced,
+            before.health if change.state in _HAS_LINK else None,
         )
 
     def set_logged(self, row: Row, said: Said) -> None:
@@ -283,6 +294,23 @@ class View:
         if row is not None and row.last.generation == generation:
             row.history.extend((time, row.last.state, remark, row.last.attempt, remark))
             del row.history[: -self._history]
+
+    def set_health(self, change: HealthReported) -> tuple[HealthReported | None, Row] | None:
+        """Note what a handler reported; return what it had reported before, and the row if that changed.
+
+        The report of a plugin that is not registered any more came too late.
+        """
+        before = self.rows.get(change.socket)
+        if before is None or before.last.state not in _HAS_LINK or before.last.generation != change.generation:
+            return None
+        reported = before.health
+        if reported is not None and reported.health is change.health:
+            # Another reason is no other beginning.
+            change = attrs.evolve(change, time=reported.time)
+        if reported == change:
+            return None
+        after = self.rows[change.socket] = before._replace(health=change)
+        return reported, after
 
     def find(self, target: str) -> list[Row]:
         """Return the rows of the socket path ``target`` or of the plugin name ``target``.

@@ -37,7 +37,7 @@ import attrs
 
 from . import messages as m
 from .backoff import Backoff
-from .claims import Claim, Name, Phase, crowded, key_of, rank_of, taken, taken_by_another_user
+from .claims import Claim, Name, Phase, crowded, key_of, rank_if, rank_of, taken, taken_by_another_user
 from .crashes import NO_CRASH, Crash, CrashSeries
 from .effects import (
     Answer,
@@ -110,6 +110,8 @@ class _Actor:
 class _Handler:
     address: m.Address[m.HandlerMessage]
     policy: InstancePolicy
+    #: Whether it has links, to which each role is reported.
+    linked: bool
 
 
 class World:
@@ -149,7 +151,7 @@ class World:
         #: The endpoints of the plugins that have a claim.
         self._endpoints = EndpointOwners()
         #: The handlers that take plugins, by type.
-        self._handlers = {added.type: _Handler(added.handler, added.policy) for added in handlers}
+        self._handlers = {added.type: _Handler(added.handler, added.policy, added.linked) for added in handlers}
         #: Removed handlers that still have plugins, by type.
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
         #: The last request to stop.
@@ -222,6 +224,10 @@ class World:
                 self._replaced(message)
             case m.RegistrationEnded():
                 self._ended(message, now)
+            case m.UsableChanged():
+                self._usable_changed(message)
+            case m.PluginGone():
+                self._gone(message)
             case m.SocketVanished():
                 self._vanished(message.path, message.generation, now)
             case m.SocketTouched():
@@ -551,6 +557,7 @@ class World:
         self._report_succession(claim, name)
         name.register(claim)
         self._show_roles(name, claim.info.type)
+        self._show_first_role(name, claim)
         self._admit(key, name)
         self._end_turn(key, message.path)
 
@@ -610,6 +617,29 @@ class World:
             active = claim.path not in name.standby
             self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active)))
 
+    def _show_first_role(self, name: Name, claim: Claim) -> None:
+        """Show that a plugin is active from the start: no role has changed, but its link waits for it."""
+        handler = self._handlers.get(claim.info.type)
+        if handler is not None and handler.linked and claim.path not in name.standby:
+            self._effects.append(Show(m.RoleChanged(claim.path, claim.generation, active=True)))
+
+    def _usable_changed(self, message: m.UsableChanged) -> None:
+        """Rank a plugin by what its handler reports; one that is being deregistered has no rank any more."""
+        claim = self._claims.get(message.path)
+        if claim is None or claim.generation != message.generation or claim.phase is Phase.LEAVING:
+            return
+        claim.usable, claim.rank = message.usable, rank_if(claim.rank, usable=message.usable)
+        if claim.phase is Phase.REGISTERED:
+            name = self._names[key_of(claim.info)]
+            name.rank_anew(claim)
+            self._show_roles(name, claim.info.type)
+
+    def _gone(self, message: m.PluginGone) -> None:
+        """Make the watcher look at the socket of a plugin that has left for good, as its handler says."""
+        entry = self._desired.get(message.path)
+        if entry is not None and entry.generation == message.generation:
+            self._effects.append(Look(entry.root, m.LookNow(message.path)))
+
     # --- actors ---
 
     def _ended(self, message: m.RegistrationEnded, now: float) -> None:
@@ -665,7 +695,7 @@ class World:
     # --- handlers ---
 
     def _handler_added(self, message: m.HandlerAdded) -> None:
-        self._handlers[message.type] = _Handler(message.handler, message.policy)
+        self._handlers[message.type] = _Handler(message.handler, message.policy, message.linked)
         self._show_handlers()
         for path, actor in self._actors.items():
             if actor.orphan_of == message.type:

@@ -7,6 +7,10 @@ Every ask that is not withdrawn is answered. Each call is cancelled at its deadl
 the lane of its name: one Validate or Register, since one plugin of a name is admitted at a time, and one Deregister for
 each instance that leaves.
 
+A handler that has links is given one for each instance. The actor opens it before ``register``, has the handler follow
+the plugin once that has succeeded, and ends the link before ``deregister``; see ``plugind.actors.links``. The lane of a
+name keeps that order.
+
 PYTEST_DONT_REWRITE
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 
 import attrs
 import trio
@@ -24,6 +29,7 @@ from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
 from .calls import MAX_ERROR, Call, CallConfig, Calls
 from .handler import Handler
+from .link import Link, LinkPort
 
 #: The answer to an ask whose call was under way when the actor crashed.
 CRASHED = "the handler actor crashed during the call, and was started again"
@@ -124,15 +130,15 @@ class HandlerInbox:
         return self.receive_nowait()
 
 
-async def run(calls: Calls, inbox: HandlerInbox, lanes: Lanes | None = None) -> None:
-    """Serve asks until the inbox is closed.
+async def run(calls: Calls, inbox: HandlerInbox, lanes: Lanes | None = None, links: LinkPort | None = None) -> None:
+    """Serve asks until the inbox is closed; ``links`` is None for a handler that has no links.
 
     ``lanes`` is handed to a restarted actor again, because the registrations wait for their answers. It goes on with
     the asks that its predecessor had not begun. A Validate or Register that was under way has failed. A Deregister is
     called again: if it were lost, the handler would keep the plugin for ever.
     """
     async with trio.open_nursery() as nursery:
-        pool = _Pool(calls, inbox, nursery, {} if lanes is None else lanes)
+        pool = _Pool(calls, inbox, nursery, {} if lanes is None else lanes, links)
         pool.resume()
         await pool.work()
 
@@ -156,8 +162,10 @@ class _Pool:
         inbox: HandlerInbox,
         nursery: trio.Nursery,
         lanes: Lanes,
+        links: LinkPort | None,
     ) -> None:
         self._calls = calls
+        self._links = links
         self._inbox = inbox
         self._nursery = nursery
         #: The number of workers that wait for an ask, or are about to.
@@ -219,10 +227,14 @@ class _Pool:
         """Make the calls of a lane, once the thread of the call ``before`` has returned."""
         if before is not None:
             await before.wait_for_thread()
-        ask = lane.present or lane.next()
+        ask, link = lane.present or lane.next(), None
         while ask is not None:
-            call = lane.call = self._calls.prepare(_METHODS[type(ask)], ask.plugin)
+            if self._links is not None:
+                link = await self._open_or_end_link(self._links, ask)
+            call = lane.call = self._calls.prepare(_METHODS[type(ask)], ask.plugin, link)
             ending = await self._calls.make(call)
+            if link is not None and ending.outcome is Outcome.OK:
+                self._follow(ask.plugin, link)
             if lane.present is ask:
                 answer = m.HandlerAnswered(ask.ticket, ending.outcome, ending.error[:MAX_ERROR], ending.cause)
                 ask.reply.send_nowait(answer)
@@ -231,6 +243,19 @@ class _Pool:
             await call.wait_for_thread()
             ask = lane.next()
         del self._lanes[name]
+
+    async def _open_or_end_link(self, links: LinkPort, ask: m.Ask) -> Link | None:
+        """Open the link of a plugin that is to be registered, and return it; end that of one to be deregistered."""
+        if isinstance(ask, m.Register):
+            return links.open(ask.plugin, ask.file)
+        if isinstance(ask, m.Deregister):
+            await links.end(ask.plugin)
+        return None
+
+    def _follow(self, plugin: Plugin, link: Link) -> None:
+        """Have the handler follow a plugin that it has registered."""
+        if self._links is not None and self._calls.follows:
+            self._links.start(plugin, partial(self._calls.follow, plugin, link))
 
 
 _METHODS: dict[type[m.Ask], str] = {m.Validate: "validate", m.Register: "register", m.Deregister: "deregister"}

@@ -20,6 +20,7 @@ from . import actor
 from .actor import HandlerInbox
 from .calls import Call, CallConfig, Calls
 from .handler import Handler, check_handler, policy_of
+from .link import LinkPort
 
 #: Starts a child of the supervisor under a name.
 StartChild = Callable[[str, Callable[[], Awaitable[None]]], None]
@@ -46,8 +47,11 @@ class _Running:
 class HandlerActors:
     """Starts handler actors, and ends those that were removed and have no plugin left."""
 
-    def __init__(self, calls: CallConfig, start_child: StartChild, inboxes: Inboxes) -> None:
+    def __init__(
+        self, calls: CallConfig, start_child: StartChild, inboxes: Inboxes, links: LinkPort | None = None
+    ) -> None:
         """Configure the calls of all handlers. The actors' inboxes are added to ``inboxes``."""
+        self._links = links
         self._call_config = calls
         self._start_child = start_child
         self._inboxes = inboxes
@@ -92,12 +96,13 @@ class HandlerActors:
         inbox = HandlerInbox()
         running = self._running[inbox] = _Running(inbox, calls)
         self._inboxes.add(f"handler {plugin_type}", running.read)
-        added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy)
+        added = self._added[plugin_type] = m.HandlerAdded(plugin_type, inbox, policy, calls.has_links)
         # The lanes are kept here, so that a restarted actor answers the asks of its predecessor.
         lanes: actor.Lanes = {}
+        links = self._links if calls.has_links else None
 
         async def serve() -> None:
-            await actor.run(calls, inbox, lanes)
+            await actor.run(calls, inbox, lanes, links)
 
         self._start_child(f"handler {plugin_type} {id(inbox):x}", serve)
         return added

@@ -27,7 +27,8 @@ from ...protocol.plugins import Plugin
 from ...protocol.status import Outcome
 from ...protocol.wire.outcomes import status_text
 from ..io.clocks import time_is_virtual
-from .handler import METHODS, Handler, is_async
+from .handler import FOLLOW, METHODS, Handler, is_async, takes_link
+from .link import Link
 from .steps import measured
 
 #: Characters of a handler's error that are kept (fault 94).
@@ -115,6 +116,15 @@ class Calls:
         init=False,
         default=attrs.Factory(lambda self: _async_methods(self.handler), takes_self=True),
     )
+    #: Whether ``register`` is given the link, and whether there is a method ``follow``.
+    _register_takes_link: bool = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: takes_link(getattr(self.handler, "register", None)), takes_self=True),
+    )
+    follows: bool = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: getattr(self.handler, FOLLOW, None) is not None, takes_self=True),
+    )
     #: The calls whose thread was given up and has not returned, with the time of that.
     _given_up: dict[Call, float] = attrs.field(factory=dict)
     #: The calls that have not ended, in their order; what was given up has ended.
@@ -132,15 +142,35 @@ class Calls:
             f"runs, and other calls for that name wait{more}"
         )
 
-    def prepare(self, ask: str, plugin: Plugin) -> Call:
+    @property
+    def has_links(self) -> bool:
+        """Whether the handler is given links: it follows its plugins, or its ``register`` takes the link."""
+        return self.follows or self._register_takes_link
+
+    def prepare(self, ask: str, plugin: Plugin, link: Link | None = None) -> Call:
         """Return the call of the method named ``ask``; :meth:`make` makes it at once."""
         scope = trio.CancelScope(deadline=trio.current_time() + self.config.timeout)
-        return Call(self.plugin_type, ask, plugin, getattr(self.handler, ask), scope, ask in self._async)
+        method = getattr(self.handler, ask)
+        if link is not None and self._register_takes_link:
+            method = _with_link(method, link)
+        return Call(self.plugin_type, ask, plugin, method, scope, ask in self._async)
+
+    async def follow(self, plugin: Plugin, link: Link) -> str | None:
+        """Call ``follow``, which has no deadline; return its error, or None if it returned."""
+        method = _with_link(getattr(self.handler, FOLLOW), link)
+        ending = await self._make(Call(self.plugin_type, FOLLOW, plugin, method, trio.CancelScope(), is_async=True))
+        return None if ending.outcome is Outcome.OK else (ending.cause or ending.error)[:MAX_ERROR]
 
     async def make(self, call: Call) -> Ending:
         """Make the call, which its scope can cancel; return how it ended."""
-        scope = call.scope
         self.under_way[call] = None
+        try:
+            return await self._make(call)
+        finally:
+            del self.under_way[call]
+
+    async def _make(self, call: Call) -> Ending:
+        scope = call.scope
         try:
             # Inside: a handler with a nursery may end in a group of errors and of the Cancelled of this deadline.
             with scope:
@@ -156,8 +186,6 @@ class Calls:
             if _closes_coroutine(error):
                 raise
             return self._end_badly(call, error)
-        finally:
-            del self.under_way[call]
         if scope.cancelled_caught:
             return Ending(Outcome.TIMED_OUT, self._timed_out(call))
         return _OK
@@ -280,6 +308,10 @@ def _split(error: BaseException, kind: type[BaseException]) -> tuple[BaseExcepti
     if isinstance(error, BaseExceptionGroup):
         return error.split(kind)
     return (error, None) if isinstance(error, kind) else (None, error)
+
+
+def _with_link(method: Callable[..., object], link: Link) -> Callable[[Plugin], object]:
+    return lambda plugin: method(plugin, link)
 
 
 def _async_methods(handler: Handler) -> frozenset[str]:

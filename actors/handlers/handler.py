@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from ...protocol.plugins import InstancePolicy, Plugin
@@ -28,13 +28,25 @@ class Handler(Protocol):
 
     A class may also have an attribute ``instances``, an :class:`~plugind.protocol.plugins.InstancePolicy`, which says
     what to do when several sockets offer the same name. Without it, all are registered and the newest is active.
+
+    A class may also have a method ``async def follow(self, plugin, link)``. It is called for each instance once
+    ``register`` has succeeded, runs as a task of its own for as long as the instance is registered, and is cancelled
+    just before ``deregister`` is called; then it has 5 seconds to end. If it raises or returns, it is called again
+    after 1 second, 2 seconds, and so on up to 30; the registration is not touched. ``link``, a
+    :class:`~plugind.actors.handlers.link.Link`, connects to the plugin's endpoint, says whether the instance is the
+    active one of its name, and takes reports of the plugin's health. ``register`` is given the same one if its second
+    parameter is called ``link``.
     """
 
     def validate(self, plugin: Plugin) -> Awaitable[None] | None:
         """Raise an error if the plugin is not acceptable; the plugin is sent its text."""
 
-    def register(self, plugin: Plugin) -> Awaitable[None] | None:
-        """Start to use the plugin; if this raises, the plugin is sent the error, and deregister follows."""
+    @property
+    def register(self) -> Callable[..., Awaitable[None] | None]:
+        """A method ``register(plugin)`` or ``register(plugin, link)``: start to use the plugin.
+
+        If it raises, the plugin is sent the error, and deregister follows.
+        """
 
     def deregister(self, plugin: Plugin) -> Awaitable[None] | None:
         """Stop using the plugin: its socket is gone or replaced, or the registration failed."""
@@ -42,6 +54,10 @@ class Handler(Protocol):
 
 #: The methods that a handler has.
 METHODS = ("validate", "register", "deregister")
+
+
+#: The method that a handler may have.
+FOLLOW = "follow"
 
 
 def policy_of(handler: Handler) -> InstancePolicy:
@@ -62,29 +78,52 @@ def check_handler(plugin_type: str, handler: object) -> None:
     if isinstance(handler, type):
         name = handler.__name__
         raise TypeError(f"the handler for {plugin_type} is the class {name}; add an instance of it: {name}()")
-    for method in METHODS:
-        wrong = _wrong_with(getattr(handler, method, None))
+    for name in (*METHODS, FOLLOW):
+        wrong = _wrong_with(name, getattr(handler, name, None))
         if wrong is not None:
-            raise TypeError(f"the handler for {plugin_type} cannot be used: {type(handler).__name__}.{method} {wrong}")
+            raise TypeError(f"the handler for {plugin_type} cannot be used: {type(handler).__name__}.{name} {wrong}")
     policy_of(handler)  # type: ignore[arg-type]  # it was checked just now
 
 
-def _wrong_with(method: object) -> str | None:
+def _wrong_with(name: str, method: object) -> str | None:
     if method is None:
-        return "is missing; define it with one parameter, the plugin"
+        return None if name == FOLLOW else "is missing; define it with one parameter, the plugin"
     if not callable(method):
         return f"is {method!r}, which cannot be called; make it a method"
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
         return "is a generator, which does nothing when it is called; take the yield out"
-    try:
-        signature = inspect.signature(method)
-    except ValueError:
-        return None  # Code in C need not have one.
-    try:
-        signature.bind(object())
-    except TypeError:
-        return f"cannot be called with one argument, the plugin: its parameters are {signature}"
+    linked = name == FOLLOW or (name == "register" and takes_link(method))
+    if linked and not is_async(method):
+        return "is given a link, which cannot be used in a thread; write it with async def"
+    wanted = ("the plugin", "the link") if linked else ("the plugin",)
+    if not _can_be_called(method, len(wanted)):
+        count = "two arguments" if linked else "one argument"
+        return f"cannot be called with {count}, {' and '.join(wanted)}: its parameters are {inspect.signature(method)}"
     return None
+
+
+def _can_be_called(method: Callable[..., object], arguments: int) -> bool:
+    try:
+        inspect.signature(method).bind(*(object(),) * arguments)
+    except ValueError:
+        return True  # Code in C need not have a signature.
+    except TypeError:
+        return False
+    return True
+
+
+def takes_link(register: object) -> bool:
+    """Whether a method ``register`` is to be given the link: its second parameter is called that."""
+    if not callable(register):
+        return False
+    try:
+        parameters = list(inspect.signature(register).parameters.values())
+    except ValueError:
+        return False
+    return len(parameters) > 1 and parameters[1].name == "link" and parameters[1].kind in _POSITIONAL
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def is_async(method: object) -> bool:

@@ -24,8 +24,9 @@ from ...protocol.endpoints import FoundFile, refusal
 from ...protocol.errors import ValidationError
 from ...protocol.identity import Identity
 from .directory import describe
-from .exact_connect import can_connect_to_descriptors
+from .exact_connect import can_connect_to_descriptors, connect_to
 from .file_identity import AT_FDCWD, identity_at, identity_of
+from .grpc_client.transport import SocketTransport, Transport
 from .unix_socket import Credentials, connect, peer_credentials, stream_socket
 
 _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
@@ -40,6 +41,9 @@ class EndpointConnection(Protocol):
 
     def close(self) -> None:
         """Close it."""
+
+    def transport(self) -> Transport:
+        """Return what a channel is built on, which owns the connection from now on."""
 
 
 class EndpointFiles(Protocol):
@@ -59,6 +63,14 @@ class EndpointFiles(Protocol):
 
         Raises:
           BlockingIOError: if the backlog of the listener is full.
+        """
+
+    def connect_exactly(self, path: str, identity: Identity) -> EndpointConnection:
+        """Connect to the socket with this ``identity`` at ``path``, and to no other (fault 41).
+
+        Raises:
+          BlockingIOError: if the backlog of the listener is full.
+          OSError: ESTALE if another file is at ``path``.
         """
 
 
@@ -107,6 +119,18 @@ class Endpoints:
             connection = self.files.connect(endpoint, partial(self._check, endpoint))
         except ValidationError as error:
             raise EndpointRefusedError(str(error)) from error
+        return self._trusted(connection, endpoint)
+
+    def connect_own(self, socket: str, identity: Identity) -> EndpointConnection:
+        """Connect to a plugin's own ``socket``, which is the file ``identity`` and is also its endpoint.
+
+        Raises:
+          EndpointRefusedError: if the process that listens on it may not be used.
+          OSError: if there is no connection, or another file is there.
+        """
+        return self._trusted(self.files.connect_exactly(socket, identity), socket)
+
+    def _trusted(self, connection: EndpointConnection, endpoint: str) -> EndpointConnection:
         distrust = self.distrust(connection.peer)
         if distrust is not None:
             connection.close()
@@ -153,9 +177,19 @@ class RealConnection:
         """Close the socket."""
         self._socket.close()
 
+    def transport(self) -> SocketTransport:
+        """See :class:`EndpointConnection`."""
+        return SocketTransport(self._socket)
 
+
+@attrs.frozen
 class RealEndpointFiles:
     """The files of this machine."""
+
+    #: Below these directories, no directory on the way to a plugin's own socket may be a link.
+    roots: tuple[str, ...] = ()
+    #: Whether a link stands for the socket that it leads to, if that is the plugin's own.
+    follow_symlinks: bool = False
 
     def resolve(self, path: str) -> str:
         """See :class:`EndpointFiles`."""
@@ -184,10 +218,19 @@ class RealEndpointFiles:
         finally:
             os.close(descriptor)
 
+    def connect_exactly(self, path: str, identity: Identity) -> RealConnection:
+        """See :class:`EndpointFiles`."""
+        return self._made(
+            partial(connect_to, path=path, identity=identity, roots=self.roots, follow_symlinks=self.follow_symlinks)
+        )
+
     def _connect(self, path: str) -> RealConnection:
+        return self._made(partial(connect, path=path))
+
+    def _made(self, connect: Callable[[sockets.socket], None]) -> RealConnection:
         connection = stream_socket()
         try:
-            connect(connection, path)
+            connect(connection)
             return RealConnection.of(connection)
         except BaseException:
             connection.close()

@@ -10,19 +10,30 @@ from collections.abc import Callable
 import attrs
 
 from ...protocol.endpoints import FoundFile
+from ...protocol.identity import Identity
 from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .network import MemoryNetwork
+from .streams import ClientEnd
 
 
 @attrs.frozen
-class MemoryConnection:
-    """A connection that is closed already; only the process that accepted it is of interest."""
+class MemoryEndpoint:
+    """A connection to an endpoint in memory."""
 
     peer: Credentials
+    _path: str
+    _end: ClientEnd
+    _network: MemoryNetwork
 
     def close(self) -> None:
-        """Do nothing."""
+        """See :class:`~plugind.actors.io.endpoints.EndpointConnection`."""
+        self._end.close()
+
+    def transport(self) -> ClientEnd:
+        """See :class:`~plugind.actors.io.endpoints.EndpointConnection`."""
+        self._network.opened.append((self._path, self._end))
+        return self._end
 
 
 @attrs.frozen
@@ -44,7 +55,15 @@ class MemoryEndpointFiles:
             return FoundFile(path)
         return FoundFile(path, inode.kind, self.directory.identity(inode))
 
-    def connect(self, path: str, check: Callable[[FoundFile], None]) -> MemoryConnection:
+    def connect(self, path: str, check: Callable[[FoundFile], None]) -> MemoryEndpoint:
         """See :class:`~plugind.actors.io.endpoints.EndpointFiles`."""
         check(self.look(path))
-        return MemoryConnection(self.network.look(path).credentials)
+        return self._connect(path)
+
+    def connect_exactly(self, path: str, identity: Identity) -> MemoryEndpoint:
+        """See :class:`~plugind.actors.io.endpoints.EndpointFiles`."""
+        return self._connect(path, identity)
+
+    def _connect(self, path: str, identity: Identity | None = None) -> MemoryEndpoint:
+        process, end = self.network.connect(path, identity)
+        return MemoryEndpoint(process.credentials, path, end, self.network)

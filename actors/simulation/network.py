@@ -243,11 +243,22 @@ class MemoryNetwork:
         Raises:
           OSError: as connect() does.
         """
+        process, connection = self.connect(path, identity)
+        connection.close()
+        return process
+
+    def connect(self, path: str, identity: Identity | None = None) -> tuple[Process, ClientEnd]:
+        """Connect to the file ``identity`` at ``path``, or to any there.
+
+        Returns the process that called listen(), and the end of the connection.
+
+        Raises:
+          OSError: as connect() does.
+        """
         if self.exhausted:
             raise _error(errno.EMFILE)
         listener = self._listener(path, identity)
-        listener.connect().client.close()
-        return listener.process
+        return listener.process, listener.connect().client
 
     def _inode_of(self, listener: Listener) -> Inode:
         return next(inode for inode, other in self._listeners.items() if other is listener)

@@ -26,7 +26,9 @@ from ...protocol.messages import (
     Deregistered,
     EndpointChanged,
     EntryIgnored,
+    FollowEnded,
     HandlersChanged,
+    HealthReported,
     Lagged,
     LoopBlocked,
     NameDefended,
@@ -45,6 +47,7 @@ from ...protocol.messages import (
     Unsubscribed,
     ViewMessage,
 )
+from ...protocol.plugin_health import Health
 from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.successions import NamePassed
 from ...protocol.view import DEPRECATED, ENDED, Row
@@ -172,6 +175,10 @@ class _Status:
                 self._note_serving(message)
             case EndpointChanged():
                 self._note_endpoint(message)
+            case HealthReported():
+                self._note_health(message)
+            case FollowEnded():
+                self._note_follow_ended(message)
             case EntryIgnored():
                 self._note_ignored(message)
             case RootReported():
@@ -396,6 +403,41 @@ class _Status:
             generation=change.generation,
         )
 
+    def _note_health(self, change: HealthReported) -> None:
+        """Show how a plugin is, as its handler reports; log each change of its health."""
+        noted = self.memory.view.set_health(change)
+        if noted is None:
+            return
+        before, after = noted
+        if self.memory.subscribers:
+            self._publish(after, change.time)
+        earlier = None if before is None else before.health
+        if change.warning is not None and (before is None or before.warning is None):
+            self._log_of_health(Level.WARNING, "facts were cut off", change, after, change.warning)
+        if earlier is not change.health and (earlier, change.health) != (None, Health.UNKNOWN):
+            level = Level.WARNING if change.health in _BAD_HEALTH else Level.INFO
+            self._log_of_health(level, f"plugin is {change.health}", change, after, change.reason or None)
+
+    def _log_of_health(self, level: Level, said: str, change: HealthReported, row: Row, cause: str | None) -> None:
+        self._log.event(
+            level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
+        )
+
+    def _note_follow_ended(self, message: FollowEnded) -> None:
+        """Count and log that a handler's follow is started again."""
+        plugin = message.plugin
+        self.memory.metrics.count_link_restart(plugin.type)
+        self._log.event(
+            Level.WARNING,
+            "follow is started again",
+            type=plugin.type,
+            name=plugin.name,
+            socket=plugin.socket,
+            cause=message.error or "it returned",
+            count=message.count,
+            pause=round(message.pause, 3),
+        )
+
     def _note_ignored(self, message: EntryIgnored) -> None:
         """Log once for each path that its entry only looks like a socket, even if a watcher is restarted."""
         ignored = self.memory.ignored
@@ -500,6 +542,7 @@ _LEVELS = {
     StateName.STALE: Level.WARNING,
     StateName.GONE: Level.INFO,
 }
+_BAD_HEALTH = (Health.UNHEALTHY, Health.DISCONNECTED)
 _GONE = StateName.GONE
 _MESSAGES = {state: f"plugin {state}" for state in StateName}
 

@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from ...protocol.health import ActorHealth, Condition
-from ...protocol.metrics import Metrics, count_worlds, kind_of, not_serving, worlds
+from ...protocol.metrics import Metrics, count_worlds, healths, kind_of, not_serving, worlds
 from ...protocol.text import escaped
 from ...protocol.view import Row
 
@@ -155,6 +155,18 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for label, count in not_serving(metrics, rows).items():
         silent.add_metric((_shown(label),), count)
     yield silent
+    health = GaugeMetricFamily(
+        "plugind_plugin_health", "Plugins whose handler reports their health.", labels=("plugin_type", "health")
+    )
+    for (label, word), count in healths(metrics, rows).items():
+        health.add_metric((_shown(label), word), count)
+    yield health
+    follows = CounterMetricFamily(
+        "plugind_link_restarts", "Times that a handler's follow was started again.", labels=("plugin_type",)
+    )
+    for label, count in metrics.link_restarts.items():
+        follows.add_metric((_shown(label),), count)
+    yield follows
     yield CounterMetricFamily("plugind_rescans", "Scans of roots that were completed.", metrics.roots.scans)
     yield CounterMetricFamily("plugind_scan_failures", "Scans of roots that failed.", metrics.roots.failures)
     yield CounterMetricFamily(

@@ -44,7 +44,7 @@ async def test_children_stop_in_the_reverse_order_of_their_start(autojump_clock:
         with pytest.raises(ValueError, match="'a' runs already"):
             children.start(child("a"))
         await trio.testing.wait_all_tasks_blocked()
-        await children.stop_all(but="b")
+        await children.stop_all(but=("b",))
         assert stage.log == ["c", "a"]
         await children.stop("b")
         await children.stop("b")

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol import messages as m
-from plugind.protocol.claims import Claim, Freed, Name, Phase, rank_of
+from plugind.protocol.claims import Claim, Freed, Name, Phase, rank_if, rank_of
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
+from plugind.protocol.ranking import Rank
 from plugind.tests.protocol.playbook import Nowhere
 
 A, B = "/r/a", "/r/b"
@@ -83,14 +84,21 @@ def looked_at(registered: dict[str, Claim], policy: InstancePolicy) -> set[str]:
     if policy is InstancePolicy.ALL or not registered:
         return set(registered)
     newest_first = list(reversed(registered.values()))
-    return {max(newest_first, key=lambda claim: rank_of(claim.info, policy, privileged=claim.privileged)).path}
+    return {max(newest_first, key=lambda claim: full_rank(claim, policy)).path}
+
+
+def full_rank(claim: Claim, policy: InstancePolicy) -> Rank:
+    return rank_if(rank_of(claim.info, policy, privileged=claim.privileged), usable=claim.usable)
 
 
 @given(
     policy=st.sampled_from(InstancePolicy),
     acts=st.lists(
         st.tuples(
-            st.sampled_from(["register", "leave", "release"]), st.integers(0, 5), st.integers(0, 2), st.booleans()
+            st.sampled_from(["register", "leave", "release", "report"]),
+            st.integers(0, 5),
+            st.integers(0, 2),
+            st.booleans(),
         ),
         max_size=40,
     ),
@@ -112,6 +120,11 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
             name.leave(path)
         elif act == "release" and path in claims:
             name.release(claims.pop(path))
+        elif act == "report" and path in name.registered:
+            claim = claims[path]
+            claim.usable = bool(minor)
+            claim.rank = rank_if(claim.rank, usable=claim.usable)
+            name.rank_anew(claim)
         before = active(name)
         changed = {claim.path for claim in name.change_roles(policy)}
         assert active(name) == looked_at(name.registered, policy)
@@ -123,6 +136,39 @@ def test_the_active_instance_is_the_one_that_a_look_at_all_instances_finds(
         name.release(only)
     assert name.empty
     assert not name.standby
+
+
+def test_an_instance_that_can_be_used_is_preferred_and_one_that_cannot_comes_last() -> None:
+    """An instance of which nothing is reported comes between them. Among equals, the newest is active."""
+    name, claims = Name(), {path: claim_with(path, "T", ("1.0",)) for path in (A, B, "/r/c")}
+    policy = InstancePolicy.NEWEST
+    for each in claims.values():
+        name.register(each)
+        name.change_roles(policy)
+    assert active(name) == {"/r/c"}
+    for path, usable, expected in (
+        ("/r/c", False, B),
+        (A, True, A),
+        (B, True, B),
+        (B, False, A),
+        (A, False, "/r/c"),
+        (A, True, A),
+        ("/r/c", True, "/r/c"),
+    ):
+        reported = claims[path]
+        reported.rank = rank_if(reported.rank, usable=usable)
+        name.rank_anew(reported)
+        name.change_roles(policy)
+        assert active(name) == {expected}, (path, usable)
+
+
+def test_what_is_reported_counts_more_than_a_version_and_less_than_a_privilege() -> None:
+    info = PluginInfo("CSIPlugin", "x", A, ("1.5.0",))
+    policy = InstancePolicy.HIGHEST_VERSION
+    high = rank_of(info, policy, privileged=False)
+    low = rank_of(PluginInfo("CSIPlugin", "x", B, ("1.0.0",)), policy, privileged=False)
+    assert rank_if(low, usable=True) > high > low > rank_if(high, usable=False)
+    assert rank_if(rank_of(info, policy, privileged=True), usable=False) > rank_if(high, usable=True)
 
 
 def test_claims_are_answered_in_the_order_in_which_they_came_and_not_while_a_plugin_is_busy() -> None:

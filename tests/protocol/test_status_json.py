@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import HistoryEntry, Operation, Outcome, PluginStatus, StateName
 from plugind.protocol.status_json import described_to_json, plugin_to_json
 
@@ -10,6 +11,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
     status = PluginStatus(
         "/r/a.sock", "/r", 4, StateName.REGISTERED, 100.0, None, 1, None, "CSIPlugin", "csi", "/e", ("1.0.0", "1.1.0"),
         0.0123456789, True, ("old",), 0, 42, serving=False, not_serving="nobody listens", not_serving_since=101.5,
+        health=Health.UNHEALTHY, health_reason="no disk", health_since=100.5, facts=(("node-id", "n-7"),),
     )  # fmt: skip
     assert plugin_to_json(status, 102.5, 1_700_000_000.0) == {
         "socket": "/r/a.sock",
@@ -36,6 +38,9 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "uid": 0,
         "pid": 42,
         "owner": None,
+        "health": "unhealthy",
+        "health_reason": "no disk",
+        "health_since": "2023-11-14T22:13:18.000Z",
     }
 
 
@@ -53,6 +58,9 @@ def test_an_absent_value_is_null_and_an_overdue_next_try_is_zero() -> None:
         "serving",
         "not_serving",
         "not_serving_since",
+        "health",
+        "health_reason",
+        "health_since",
     }
     assert absent == {*unknown, "uid", "pid", "owner", "cause"}
     assert (shown["next_try_in"], shown["age"], shown["reason"]) == (0.0, 2.0, "no answer")
@@ -100,6 +108,7 @@ def test_the_published_state_names_are_stable() -> None:
     assert " ".join(Outcome) == "ok refused failed broken timed-out superseded"
 
 
-def test_a_description_is_the_listed_status_with_its_history() -> None:
-    plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0)
-    assert described_to_json(plugin, 2.0, 9.0) == plugin_to_json(plugin, 2.0, 9.0) | {"history": []}
+def test_a_description_is_the_listed_status_with_its_facts_and_its_history() -> None:
+    plugin = PluginStatus("/r/a.sock", "/r", 1, StateName.STALE, 1.0, facts=(("zone", "z\udcff"),))
+    described = described_to_json(plugin, 2.0, 9.0)
+    assert described == plugin_to_json(plugin, 2.0, 9.0) | {"facts": {"zone": "z\\xff"}, "history": []}

@@ -17,6 +17,7 @@ from plugind.actors.handlers import actor as handler_actor
 from plugind.actors.handlers.actor import HandlerInbox, Lanes
 from plugind.actors.handlers.calls import Calls
 from plugind.actors.handlers.handler import Handler
+from plugind.actors.handlers.link import LinkPort
 from plugind.actors.simulation.inotify import MemoryEvents
 from plugind.protocol import lifecycle, states
 from plugind.protocol import messages as m
@@ -94,10 +95,12 @@ def handler_actors(
     """Replace the handler or the lanes of each handler actor with what these functions return."""
     run = handler_actor.run
 
-    async def changed(theirs: Calls, inbox: HandlerInbox, kept: Lanes | None = None) -> None:
+    async def changed(
+        theirs: Calls, inbox: HandlerInbox, kept: Lanes | None = None, links: LinkPort | None = None
+    ) -> None:
         kept = {} if kept is None else kept
         calls = attrs.evolve(theirs, handler=handler(theirs.handler)) if handler else theirs
-        await run(calls, inbox, lanes(kept) if lanes else kept)
+        await run(calls, inbox, lanes(kept) if lanes else kept, links)
 
     with patch.object(handler_actor, "run", changed):
         yield

@@ -1,0 +1,93 @@
+"""Links: what joins a handler to one registered instance of a plugin.
+
+A handler that has a method ``follow``, or whose ``register`` has a second parameter, is given a :class:`Link` for each
+instance. The link is open from Register until just before Deregister. ``plugind.actors.links`` has the real ones.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from ...protocol.identity import Identity
+from ...protocol.plugin_health import Health
+from ...protocol.plugins import Plugin
+from ..io.grpc_client.channel import Channel
+
+#: Runs a handler's ``follow`` once; returns its error, or None if it returned.
+Follow = Callable[[], Awaitable[str | None]]
+
+
+class Link(Protocol):
+    """What joins a handler to one registered instance of a plugin: a channel to its endpoint, its role, its health.
+
+    It is used in Trio's loop only, and not in a thread. None of its methods can change the registration.
+    """
+
+    @property
+    def plugin(self) -> Plugin:
+        """The instance."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the instance is the active one of its name. It is not before plugind has decided so."""
+
+    async def role_changed(self) -> bool:
+        """Wait until :attr:`active` is another than was last seen here or there, and return it. No change is missed."""
+
+    async def connect(self, *, timeout: float = 10.0) -> Channel:
+        """Return the open channel to the endpoint, or connect if there is none.
+
+        While nothing is at the endpoint, or nobody listens there, it is tried again each 100 ms. There is one channel
+        at a time. It is read all the time, so that its end is noticed at once and keep-alive is answered; plugind sends
+        no PING. The link closes it.
+
+        Raises:
+          NoConnectionError: if there is no connection within ``timeout`` seconds, or the endpoint may not be used.
+        """
+
+    @property
+    def channel(self) -> Channel:
+        """The open channel to the endpoint.
+
+        Raises:
+          NoConnectionError: if there is none.
+        """
+
+    def report(self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None) -> None:
+        """Report how the plugin is, and what is known of it: users are shown both.
+
+        Of several reports in one second the newest is shown; that the plugin is healthy no more is shown at once.
+        ``facts`` replace those reported before; without them those still hold. At most 64 facts with 16 KiB are kept.
+
+        Raises:
+          TypeError: if a fact or the reason is no text.
+        """
+
+    def role(self, *, usable: bool) -> None:
+        """Report whether the plugin can be used.
+
+        Of the instances of a name, one that can be used is preferred to one of which nothing is reported, and that one
+        to one that cannot be used. Among equals the policy of the handler decides.
+        """
+
+    def gone(self, reason: str) -> None:
+        """Report that the plugin has left for good: plugind looks at its socket now, and deregisters it if that is so.
+
+        A plugin whose socket is still there stays registered.
+        """
+
+
+class LinkPort(Protocol):
+    """What opens, follows and ends links."""
+
+    def open(self, plugin: Plugin, file: Identity | None) -> Link:
+        """Open the link to an instance whose socket is ``file``: the handler is about to register it."""
+
+    def start(self, plugin: Plugin, follow: Follow) -> None:
+        """Run ``follow`` from now on, and again after each end, until the link ends."""
+
+    async def end(self, plugin: Plugin) -> None:
+        """End the link to an instance, if there is one: its follow is cancelled, and has a few seconds to end."""

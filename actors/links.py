@@ -1,0 +1,470 @@
+"""The links of all handlers: their follows, their channels, and what is reported through them.
+
+:class:`Links` is a child of the supervisor. It owns the tasks of all links, outside of the handler actors and of the
+node, so a crash of either ends no link. The handler actor, which has Register and Deregister of a name in one lane,
+opens a link before it calls ``register``, starts ``follow`` once that has succeeded, and ends the link before it calls
+``deregister``. Nothing else ends one, but the stop of the node.
+
+Reports go up as messages: health to the status actor, roles and farewells to the reconciler. Whatever a handler reports
+faster than it can be sent is joined, so what waits has a bound: one of each kind for each link. One task sends them
+all. The world's decision about the role of an instance comes down as ``RoleChanged``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+
+from ..protocol import messages as m
+from ..protocol.backoff import Backoff
+from ..protocol.errors import NoConnectionError
+from ..protocol.identity import Identity
+from ..protocol.logs import SILENT, Level, Logger
+from ..protocol.plugin_health import MAX_REASON, Health, Report, Reports, bounded
+from ..protocol.plugins import Plugin
+from .handlers.link import Follow, Link
+from .io.endpoints import EndpointRefusedError
+from .io.grpc_client.channel import Channel
+from .mailbox import report
+
+#: Seconds that a follow has to end once it is cancelled.
+END_GRACE = 5.0
+#: Seconds between two tries to connect to an endpoint at which nobody listens yet.
+CONNECT_PAUSE = 0.1
+#: The pauses before a follow is started again. One that ran for longer than the longest of them begins with the first.
+RESTARTS = Backoff(initial=1.0, cap=30.0)
+
+#: The errors of an endpoint that does not serve yet.
+_NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
+
+#: Connects to the endpoint of a plugin whose socket is this file.
+Connect = Callable[[Plugin, Identity | None], Channel]
+
+
+@attrs.frozen
+class LinksConfig:
+    """What all links have in common."""
+
+    connect: Connect
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
+    status: trio.MemorySendChannel[m.StatusMessage]
+    rng: random.Random
+    restarts: Backoff = RESTARTS
+    log: Logger = SILENT
+
+
+#: A socket and its generation.
+_Key = tuple[str, int]
+
+
+def _key_of(plugin: Plugin) -> _Key:
+    return plugin.socket, plugin.generation
+
+
+class Links:
+    """All links of one supervisor."""
+
+    def __init__(self, config: LinksConfig) -> None:
+        self.config = config
+        self._links: dict[_Key, _Link] = {}
+        #: The links whose follow did not end in time.
+        self._overdue: dict[_Link, None] = {}
+        #: The nursery of all follows and of the tasks that read; None while :meth:`serve` does not run.
+        self._nursery: trio.Nursery | None = None
+        #: The node stops: no follow is started any more, and nothing is reported.
+        self._stopping = False
+        self.outbox = _Outbox()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def followed(self) -> set[tuple[str, int]]:
+        """The socket and the generation of each instance whose follow runs, or waits to be started again."""
+        return {key for key, link in self._links.items() if link.follow is not None}
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The follows that were told to end and have not, in words."""
+        ending = {link: None for link in self._links.values() if link.scope.cancel_called and not link.ended.is_set()}
+        return tuple(map(str, self._overdue | ending))
+
+    # --- for the handler actors: see LinkPort ---
+
+    def open(self, plugin: Plugin, file: Identity | None) -> Link:
+        """Open the link to an instance whose socket is ``file``."""
+        link = self._links[_key_of(plugin)] = _Link(plugin, file, self)
+        self.outbox.put(link)
+        return link
+
+    def start(self, plugin: Plugin, follow: Follow) -> None:
+        """Run ``follow`` from now on, and again after each end, until the link ends."""
+        link = self._links[_key_of(plugin)]
+        link.follow = follow
+        self._start(link)
+
+    async def end(self, plugin: Plugin) -> None:
+        """End the link to an instance, if there is one."""
+        link = self._links.get(_key_of(plugin))
+        if link is None:
+            return
+        link.scope.cancel()
+        with trio.move_on_after(END_GRACE):
+            await link.ended.wait()
+        self._close(link)
+
+    # --- for the reconciler ---
+
+    def send_nowait(self, message: m.RoleChanged, /) -> None:
+        """Take the role of an instance; it is of no interest if that has no link."""
+        link = self._links.get((message.socket, message.generation))
+        if link is not None:
+            link.set_active(active=message.active)
+
+    # --- for the supervisor ---
+
+    async def serve(self) -> None:
+        """Run the follows and send what is reported, until cancelled. Once restarted, all follows begin again."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for link in self._links.values():
+                    link.reset()
+                    self._start(link)
+                await self._send_all()
+        finally:
+            self._nursery = None
+            for link in self._links.values():
+                link.hang_up()
+
+    def cancel_all(self) -> None:
+        """Cancel all follows, and start none any more: the node stops."""
+        self._stopping = True
+        for link in self._links.values():
+            link.scope.cancel()
+
+    async def close_all(self) -> None:
+        """Return when the follows that were cancelled have ended, in a few seconds at the latest."""
+        with trio.move_on_after(END_GRACE):
+            for link in tuple(self._links.values()):
+                await link.ended.wait()
+        for link in tuple(self._links.values()):
+            self._close(link)
+
+    def _close(self, link: _Link) -> None:
+        """Close a link, whether its follow has ended or not."""
+        link.close()
+        self._links.pop(_key_of(link.plugin), None)
+        if not link.ended.is_set():
+            self._overdue[link] = None
+            plugin = link.plugin
+            self.config.log.event(
+                Level.ERROR,
+                "follow does not end",
+                type=plugin.type,
+                name=plugin.name,
+                socket=plugin.socket,
+                seconds=END_GRACE,
+                advice="let the cancellation through, which a shield or an except clause keeps from it",
+            )
+
+    # --- follows ---
+
+    def _start(self, link: _Link) -> None:
+        if self._nursery is not None and link.follow is not None and not self._stopping:
+            link.ended = trio.Event()
+            self._nursery.start_soon(self._follow, link, link.follow)
+
+    async def _follow(self, link: _Link, follow: Follow) -> None:
+        """Run a follow again and again until the link ends."""
+        count, ended = 0, link.ended
+        try:
+            with link.scope:
+                while True:
+                    began = trio.current_time()
+                    error = await follow()
+                    # It may have kept its cancellation to itself.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    lasted = trio.current_time() - began
+                    count = 1 if lasted >= self.config.restarts.cap else count + 1
+                    await self._pause(link, error, count)
+        finally:
+            ended.set()
+            self._overdue.pop(link, None)
+
+    async def _pause(self, link: _Link, error: str | None, count: int) -> None:
+        """Wait before a follow is started again that has ended ``count`` times in a row."""
+        pause = self.config.restarts.delay(count, self.config.rng.random())
+        if error is not None:
+            link.report(Health.UNKNOWN, f"its handler failed to follow it: {error}")
+        await report(self.config.status, m.FollowEnded(link.plugin, error, count, pause))
+        await trio.sleep(pause)
+
+    # --- channels ---
+
+    async def dial(self, link: _Link) -> Channel:
+        """Connect to the endpoint of a link's plugin, as often as necessary; read the channel from then on.
+
+        Raises:
+          NoConnectionError: if the endpoint may not be used, or connecting fails in a way that does not pass.
+        """
+        while self._nursery is not None and not link.closed:
+            try:
+                channel = self.config.connect(link.plugin, link.file)
+            except _NOT_YET as error:
+                link.problem = _words(error)
+            except OSError as error:
+                raise NoConnectionError(_no_connection(link.plugin, _words(error))) from error
+            except EndpointRefusedError as error:
+                raise NoConnectionError(str(error)) from error
+            else:
+                self._nursery.start_soon(self._read, link, channel)
+                return channel
+            await trio.sleep(CONNECT_PAUSE)
+        raise NoConnectionError(_no_connection(link.plugin, "the link has ended"))
+
+    async def _read(self, link: _Link, channel: Channel) -> None:
+        """Read a channel, which answers keep-alive, until it ends: then it is no longer the link's."""
+        try:
+            await channel.wait_closed()
+        except trio.ClosedResourceError:
+            return
+        finally:
+            link.lose(channel)
+
+    # --- reports ---
+
+    def report_again(self) -> None:
+        """Report the health of all plugins once more: the status actor may have lost what it was told."""
+        for link in self._links.values():
+            link.reports.put_again()
+            self.outbox.put(link)
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._send(await self.outbox.next())
+
+    async def _send(self, link: _Link) -> None:
+        """Send what a link has to report now."""
+        if link.closed:
+            return
+        path, generation = _key_of(link.plugin)
+        usable, reason = link.take_usable(), link.take_gone()
+        if usable is not None:
+            await report(self.config.reconciler, m.UsableChanged(path, generation, usable))
+        if reason is not None:
+            await report(self.config.reconciler, m.PluginGone(path, generation, reason))
+        now = trio.current_time()
+        said = link.reports.take(now)
+        if said is not None:
+            reported = m.HealthReported(path, generation, said.health, said.reason, said.facts, now, said.warning)
+            await report(self.config.status, reported)
+        self.outbox.put(link)
+
+
+class _Outbox:
+    """The links that have something to send, in the order in which it is due; each of them once."""
+
+    def __init__(self) -> None:
+        self._ready: deque[_Link] = deque()
+        #: Those that will be ready, by the time of that. One that was ready earlier may have nothing left by then.
+        self._later: list[tuple[float, int, _Link]] = []
+        self._numbers = itertools.count()
+        self._wake = trio.Event()
+
+    def put(self, link: _Link) -> None:
+        """Put in a link that may have news."""
+        due = link.due
+        if due <= trio.current_time():
+            if not link.is_ready:
+                link.is_ready = True
+                self._ready.append(link)
+                self._wake.set()
+        elif due < link.waits_until:
+            link.waits_until = due
+            heapq.heappush(self._later, (due, next(self._numbers), link))
+            if self._later[0][2] is link:
+                self._wake.set()
+
+    async def next(self) -> _Link:
+        """Return the next link, once its news are due."""
+        while not self._ready:
+            self._wake = trio.Event()
+            with trio.move_on_at(self._later[0][0] if self._later else math.inf):
+                await self._wake.wait()
+            self._take_due(trio.current_time())
+        link = self._ready.popleft()
+        link.is_ready = False
+        return link
+
+    def _take_due(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            link = heapq.heappop(self._later)[2]
+            link.waits_until = math.inf
+            self.put(link)
+
+
+class _Link:
+    """A :class:`~plugind.actors.handlers.link.Link`, with what :class:`Links` needs of it."""
+
+    __slots__ = (
+        "_active",
+        "_channel",
+        "_dialing",
+        "_gone",
+        "_links",
+        "_role_changed",
+        "_seen",
+        "_usable",
+        "_usable_sent",
+        "closed",
+        "ended",
+        "file",
+        "follow",
+        "is_ready",
+        "plugin",
+        "problem",
+        "reports",
+        "scope",
+        "waits_until",
+    )
+
+    def __init__(self, plugin: Plugin, file: Identity | None, links: Links) -> None:
+        self.plugin = plugin
+        self.file = file
+        self._links = links
+        self.closed = False
+        #: Set while no follow runs.
+        self.ended = trio.Event()
+        self.ended.set()
+        self.follow: Follow | None = None
+        #: The scope of the follow: cancelled when the link ends.
+        self.scope = trio.CancelScope()
+        self._channel: Channel | None = None
+        self._dialing = trio.Lock()
+        #: Why the last try to connect failed.
+        self.problem = ""
+        self._active = False
+        #: The role that the handler has seen.
+        self._seen = False
+        self._role_changed = trio.Event()
+        self._usable: bool | None = None
+        self._usable_sent: bool | None = None
+        self._gone: str | None = None
+        self.reports = Reports()
+        self.reports.put(Report())
+        #: Its places in the outbox.
+        self.is_ready = False
+        self.waits_until = math.inf
+
+    def __str__(self) -> str:
+        plugin = self.plugin
+        return f"follow of {plugin.name} ({plugin.socket}) in the handler for {plugin.type}"
+
+    # --- for the handler: see Link ---
+
+    @property
+    def active(self) -> bool:
+        self._seen = self._active
+        return self._active
+
+    async def role_changed(self) -> bool:
+        seen = self._seen
+        await trio.lowlevel.checkpoint()
+        while self._active == seen:
+            await self._role_changed.wait()
+        return self.active
+
+    async def connect(self, *, timeout: float = 10.0) -> Channel:
+        self.problem = ""
+        with trio.move_on_after(timeout):
+            async with self._dialing:
+                if self._channel is None or self._channel.connection.failure is not None:
+                    self._channel = await self._links.dial(self)
+                return self._channel
+        problem = f"{self.problem or 'another call of connect was under way'}, for {timeout:g} s"
+        raise NoConnectionError(_no_connection(self.plugin, problem))
+
+    @property
+    def channel(self) -> Channel:
+        if self._channel is None or self._channel.connection.failure is not None:
+            raise NoConnectionError(_no_connection(self.plugin, "it is not open; connect again"))
+        return self._channel
+
+    def report(self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None) -> None:
+        self.reports.put(bounded(health, reason, facts, self.reports.newest))
+        self._links.outbox.put(self)
+
+    def role(self, *, usable: bool) -> None:
+        self._usable = usable
+        self._links.outbox.put(self)
+
+    def gone(self, reason: str) -> None:
+        self._gone = reason[:MAX_REASON]
+        self._links.outbox.put(self)
+
+    # --- for Links ---
+
+    def set_active(self, *, active: bool) -> None:
+        """Note the role that the world decided on."""
+        if active != self._active:
+            self._active = active
+            changed, self._role_changed = self._role_changed, trio.Event()
+            changed.set()
+
+    @property
+    def due(self) -> float:
+        """When the next of its reports is to be sent; infinity if there is none."""
+        if self.closed:
+            return math.inf
+        if self._gone is not None or self._usable is not self._usable_sent:
+            return -math.inf
+        return self.reports.due
+
+    def take_usable(self) -> bool | None:
+        """Return whether the plugin can be used, if that is to be reported."""
+        if self._usable is self._usable_sent:
+            return None
+        self._usable_sent = self._usable
+        return self._usable
+
+    def take_gone(self) -> str | None:
+        """Return why the plugin has left, if that is to be reported."""
+        reason, self._gone = self._gone, None
+        return reason
+
+    def lose(self, channel: Channel) -> None:
+        """Close a channel that has ended."""
+        channel.close()
+        if self._channel is channel:
+            self._channel = None
+
+    def hang_up(self) -> None:
+        """Close the channel, if there is one."""
+        if self._channel is not None:
+            self.lose(self._channel)
+
+    def reset(self) -> None:
+        """Get ready for the follow to be started again, after a crash that ended it."""
+        self.scope = trio.CancelScope()
+
+    def close(self) -> None:
+        """End the link: nothing is reported any more."""
+        self.closed = True
+        self.hang_up()
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _no_connection(plugin: Plugin, why: str) -> str:
+    return f"no connection to the endpoint {plugin.endpoint}: {why}"

@@ -1,0 +1,130 @@
+"""What a handler reports of a registered plugin: its health and facts, within bounds, and not too often.
+
+A handler may report as often as it likes. :class:`Reports` joins the reports of one plugin to one a second, of which
+the newest counts. That a plugin is healthy no more is never delayed. Nothing here reads a clock.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import cast
+
+import attrs
+
+from .values import value
+
+#: How many facts are kept of one plugin, and how many bytes of UTF-8 their keys and texts may have together.
+MAX_FACTS = 64
+MAX_FACT_BYTES = 16 * 1024
+#: Characters of a reason that are kept (fault 94).
+MAX_REASON = 1024
+#: Seconds between two reports of one plugin.
+INTERVAL = 1.0
+
+#: The facts of a plugin in the order in which they were reported.
+Facts = tuple[tuple[str, str], ...]
+
+
+class Health(enum.StrEnum):
+    """How a registered plugin is, as its handler reports."""
+
+    #: Nothing was reported yet, or what was reported holds no more.
+    UNKNOWN = "unknown"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    #: There is no connection to its endpoint.
+    DISCONNECTED = "disconnected"
+
+
+@value
+class Report:
+    """One report of a handler about one plugin."""
+
+    health: Health = Health.UNKNOWN
+    reason: str = ""
+    facts: Facts = ()
+    #: What was cut off, in words; None if nothing was.
+    warning: str | None = None
+
+
+def bounded(health: Health, reason: object, facts: Mapping[str, str] | None, before: Report) -> Report:
+    """Return a report within the bounds; without ``facts`` those of the report ``before`` still hold.
+
+    Raises:
+      TypeError: if a fact or the reason is no text.
+      ValueError: if ``health`` is none.
+    """
+    if not isinstance(reason, str):
+        raise TypeError(f"the reason {reason!r} is no text")
+    health, reason = Health(health), reason[:MAX_REASON]
+    if facts is None:
+        return Report(health, reason, before.facts, before.warning)
+    kept = tuple(_within_bounds(cast("Mapping[object, object]", facts)))
+    if len(kept) == len(facts):
+        return Report(health, reason, kept)
+    size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
+    return Report(health, reason, kept, f"{len(facts) - len(kept)} of {len(facts)} facts were cut off: at most {size}")
+
+
+def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:
+    """Yield the first facts, each as a whole, as long as there is room for them."""
+    left = MAX_FACT_BYTES
+    for key, text in islice(facts.items(), MAX_FACTS):
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"the fact {key!r}: {text!r} is not a text for a text")
+        left -= _size(key) + _size(text)
+        if left < 0:
+            return
+        yield key, text
+
+
+def _size(text: str) -> int:
+    # A text that is too long is not encoded: it has no more characters than bytes.
+    return len(text) if len(text) > MAX_FACT_BYTES else len(text.encode("utf-8", "backslashreplace"))
+
+
+@attrs.define
+class Reports:
+    """The reports of one plugin on their way to the status actor."""
+
+    #: What was sent last; None if nothing was.
+    _sent: Report | None = attrs.field(init=False, default=None)
+    _sent_at: float = attrs.field(init=False, default=-math.inf)
+    #: What is to be sent next; None if that is nothing new.
+    _next: Report | None = attrs.field(init=False, default=None)
+
+    @property
+    def newest(self) -> Report:
+        """The newest report, sent or not."""
+        return self._next or self._sent or Report()
+
+    def put(self, report: Report) -> None:
+        """Take a newer report, which replaces one that was not sent."""
+        self._next = None if report == self._sent else report
+
+    def put_again(self) -> None:
+        """Have the newest report sent, even if it was sent before: it may have been lost."""
+        self._next, self._sent = self.newest, None
+
+    @property
+    def due(self) -> float:
+        """When the next report is to be sent; infinity if there is none."""
+        if self._next is None:
+            return math.inf
+        if self._sent is not None and self._sent.health is Health.HEALTHY and self._next.health is not Health.HEALTHY:
+            return -math.inf
+        return self._sent_at + INTERVAL
+
+    def take(self, now: float) -> Report | None:
+        """Return the report that is to be sent now, which counts as sent; None if there is none."""
+        if self.due > now:
+            return None
+        assert self._next is not None, "it is due"
+        self._sent, self._sent_at, self._next = self._next, now, None
+        return self._sent
