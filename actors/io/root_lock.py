@@ -22,9 +22,9 @@ from typing import Final
 from ...protocol.errors import ConfigError
 from ...protocol.watches import LOCK_FILE
 
-_MODE: Final = 0o600
+MODE: Final = 0o600
 #: O_NONBLOCK: to open a FIFO for reading would wait for a writer.
-_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: Errors of making a file that say that the root, or its file system, takes no new file.
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 #: Errors of opening what is there that say that it is no regular file: a link, a directory, a socket or a device.
@@ -91,17 +91,17 @@ def _open(root: str, directory: int) -> int | None:
 def _open_to_lock(directory: int) -> int:
     try:
         # For writing, since NFS gives no exclusive lock on any other descriptor.
-        return os.open(LOCK_FILE, os.O_RDWR | _FLAGS, dir_fd=directory)
+        return os.open(LOCK_FILE, os.O_RDWR | FLAGS, dir_fd=directory)
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
-    return os.open(LOCK_FILE, os.O_RDONLY | _FLAGS, dir_fd=directory)
+    return os.open(LOCK_FILE, os.O_RDONLY | FLAGS, dir_fd=directory)
 
 
 def _make(directory: int) -> int | None:
     """Make the lock file; None if another has just made it. Where it cannot be made, the root itself is locked."""
     try:
-        descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, _MODE, dir_fd=directory)
+        descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | FLAGS, MODE, dir_fd=directory)
     except FileExistsError:
         return None
     except OSError as error:
@@ -109,7 +109,7 @@ def _make(directory: int) -> int | None:
             return os.dup(directory)
         raise
     try:
-        os.fchmod(descriptor, _MODE)  # Whatever the umask is.
+        os.fchmod(descriptor, MODE)  # Whatever the umask is.
     except OSError:
         os.close(descriptor)
         raise
@@ -129,10 +129,10 @@ def _check(root: str, descriptor: int) -> bool:
     if found.st_nlink > 1:
         # It may be the lock of another program, which would then wait for this one.
         raise _refused(root, "is a hard link of another file")
-    if not stat.S_IMODE(found.st_mode) & ~_MODE:
+    if not stat.S_IMODE(found.st_mode) & ~MODE:
         return False
     try:
-        os.fchmod(descriptor, _MODE)
+        os.fchmod(descriptor, MODE)
     except OSError:
         raise _refused(root, f"has mode {stat.S_IMODE(found.st_mode):04o}, so others may lock it") from None
     return True
@@ -145,7 +145,7 @@ def _flock(root: str, descriptor: int, *, was_loose: bool) -> None:
         if was_loose:
             raise RootBusyError(
                 f"another process has locked {_path(root)}, perhaps one of another user's: the mode of that file let"
-                f" others do so, and is {_MODE:04o} now; end that process ('fuser {_path(root)}' names it), or choose"
+                f" others do so, and is {MODE:04o} now; end that process ('fuser {_path(root)}' names it), or choose"
                 " another directory with --root"
             ) from None
         raise RootBusyError(

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from ...protocol.directories import root_insecurity
 from ...protocol.errors import ConfigError
 from .directory_trust import InsecureRootError, access_of
+from .locks_above import check_locks_above
 from .root_lock import RootBusyError, lock
 
 __all__ = ["RootBusyError", "RootLock", "make"]
@@ -41,7 +42,7 @@ class RootLock:
         Raises:
           ConfigError: if it is not a directory (fault 2).
           InsecureRootError: if others may write to it (fault 3).
-          RootBusyError: if another node has locked it (fault 96).
+          RootBusyError: if another node has locked it, or a directory above it (fault 96).
           OSError: if it is missing, or cannot be opened or locked, which may change (faults 1 and 4).
         """
         with ExitStack() as undo:
@@ -55,9 +56,10 @@ class RootLock:
 
     def _lock(self, path: str, directory: int) -> None:
         try:
+            check_locks_above(path)
             descriptor = lock(path, directory, self._descriptor)
         except RootBusyError:
-            self.release()  # That was of another directory.
+            self.release()  # That was of another directory, or the node above goes first.
             raise
         if descriptor != self._descriptor:
             self.release()
