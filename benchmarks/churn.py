@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from statistics import linear_regression, median, quantiles
+from statistics import linear_regression, median
 
 import attrs
 
@@ -24,12 +24,11 @@ from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, p
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.plugins.turnover import BEAT, Turnover, delay_ms, p99, verdicts_of
 from plugind.benchmarks.report.files import add_file_arguments, write_files
 from plugind.benchmarks.report.plots import PALETTE, Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
-#: Seconds between two commands to the plugins' process. Each command creates or removes all sockets that are due.
-_BEAT = 0.02
 _PATIENCE = 30.0
 _DEREGISTERED = re.compile(r'plugind_operations_total\{operation="deregister",outcome="ok",[^}]*\} (\S+)')
 
@@ -99,24 +98,20 @@ def measure(rate: float, conditions: Conditions) -> Churn:
 
 def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditions: Conditions, total: int) -> Churn:
     standing, deregistered = conditions.standing, _deregistered(daemon)
-    cpu, began = daemon.cpu_seconds(), time.monotonic()
-    made = removed = 0
+    cpu = daemon.cpu_seconds()
+    turnover = Turnover(
+        server=server, rate=result.rate, first=standing, oldest=standing, life=conditions.life, most=total
+    )
     with StatusPoll(daemon) as poll:
-        while removed < total:
-            now = time.monotonic() - began
-            due = min(total, int(now * result.rate) + 1)
-            over = min(made, max(0, int((now - conditions.life) * result.rate)))
-            if due > made:
-                server.create(standing + made, due - made)
-                made = due
-                result.achieved = made / max(now, _BEAT)
-            if over > removed:
-                server.remove(standing + removed, over - removed)
-                removed = over
+        while turnover.removed < total:
+            now, made = turnover.elapsed, turnover.made
+            turnover.beat()
+            if turnover.made > made:
+                result.achieved = turnover.made / max(now, BEAT)
             if now >= len(result.rss):
                 result.rss.append((now, daemon.memory_kib() / 1024))
-            time.sleep(max(0.0, _BEAT - (time.monotonic() - began - now)))
-    spent, lasted = daemon.cpu_seconds() - cpu, time.monotonic() - began
+            turnover.rest(now)
+    spent, lasted = daemon.cpu_seconds() - cpu, turnover.elapsed
     result.cpu_percent, result.cpu_ms = spent / lasted * 100, spent / total * 1000
     result.healthz_max_ms = max(poll.times, default=None)
     deadline = time.monotonic() + _PATIENCE
@@ -130,14 +125,11 @@ def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditio
 
 def _account(result: Churn, report: Sequence[PluginReport]) -> None:
     result.plugins = len(report)
-    notified = [plugin for plugin in report if plugin["notified_ns"]]
-    result.never_notified = len(report) - len(notified)
-    result.notified_twice = sum(plugin["notified"] > 1 for plugin in notified)
-    result.refused = sum(plugin["refused"] > 0 for plugin in report)
-    times = [(plugin["notified_ns"] - plugin["listening_ns"]) / 1e6 for plugin in notified]
+    told = verdicts_of(report)
+    result.never_notified, result.notified_twice, result.refused = len(told.never), told.twice, told.refused
+    times = [delay_ms(plugin) for plugin in report if plugin["notified_ns"]]
     if times:
-        result.p50_ms, result.max_ms = median(times), max(times)
-        result.p99_ms = quantiles(times, n=100, method="inclusive")[98] if len(times) > 1 else times[0]
+        result.p50_ms, result.p99_ms, result.max_ms = median(times), p99(times), max(times)
     later = [sample for sample in result.rss if sample[0] >= result.seconds / 2]
     if len(later) > 1:
         result.slope_kib_min = linear_regression(*zip(*later, strict=True)).slope * 1024 * 60

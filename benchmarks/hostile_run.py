@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import attrs
 
@@ -15,9 +15,8 @@ from plugind.benchmarks.peers.daemon_process import DaemonProcess, StatusPoll, p
 from plugind.benchmarks.peers.hostile.process import hostile_peers
 from plugind.benchmarks.plugins.cheap_plugin import PluginReport, ServerOptions
 from plugind.benchmarks.plugins.server_process import ServerProcess, cheap_server, scratch_directory
+from plugind.benchmarks.plugins.turnover import Turnover, delay_ms, p99, verdicts_of
 
-#: Seconds between two commands to the good plugins' process.
-_BEAT = 0.02
 #: Seconds until the first good plugins, and the last ones, must be registered.
 _PATIENCE = 30.0
 #: Seconds of the burst if nothing is dialed.
@@ -124,7 +123,7 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
 def _good_plugins(
     root: Path, conditions: Conditions, options: Sequence[str]
 ) -> Iterator[tuple[ServerProcess, DaemonProcess]]:
-    sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 1
+    sockets = conditions.good + int(conditions.rate * (conditions.seconds + conditions.settle)) + 2
     server = ServerOptions(directory=root, sockets=sockets, wait=True, core=conditions.peers_core)
     # In a cgroup the pages of the log count, and those of a file system in memory cannot be written back.
     with (
@@ -154,10 +153,9 @@ class _Run:
         self._good = good
         self._daemon = daemon
         self._hostile = hostile
-        self._began = time.monotonic()
-        self._looked = self._began
-        #: How many good plugins were made beyond the first ones, so that as many of the oldest are removed.
-        self._made = 0
+        #: Good plugins beyond the first ones are made, and as many of the oldest are removed.
+        self._turnover = Turnover(server=good, rate=conditions.rate, first=conditions.good, oldest=0)
+        self._looked = self._turnover.began
 
     def go(self) -> None:
         """Replace good plugins at a steady rate, and take the figures.
@@ -173,19 +171,19 @@ class _Run:
             over = time.monotonic()
         result.cpu_percent = (self._daemon.cpu_seconds() - cpu) / (over - burst_over) * 100
         result.cpu_s = self._daemon.cpu_seconds() - cpu_at_first
-        result.burst_s = burst_over - self._began
+        result.burst_s = burst_over - self._turnover.began
         result.rss_kib, result.peak_kib = self._daemon.memory_kib(), self._daemon.memory_kib("VmHWM")
         result.descriptors = self._daemon.descriptors()
         result.healthz_max_ms = max(poll.times, default=None)
         self._count_dials()
-        self._good.reached(self._conditions.good + self._made, self._conditions.life)
+        self._good.reached(self._conditions.good + self._turnover.made, self._conditions.life)
         account(result, self._good.report(), self._conditions, int(burst_over * 1e9))
 
     @property
     def _settled(self) -> bool:
         """Whether each hostile plugin has been dialed and left once."""
         now = time.monotonic()
-        if now - self._began >= self._longest_burst:
+        if now - self._turnover.began >= self._longest_burst:
             return True
         if not self._result.dialed or now - self._looked < _LOOK:
             return False
@@ -199,17 +197,12 @@ class _Run:
         return settle if self._result.dialed else min(settle, _UNDIALED)
 
     def _replace_until(self, over: Callable[[], bool]) -> None:
-        first = self._conditions.good
         while not over():
-            due = int((time.monotonic() - self._began) * self._conditions.rate)
-            if due > self._made:
-                self._good.create(first + self._made, due - self._made)
-                self._good.remove(self._made, due - self._made)
-                self._made = due
-            time.sleep(_BEAT)
+            self._turnover.beat()
+            self._turnover.rest(self._turnover.elapsed)
 
     def _count_dials(self) -> None:
-        counts, lasted = self._hostile.counts(), time.monotonic() - self._began
+        counts, lasted = self._hostile.counts(), time.monotonic() - self._turnover.began
         self._result.lasted_s = lasted
         self._result.dials, self._result.notified = int(counts["most_dials"]), int(counts["most_notified"])
         self._result.dials_per_s = counts["dials"] / lasted
@@ -219,27 +212,23 @@ def account(result: HostileRun, report: Sequence[PluginReport], conditions: Cond
     """Count what happened to the good plugins that appeared beside the hostile ones."""
     later = [plugin for plugin in report if plugin["index"] >= conditions.good]
     result.plugins = len(later)
-    lost = [plugin["listening_ns"] for plugin in later if not plugin["notified_ns"]]
-    result.burst_lost = sum(listening < burst_over_ns for listening in lost)
-    result.lost = len(lost) - result.burst_lost
-    result.notified_twice = sum(plugin["notified"] > 1 for plugin in report)
-    result.refused = sum(plugin["refused"] > 0 for plugin in report)
+    told = verdicts_of(later)
+    result.burst_lost = sum(plugin["listening_ns"] < burst_over_ns for plugin in told.never)
+    result.lost = len(told.never) - result.burst_lost
+    everybody = verdicts_of(report)
+    result.notified_twice, result.refused = everybody.twice, everybody.refused
     burst = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] < burst_over_ns]
     steady = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] >= burst_over_ns]
     if burst:
-        result.burst_p99_ms, result.burst_max_ms = _p99(burst), max(burst)
+        result.burst_p99_ms, result.burst_max_ms = p99(burst), max(burst)
     if steady:
-        result.p50_ms, result.p99_ms, result.max_ms = median(steady), _p99(steady), max(steady)
+        result.p50_ms, result.p99_ms, result.max_ms = median(steady), p99(steady), max(steady)
 
 
 def _delay_ms(plugin: PluginReport, conditions: Conditions) -> float:
     if not plugin["notified_ns"]:
         return conditions.life * 1000
-    return (plugin["notified_ns"] - plugin["listening_ns"]) / 1e6
-
-
-def _p99(delays: Sequence[float]) -> float:
-    return quantiles(delays, n=100, method="inclusive")[98] if len(delays) > 1 else delays[0]
+    return delay_ms(plugin)
 
 
 def _stop(daemon: DaemonProcess, result: HostileRun) -> str:
