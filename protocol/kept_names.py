@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import OrderedDict
 
 import attrs
 
@@ -35,10 +36,12 @@ class Keep:
 
 @attrs.define
 class KeptNames:
-    """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added."""
+    """The names that are kept. Those that nobody waits for need no timer: they are forgotten when others are added, and
+    after each scan.
+    """
 
-    #: In the order of their ends.
-    _kept: dict[Named, Keep] = attrs.field(init=False, factory=dict)
+    #: In the order of their ends. An ``OrderedDict`` finds its first key at once, also after thousands were removed.
+    _kept: OrderedDict[Named, Keep] = attrs.field(init=False, factory=OrderedDict)
     #: A heap of the ends that are awaited.
     _awaited: list[tuple[float, Named]] = attrs.field(init=False, factory=list)
 
@@ -52,9 +55,17 @@ class KeptNames:
 
     def keep(self, named: Named, uid: int | None, now: float) -> None:
         """Keep the name for ``uid`` from now on."""
-        self._forget(now)
+        self.forget_old(now)
         self._kept.pop(named, None)
         self._kept[named] = Keep(uid, now + NAME_KEPT)
+
+    def forget_old(self, now: float) -> None:
+        """Forget the names that are kept no more."""
+        while self._kept:
+            oldest = next(iter(self._kept))
+            if self._kept[oldest].until > now:
+                return
+            del self._kept[oldest]
 
     def get(self, named: Named, now: float) -> Keep | None:
         """Return for whom the name is kept; None if it is not."""
@@ -69,20 +80,13 @@ class KeptNames:
 
     def ended(self, now: float) -> list[Named]:
         """Take the names that are kept no more, and for which a plugin waits."""
-        self._forget(now)
+        self.forget_old(now)
         ended = []
         while self._awaited and self._awaited[0][0] <= now:
             named = heapq.heappop(self._awaited)[1]
             if named not in self._kept:
                 ended.append(named)
         return ended
-
-    def _forget(self, now: float) -> None:
-        while self._kept:
-            oldest = next(iter(self._kept))
-            if self._kept[oldest].until > now:
-                return
-            del self._kept[oldest]
 
 
 def kept_for(info: PluginInfo, keep: Keep) -> str:

@@ -337,6 +337,7 @@ class World:
         self._effects.append(Show(_as_parked(message, now)))
 
     def _scanned(self, message: m.ScanCompleted, now: float) -> None:
+        self._kept.forget_old(now)
         if message.paths is None:
             return
         shown = [(path, entry.generation, entry.root) for path, entry in self._desired.items()]

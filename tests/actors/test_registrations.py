@@ -14,8 +14,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.mailbox import RegistrationInbox
 from plugind.actors.registrations import Registrations
 from plugind.protocol import messages as m
-from plugind.protocol.effects import StartRegistration
+from plugind.protocol.effects import PendingDeregistration, RegistrationCrashedError, StartRegistration
 from plugind.protocol.identity import Identity
+from plugind.protocol.plugins import PluginInfo
+from plugind.tests.protocol.playbook import NOWHERE
 
 A, B = "/r/a", "/r/b"
 DEREGISTER = m.StopAsked(deregister=True, anew=True)
@@ -116,6 +118,25 @@ async def test_let_go_asks_each_current_actor_to_deregister_and_still_reports_it
         await made.end(A)
         assert made.reported() == [m.RegistrationEnded(A, crashed=False)]
         assert not made.registrations.any_current
+
+
+async def test_what_a_crash_left_is_kept_until_the_reconciler_has_handled_it(autojump_clock: MockClock) -> None:
+    """Fault 85: until then, a crash of the reconciler has it deregistered; after that nothing is kept of the path."""
+    pending = PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NOWHERE)
+    for handled in (False, True):
+        async with bench() as made:
+            await made.start(A)
+            bug = RegistrationCrashedError(pending)
+            bug.__cause__ = ZeroDivisionError()
+            await made.end(A, bug=bug)
+            assert made.reported() == [m.RegistrationEnded(A, crashed=True, error="ZeroDivisionError")]
+            if handled:
+                made.registrations.end_handled(A)
+            made.registrations.let_go()
+            await wait_all_tasks_blocked()
+            assert made.registrations.any_current is not handled
+            assert made.begun == ([(A, 1)] if handled else [(A, 1), (A, 1)])
+            assert not made.registrations._unsettled
 
 
 @pytest.mark.parametrize("bug", [None, ZeroDivisionError()], ids=["ends", "crashes"])
