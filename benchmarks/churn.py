@@ -125,8 +125,8 @@ def _churn(server: ServerProcess, daemon: DaemonProcess, result: Churn, conditio
 
 def _account(result: Churn, report: Sequence[PluginReport]) -> None:
     result.plugins = len(report)
-    told = verdicts_of(report)
-    result.never_notified, result.notified_twice, result.refused = len(told.never), told.twice, told.refused
+    verdicts = verdicts_of(report)
+    result.never_notified, result.notified_twice, result.refused = len(verdicts.never), verdicts.twice, verdicts.refused
     times = [delay_ms(plugin) for plugin in report if plugin["notified_ns"]]
     if times:
         result.p50_ms, result.p99_ms, result.max_ms = median(times), p99(times), max(times)

@@ -212,9 +212,9 @@ def account(result: HostileRun, report: Sequence[PluginReport], conditions: Cond
     """Count what happened to the good plugins that appeared beside the hostile ones."""
     later = [plugin for plugin in report if plugin["index"] >= conditions.good]
     result.plugins = len(later)
-    told = verdicts_of(later)
-    result.burst_lost = sum(plugin["listening_ns"] < burst_over_ns for plugin in told.never)
-    result.lost = len(told.never) - result.burst_lost
+    verdicts = verdicts_of(later)
+    result.burst_lost = sum(plugin["listening_ns"] < burst_over_ns for plugin in verdicts.never)
+    result.lost = len(verdicts.never) - result.burst_lost
     everybody = verdicts_of(report)
     result.notified_twice, result.refused = everybody.twice, everybody.refused
     burst = [_delay_ms(plugin, conditions) for plugin in later if plugin["listening_ns"] < burst_over_ns]
