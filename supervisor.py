@@ -16,7 +16,7 @@ import os
 import random
 import secrets
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ import trio
 from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
+from .actors.device_server import DeviceServer
 from .actors.dial_slots import DIAL_SLOTS, DialSlots
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
@@ -37,6 +38,7 @@ from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.beneath import root_of
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
+from .actors.io.device_directory import DeviceDirectory, RealDeviceDirectory
 from .actors.io.directory import Directory, RealDirectory
 from .actors.io.endpoints import EndpointFiles, Endpoints, RealEndpointFiles
 from .actors.io.exact_connect import can_connect_to_descriptors
@@ -50,6 +52,7 @@ from .actors.limited_log import LimitedLog
 from .actors.links import RESTARTS, Links, LinksConfig
 from .actors.liveness import LivenessConfig, ProcessPort
 from .actors.mailbox import Inbox, RegistrationInbox, report
+from .actors.register_calls import CallsConfig
 from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
@@ -57,7 +60,8 @@ from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
 from .protocol import messages as m
 from .protocol import world
-from .protocol.config import Config, Root, check_roots
+from .protocol.config import Config, DevicePluginDirectory, Root, check_roots
+from .protocol.device_directory import check_place
 from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
 from .protocol.identity import Identity
@@ -100,6 +104,8 @@ class Ports:
     users: Callable[[Trust], Users] = users_of
     #: How many conversations are under way at once, those that last long not counted.
     dial_slots: int = DIAL_SLOTS
+    #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
+    device_directory: Callable[[DevicePluginDirectory, bool], DeviceDirectory] = RealDeviceDirectory
 
 
 @attrs.frozen(eq=False)
@@ -172,6 +178,7 @@ class Supervisor:
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
         _check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
+        _check_device_directory(self.config, (status_config or StatusConfig()).socket)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
@@ -192,7 +199,7 @@ class Supervisor:
             status.run,
             attrs.evolve(
                 status_config,
-                roots=tuple(root.path for root in self.config.roots),
+                roots=tuple(_directories_of(self.config)),
                 expected=self.config.expected,
                 rules=self._rules,
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
@@ -220,9 +227,19 @@ class Supervisor:
         self._lives = Lives(self.config.backoff, self.config.stable_after)
         self._processes = ports.processes
         self._watchers = {root: watcher.WatcherInbox() for root in self.config.roots}
+        # All that reports sockets counts generations together.
+        generations = itertools.count(1)
         self._run_watcher = _watchers(
-            self.config, self._rules, self._directories, self._watchers, self._to_reconciler, self._to_status, rng
+            self.config,
+            self._rules,
+            self._directories,
+            self._watchers,
+            self._to_reconciler,
+            self._to_status,
+            rng,
+            generations,
         )
+        self._device_server = self._make_device_server(ports, generations)
         for actor, read in (
             ("status", self._status_inbox.read),
             ("reconciler", self._reconciler_inbox.read),
@@ -297,6 +314,14 @@ class Supervisor:
             self._to_status,
         )
 
+    def _make_device_server(self, ports: Ports, generations: Iterator[int]) -> DeviceServer | None:
+        where = self.config.device_plugins
+        if where is None:
+            return None
+        config = CallsConfig(where.directory, self._rules, generations, self._to_reconciler, self._to_status)
+        directory = ports.device_directory(where, bool(self.config.trust.uids))
+        return DeviceServer(config, directory, heartbeat=self.config.rescan)
+
     # --- the block ---
 
     async def __aenter__(self) -> Self:
@@ -335,6 +360,8 @@ class Supervisor:
                 raise errors[0] from errors[0].__cause__
             raise
         finally:
+            if self._device_server is not None:
+                self._device_server.release()
             for directory in self._directories.values():
                 directory.release()
             if self._limited is not None:
@@ -352,6 +379,9 @@ class Supervisor:
             with suppress(OSError):
                 directory.check_above(root.path)
                 directory.hold(root.path)
+        if self._device_server is not None:
+            with suppress(OSError):
+                self._device_server.hold()
 
     def _start(self, nursery: trio.Nursery) -> None:
         if self._by_path_only:
@@ -419,6 +449,8 @@ class Supervisor:
             children.start(ChildSpec("liveness", self._run_liveness))
             for root in self.config.roots:
                 children.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
+            if self._device_server is not None:
+                children.start(ChildSpec("device server", self._device_server.run))
             self._registrations.when_none_is_detached(self._handlers.take_removed())
             try:
                 await reconciler.run(
@@ -647,10 +679,31 @@ def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
             )
 
 
+def _check_device_directory(config: Config, status_socket: str | None) -> None:
+    """Refuse a directory of device plugins in which there are other sockets of the node: they would be deleted.
+
+    Raises:
+      ConfigError: if it overlaps with a root, or has the status socket in it.
+    """
+    if config.device_plugins is not None:
+        roots = [os.path.realpath(root.path) for root in config.roots]
+        status = None if status_socket is None else os.path.realpath(os.path.dirname(os.path.abspath(status_socket)))
+        check_place(os.path.realpath(config.device_plugins.directory), roots, status)
+
+
+def _directories_of(config: Config) -> Iterator[str]:
+    """Yield all directories in which plugins have sockets."""
+    yield from (root.path for root in config.roots)
+    if config.device_plugins is not None:
+        yield config.device_plugins.directory
+
+
 def _rules(config: Config, users: Users) -> Rules:
     directories = config.endpoint_directories
     if directories is None:
         directories = default_directories(root.path for root in config.roots)
+    if config.device_plugins is not None:
+        directories = tuple(dict.fromkeys((*directories, config.device_plugins.directory)))
     return Rules(config.trust, users, config.roots, directories)
 
 
@@ -678,7 +731,7 @@ def _limited(log: Logger, config: Config) -> LimitedLog | None:
 
 
 def _real_ports(config: Config) -> Ports:
-    roots, follow = [root.path for root in config.roots], config.follow_symlinks_inside_root
+    roots, follow = [*_directories_of(config)], config.follow_symlinks_inside_root
     return Ports(
         dial=partial(
             dial,
@@ -701,9 +754,9 @@ def _watchers(
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
     status: trio.MemorySendChannel[m.StatusMessage],
     rng: random.Random,
+    generations: Iterator[int],
 ) -> Callable[[Root], Awaitable[None]]:
-    """Return what runs the watcher of a root; all of them count generations together."""
-    generations = itertools.count(1)
+    """Return what runs the watcher of a root."""
 
     async def run(root: Root) -> None:
         watched = watcher.WatcherConfig(

@@ -129,6 +129,8 @@ class _Reconciler:
                 self._watchers[effect.root].send_nowait(effect.message)
             case world.Answer():
                 send_answer(effect.reply, effect.message)
+            case world.AnswerCall():
+                send_answer(effect.reply, effect.message)
             case world.HandlerRetired():
                 self._retire(effect)
             case world.Stopped():

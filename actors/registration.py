@@ -36,6 +36,7 @@ from ..protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ..protocol.plugins import Plugin, PluginInfo
 from ..protocol.status import Finished, Operation, Outcome, StateName
 from .asks import Asks
+from .called import CalledConversation
 from .conversation import Conversation, ConversationConfig
 from .mailbox import RegistrationInbox, Wait, report, send_answer
 
@@ -151,7 +152,7 @@ class _Registration:
         self._inbox = inbox
         self._wait = Wait(inbox)
         self.asks = Asks(inbox)
-        self.conversation = Conversation(config.conversation, appeared.path)
+        self.conversation = self._converse(appeared)
         #: The socket of the generation that the state is in.
         self._socket = appeared
         #: The socket that appeared last; the state comes to it once the plugin before it is deregistered.
@@ -173,6 +174,12 @@ class _Registration:
         self._shown: m.StateChanged | None = None
         #: Whether the liveness actor watches the socket.
         self._watched = False
+
+    def _converse(self, appeared: m.SocketAppeared) -> Conversation | CalledConversation:
+        config = self._config.conversation
+        if appeared.call is None:
+            return Conversation(config, appeared.path)
+        return CalledConversation(appeared.call, config.users)
 
     def take_over(self, pending: PendingDeregistration) -> None:
         """Begin in the generation that a predecessor may have registered. Its path and its root are the same."""
@@ -310,6 +317,7 @@ class _Registration:
         reason = f"no answer in {self._wait.deadline - self._began:g} s"
         match self._in_progress:
             case states.AskInfo() | states.Notify():
+                assert isinstance(self.conversation, Conversation), "an answer to a call takes no time"
                 return self.conversation.timed_out(self._in_progress, reason)
             case states.AskValidate():
                 self.asks.withdraw()
@@ -390,7 +398,11 @@ class _Registration:
 
     def _go_to_newest(self) -> None:
         """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
-        self._socket, self._info, self.conversation.peer = self._newest, None, None
+        self._socket, self._info = self._newest, None
+        if isinstance(self.conversation, Conversation) and self._newest.call is None:
+            self.conversation.peer = None
+        else:
+            self.conversation = self._converse(self._newest)
 
     def _plugin(self, info: PluginInfo, generation: int) -> Plugin:
         socket = self._socket
@@ -406,6 +418,8 @@ class _Registration:
         )
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:
+        if isinstance(self.conversation, CalledConversation):
+            return self.conversation.perform(command)
         match command:
             case states.Dial():
                 patient, held_up, uid = command.patient, command.held_up, command.uid

@@ -13,6 +13,7 @@ import attrs
 
 from .backoff import Backoff, RestartIntensity
 from .checks import above_zero, at_least_one, not_negative, or_none
+from .device_directory import USUAL_NAME
 from .errors import ConfigError, ValidationError
 from .log_limits import LogLimits
 from .plugins import MAX_INSTANCES, InfoLimits, check_name
@@ -69,6 +70,34 @@ class Root:
     insecure: bool = False
 
 
+def device_plugins_beside(roots: Iterable[str]) -> str:
+    """Return the usual directory for device plugins: beside the kubelet's root of plugins."""
+    registry = os.path.basename(DEFAULT_ROOT)
+    beside = next((root for root in roots if os.path.basename(root) == registry), DEFAULT_ROOT)
+    return os.path.join(os.path.dirname(beside), USUAL_NAME)
+
+
+@attrs.frozen
+class DevicePluginDirectory:
+    """Where device plugins call Register, on ``kubelet.sock``, and have their sockets.
+
+    The sockets in it are deleted when the node starts. So it has to be empty or missing, to be named
+    ``device-plugins``, or to have been used by plugind before.
+    """
+
+    #: An absolute path. A :class:`pathlib.Path` is converted.
+    directory: str = attrs.field(converter=_root_path)
+    #: Whether to take the directory of a kubelet, which must not run any more.
+    take_over_kubelet: bool = False
+    #: Whether others may write to it and above it, and so register plugins (fault 3).
+    insecure: bool = False
+
+    @directory.validator
+    def _check_directory(self, _: object, directory: str) -> None:
+        if not directory.startswith("/") or "\0" in directory:
+            raise ConfigError(f"the directory for device plugins {directory!r} is not an absolute path")
+
+
 @attrs.frozen
 class Config:
     """A node's configuration.
@@ -109,6 +138,8 @@ class Config:
     #: Where endpoints may be that are not the plugin's own socket (fault 43). None: in each root and, beside a root
     #: named ``plugins_registry``, in ``plugins``, ``csi-plugins`` and ``device-plugins``, where drivers have them.
     endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
+    #: Where device plugins may also register by a call, as nearly all do. None: nowhere.
+    device_plugins: DevicePluginDirectory | None = None
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its

@@ -75,6 +75,14 @@ class Answer:
 
 
 @value
+class AnswerCall:
+    """Answer a call of Register."""
+
+    reply: m.Address[m.CallAnswered]
+    message: m.CallAnswered
+
+
+@value
 class HandlerRetired:
     """The removed handler of ``type`` has no plugin left: its actor may end."""
 
@@ -88,5 +96,5 @@ class Stopped:
 
 
 #: The effects that never wait.
-Immediate = StartRegistration | Send | Look | Answer | HandlerRetired | Stopped
+Immediate = StartRegistration | Send | Look | Answer | AnswerCall | HandlerRetired | Stopped
 Effect = Immediate | Show

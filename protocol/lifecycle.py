@@ -34,6 +34,8 @@ Theory of operation
   - The handler is removed: Dialing, after Leaving if Register was asked. The next claim then finds no handler.
   - Nobody listens on the socket of a registered plugin, and the configuration says to deregister it then: Leaving, then
     Dialing, which leads to Stale.
+  - A plugin that announced itself by a call of Register is refused, or nobody listens on its socket: Parked, where the
+    paths above have Waiting. Its next call is another socket's appearance, with a new generation.
   - Somebody listens on a stale socket again: Dialing, with a fresh backoff.
   - The socket is touched, or its name is free: a wait ends, once in each step of the backoff (``pace.py``).
   - The actor crashes, by a bug in plugind: its successor leaves, if Register was asked, and then waits out a backoff of
@@ -120,6 +122,7 @@ from .states import (
     Notifying,
     Parked,
     PassTurn,
+    Refusal,
     Refusing,
     Registered,
     Registering,
@@ -143,6 +146,7 @@ from .states import (
     name_of,
     pending_deregistration,
 )
+from .status import Outcome
 
 #: Tries to notify a plugin of its registration, each on a new connection, before the registration is rolled back
 #: (fault 35).
@@ -150,6 +154,9 @@ NOTIFY_TRIES = 5
 
 #: Why a registration waits whose dial found another file at the path.
 REPLACED = "another socket took its place; the watcher looks again"
+
+#: What a plugin has to do that announced itself by a call of Register, and was refused.
+CALL_AGAIN = "the plugin has to call Register again"
 
 _VALIDATION = "plugin validation failed"
 _REGISTRATION = "plugin registration failed"
@@ -197,7 +204,7 @@ def _step(state: State, event: Event) -> Step:
         case SocketAppeared():
             return _abandon(state, _first(event, None), "a newer socket is in its place")
         case SocketVanished():
-            return _abandon(state, ThenEnd(), "the socket was removed")
+            return _abandon(state, ThenEnd(), event.reason)
         case StopAsked() | StopForced():
             return _stop(state, event)
         case HandlerWithdrawn():
@@ -281,6 +288,8 @@ def _lose_listener(state: State, event: ListenerLost) -> Step:
     """Deregister a plugin on whose socket nobody listens, and dial it: it is stale then, until somebody listens."""
     if not isinstance(state, Registered) or event.generation != state.generation:
         return state, ()
+    if state.info.called:  # Without a call there is nothing that a dial could find out.
+        return _abandon(state, ThenPark(f"{event.reason}: {CALL_AGAIN}", state.attempt), event.reason)
     return _abandon(state, ThenDial(state.generation, attempt=1), event.reason)
 
 
@@ -476,12 +485,13 @@ def _after_claiming(state: Claiming, event: _Outcome) -> Step | None:
             return Validating(state.generation, state.attempt, state.info, state.cause), (AskValidate(state.info),)
         case NoHandler():
             cause = Cause(event.cause or event.reason, answered=True)
-            then = ThenPark(event.reason, state.attempt, state.info.type, cause)
-            return _refuse(state, state.info, event.reason, then, cause)
+            park = ThenPark(event.reason, state.attempt, state.info.type, cause)
+            return _refuse(state, state.info, event.reason, park, cause, cause.error)
         case ClaimRefused():
             return _fail_validation(state, state.info, event.reason)
         case Failed():
-            return _abandon(state, ThenWait(event.reason, state.attempt, _cause(state, event)), event.reason)
+            then = _then_again(state.info, event.reason, event.reason, state.attempt, _cause(state, event))
+            return _abandon(state, then, event.reason)
         case _:
             return None
 
@@ -492,7 +502,7 @@ def _after_validating(state: Validating, event: _Outcome) -> Step | None:
             registering = Registering(state.generation, state.attempt, state.info, cause=state.cause)
             return registering, (AskRegister(state.info),)
         case Failed():
-            return _fail_validation(state, state.info, event.reason, event.cause)
+            return _fail_validation(state, state.info, event.reason, event.cause, event.outcome)
         case _:
             return None
 
@@ -586,23 +596,50 @@ def _pass_turn(state: Dialing | AskingInfo) -> tuple[Command, ...]:
 
 
 def _fail_validation(
-    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, reason: str, words: str | None = None
+    state: AskingInfo | Claiming | Validating,
+    info: PluginInfo | None,
+    reason: str,
+    words: str | None = None,
+    outcome: Outcome = Outcome.REFUSED,
 ) -> Step:
-    """Notify the plugin that it is not acceptable, and wait for the backoff."""
+    """Notify the plugin that it is not acceptable, and wait for the backoff or the next call."""
     error, cause = _refusal(_VALIDATION, reason, words)
-    return _refuse(state, info, error, ThenWait(error, state.attempt, cause), cause)
+    return _refuse(state, info, error, _then_again(info, error, reason, state.attempt, cause), cause, reason, outcome)
 
 
 def _refuse(
-    state: AskingInfo | Claiming | Validating, info: PluginInfo | None, error: str, then: Then, cause: Cause
+    state: AskingInfo | Claiming | Validating,
+    info: PluginInfo | None,
+    error: str,
+    then: Then,
+    cause: Cause,
+    reason: str,
+    outcome: Outcome = Outcome.FAILED,
 ) -> Step:
-    """Notify the plugin that it is not registered, and why; afterwards do ``then``."""
+    """Notify the plugin that it is not registered, and why; afterwards do ``then``.
+
+    ``error`` is the ``reason`` in the words of the reference.
+    """
     # Only a plugin that was admitted holds its claim. The reconciler has settled a claim that it refused.
     release: tuple[Command, ...] = (Release(state.generation),) if isinstance(state, Validating) else ()
     if isinstance(state, AskingInfo):
         release = _pass_turn(state)
     refusing = Refusing(state.generation, state.attempt, info, error, then, cause=cause)
-    return refusing, (*release, Notify(error))
+    return refusing, (*release, _tell(info, error, reason, outcome))
+
+
+def _tell(info: PluginInfo | None, error: str, reason: str, outcome: Outcome) -> Notify:
+    """Return the notification of a refusal, or the answer to a plugin that called Register."""
+    if info is None or not info.called:
+        return Notify(error)
+    return Notify(error, Refusal(reason, outcome))
+
+
+def _then_again(info: PluginInfo | None, error: str, reason: str, attempt: int, cause: Cause) -> Then:
+    """Return what follows a try that failed: the backoff, or the next call of a plugin that called Register."""
+    if info is None or not info.called:
+        return ThenWait(error, attempt, cause)
+    return ThenPark(f"{reason}: {CALL_AGAIN}", attempt, cause=cause)
 
 
 def _refusal(what: str, reason: str, words: str | None) -> tuple[str, Cause]:
@@ -629,9 +666,13 @@ def _kept(cause: Cause | None) -> Cause | None:
 
 def _fail_register(state: Registering, failure: Failed) -> Step:
     """Notify the plugin (behaviour 31), and undo the Register that was attempted (behaviour 36)."""
-    error, cause = _refusal(_REGISTRATION, failure.reason, failure.cause)
-    then = ThenEnd(stopped=True) if state.stopping else ThenWait(error, state.attempt, cause)
-    return Refusing(state.generation, state.attempt, state.info, error, then, state.info, cause), (Notify(error),)
+    info, reason = state.info, failure.reason
+    error, cause = _refusal(_REGISTRATION, reason, failure.cause)
+    then = ThenEnd(stopped=True) if state.stopping else _then_again(info, error, reason, state.attempt, cause)
+    # A handler that refuses to register could not do what the plugin asked for: the call itself was in order.
+    outcome = Outcome.TIMED_OUT if failure.outcome is Outcome.TIMED_OUT else Outcome.FAILED
+    refusing = Refusing(state.generation, state.attempt, info, error, then, info, cause)
+    return refusing, (_tell(info, error, reason, outcome),)
 
 
 def _fail_notify(state: Dialing | Notifying, info: PluginInfo, failure: Failed) -> Step:

@@ -46,7 +46,33 @@ class LookNow:
 
 WatcherMessage = RescanNow | LookNow
 
+# --- to the device server ---------------------------------------------------------------------------------------------
+
+
+@value
+class CallAnswered:
+    """The answer to a call of Register."""
+
+    #: Why the plugin is not registered, in the words that it is told; None if it is registered.
+    error: str | None = None
+    outcome: Outcome = Outcome.OK
+    #: The generation that is registered, if it was so before the call.
+    generation: int | None = None
+
+
 # --- from a watcher ---------------------------------------------------------------------------------------------------
+
+
+@value
+class Called:
+    """A device plugin called Register: what it is and serves was in the call, and the answer tells it the outcome."""
+
+    info: PluginInfo
+    #: The process that called.
+    uid: int
+    pid: int
+    #: Where the answer goes; None if the call was answered before, and is reported again after a crash.
+    reply: Address[CallAnswered] | None = None
 
 
 @value
@@ -66,6 +92,8 @@ class SocketAppeared:
     #: reconciler sets both.
     not_before: float | None = None
     short_lives: int = 0
+    #: The call of Register with which its plugin announced itself. It is not dialed then.
+    call: Called | None = None
 
 
 @value
@@ -74,6 +102,8 @@ class SocketVanished:
 
     path: str
     generation: int
+    #: Why its plugin is deregistered.
+    reason: str = "the socket was removed"
 
 
 @value
@@ -207,7 +237,10 @@ class UsableChanged:
 
 @value
 class PluginGone:
-    """The handler reports through its link that the plugin has left for good: the watcher must look at its socket."""
+    """The plugin has left for good, as its handler reports through its link: the watcher must look at its socket.
+
+    A plugin that called Register is deregistered at once, since no watcher looks for it.
+    """
 
     path: str
     generation: int
@@ -653,11 +686,20 @@ class RootReported:
     directories: tuple[DirectoryReport, ...] = ()
     #: How many there are of each condition.
     conditions: tuple[tuple[Condition, int], ...] = ()
+    #: How often ``kubelet.sock`` was removed, and made again.
+    remade: int = 0
 
     @property
     def degraded_by(self) -> DirectoryReport | None:
         """The worst of the directories, if the node does less because of it."""
         return next((directory for directory in self.directories if directory.condition.degrades), None)
+
+
+@value
+class RegisterCalled:
+    """A device plugin called Register, for this resource; None if that is no valid name."""
+
+    resource: str | None
 
 
 @value
@@ -746,6 +788,7 @@ StatusMessage = (
     | FollowEnded
     | EntryIgnored
     | RootReported
+    | RegisterCalled
     | HandlersChanged
     | ActorRestarted
     | LoopBlocked

@@ -52,6 +52,24 @@ class Histogram:
         return result
 
 
+#: How many resources have a label of their own (fault 92).
+MAX_RESOURCES = 64
+
+
+@attrs.define
+class ByResource:
+    """A counter for each resource; those beyond the first :data:`MAX_RESOURCES`, and bad names, share one."""
+
+    counts: dict[str, int] = attrs.field(factory=dict)
+
+    def count(self, resource: str | None) -> None:
+        """Count one more of ``resource``; None is a name that no resource can have."""
+        label = OTHER if resource is None else resource
+        if label not in self.counts and len(self.counts) >= MAX_RESOURCES:
+            label = OTHER
+        self.counts[label] = self.counts.get(label, 0) + 1
+
+
 @attrs.define
 class RootCounters:
     """What the watchers counted in the life of the daemon; a watcher that is restarted counts from zero."""
@@ -59,6 +77,8 @@ class RootCounters:
     scans: int = 0
     failures: int = 0
     overflows: int = 0
+    #: How often ``kubelet.sock`` was made again.
+    remade: int = 0
 
 
 #: Operations that can end before the type of the plugin is known.
@@ -91,6 +111,8 @@ class Metrics:
     roots: RootCounters = attrs.field(factory=RootCounters)
     #: How often a handler's follow was started again, by plugin type.
     link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))
+    #: Calls of Register, by the resource that was named.
+    register_calls: ByResource = attrs.field(factory=ByResource)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
     _reports: dict[str, RootReported] = attrs.field(factory=dict)
 
@@ -132,6 +154,7 @@ class Metrics:
         self.roots.scans += report.scans - before.scans
         self.roots.failures += max(0, report.scan_failures - before.scan_failures)
         self.roots.overflows += max(0, report.overflows - before.overflows)
+        self.roots.remade += max(0, report.remade - before.remade)
         self._reports[report.root] = report
 
     def directories(self) -> dict[Condition, int]:
@@ -170,7 +193,7 @@ class Metrics:
 
 
 #: The other names of two words are a kind and a path, or a kind and a plugin type.
-_NAMES_OF_TWO_WORDS = frozenset({"dial slots"})
+_NAMES_OF_TWO_WORDS = frozenset({"device server", "dial slots"})
 
 
 def kind_of(actor: str) -> str:

@@ -179,6 +179,8 @@ class PluginInfo:
     versions: Versions = attrs.field(converter=_as_versions)
     #: The user whose process answered, as far as is known: the name belongs to that user (fault 80).
     uid: int | None = None
+    #: The plugin gave it with a call of Register. So it is not asked for it, and after a refusal it has to call again.
+    called: bool = False
 
     @property
     def version(self) -> Version | None:
@@ -365,7 +367,7 @@ def check_extended_resource(name: str) -> None:
     Raises:
       ValidationError: if it is not; the text of the error is the kubelet's, and then says which part is invalid.
     """
-    wrong = _wrong_with_resource(name)
+    wrong = wrong_with_resource(name)
     if wrong is not None:
         raise ValidationError(
             f"invalid name of device plugin socket: the ResourceName {quoted(name)} is invalid: {wrong}"
@@ -377,7 +379,8 @@ _QUOTA = "requests."
 _NATIVE = "kubernetes.io/"
 
 
-def _wrong_with_resource(name: str) -> str | None:
+def wrong_with_resource(name: str) -> str | None:
+    """Return which part of ``name`` keeps it from being an extended resource; None if it is one."""
     domain, slash, resource = name.partition("/")
     if not slash or not domain:
         return "it is not of the form vendor.domain/name"

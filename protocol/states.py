@@ -421,10 +421,20 @@ class AskDeregister:
 
 
 @value
+class Refusal:
+    """What a plugin is told that called Register: the reason alone, without the reference's words around it."""
+
+    text: str
+    outcome: status.Outcome
+
+
+@value
 class Notify:
-    """Call NotifyRegistrationStatus, with success if ``error`` is None."""
+    """Call NotifyRegistrationStatus, with success if ``error`` is None; or answer the plugin's call of Register."""
 
     error: str | None
+    #: The answer to a plugin that called; None for any other, and for success.
+    refusal: Refusal | None = None
 
 
 @value

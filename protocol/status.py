@@ -74,6 +74,10 @@ class Watching:
     POLLING = "polling"
     #: Others may write to the root: what is registered stays, and nothing new is taken (fault 3).
     INSECURE = "insecure"
+    #: Device plugins may call Register in it.
+    SERVING = "serving"
+    #: Another process has replaced the socket for that: nothing is served until the node is started again.
+    TAKEN = "taken"
     #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
     UNAVAILABLE = "unavailable"
 
@@ -124,6 +128,8 @@ class PluginStatus:
     not_serving: str | None = None
     #: When it was found that nobody listens.
     not_serving_since: float | None = None
+    #: Whether the plugin announced itself by a call of Register.
+    called: bool = False
     #: The user that the file of the socket belongs to; the process that listens may be another user's.
     owner: int | None = None
     #: How the plugin is, as its handler reports; None if it reports nothing.
@@ -133,3 +139,10 @@ class PluginStatus:
     health_since: float | None = None
     #: What its handler knows of it.
     facts: Facts = ()
+
+    @property
+    def source(self) -> str:
+        """How the plugin announced itself, in words."""
+        if not self.called:
+            return f"socket {self.socket}"
+        return f"Register call of pid {self.pid}" if self.pid else "Register call from another pid namespace"

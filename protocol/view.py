@@ -118,6 +118,7 @@ class Row(NamedTuple):
             serving=self.unserved is None if registered else None,
             not_serving=None if self.unserved is None else self.unserved.reason,
             not_serving_since=None if self.unserved is None else self.unserved.time,
+            called=info is not None and info.called,
             owner=last.owner,
             health=None if self.health is None else self.health.health,
             health_reason=None if self.health is None else self.health.reason or None,

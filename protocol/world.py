@@ -41,6 +41,7 @@ from .claims import Claim, Name, Phase, crowded, key_of, rank_if, rank_of, taken
 from .crashes import NO_CRASH, Crash, CrashSeries
 from .effects import (
     Answer,
+    AnswerCall,
     Effect,
     HandlerRetired,
     Immediate,
@@ -61,6 +62,7 @@ from .trust import AS_ROOT, Users
 
 __all__ = [
     "Answer",
+    "AnswerCall",
     "Effect",
     "HandlerRetired",
     "Immediate",
@@ -260,6 +262,9 @@ class World:
         if entry is not None and message.first_scan and message.identity.is_same_unwatched(entry.identity):
             self._seen_again(entry, message)
             return
+        if message.call is not None:
+            self._called(message.call, message, entry)
+            return
         self._forget_refused(message.path, now)
         self._end_life(message.path)
         hold = self._lives.hold(message.path, now)
@@ -267,6 +272,32 @@ class World:
             message = attrs.evolve(message, not_before=hold.not_before, short_lives=hold.short_lives)
         self._desired[message.path] = message
         self._reconcile(message.path)
+
+    def _called(self, call: m.Called, message: m.SocketAppeared, entry: m.SocketAppeared | None) -> None:
+        """Take a call of Register for a new plugin at its path, unless the plugin is registered already.
+
+        Plugins call more than once, whenever they see a reason to. A call has no short lives: the caller decides when
+        to call, and is answered within seconds.
+        """
+        if entry is not None and call.reply is not None and self._is_registered(entry, message):
+            self._effects.append(AnswerCall(call.reply, m.CallAnswered(generation=entry.generation)))
+            return
+        self._desired[message.path] = message
+        self._reconcile(message.path)
+
+    def _is_registered(self, entry: m.SocketAppeared, message: m.SocketAppeared) -> bool:
+        """Whether the plugin of ``entry`` is registered, and a call says nothing new of it."""
+        claim = self._claims.get(entry.path)
+        return (
+            entry.call is not None
+            and message.call is not None
+            and entry.call.info == message.call.info
+            and entry.identity.is_same(message.identity)
+            and claim is not None
+            and claim.generation == entry.generation
+            and claim.phase is Phase.REGISTERED
+            and claim.usable is not False  # Whatever it was used by is lost, and this call may be the plugin's return.
+        )
 
     def _seen_again(self, entry: m.SocketAppeared, message: m.SocketAppeared) -> None:
         """Handle the repeated report of a restarted watcher; the socket may have been touched in the meantime."""
@@ -346,8 +377,11 @@ class World:
             if root == message.root and path not in message.paths:
                 self._vanished(path, generation, now)
 
-    def _reconcile(self, path: str) -> None:
-        """Start the registration actor of ``path``, or send it what is desired if that is not what it was sent last."""
+    def _reconcile(self, path: str, reason: str = "the socket was removed") -> None:
+        """Start the registration actor of ``path``, or send it what is desired if that is not what it was sent last.
+
+        ``reason`` is why nothing is desired, if that is so.
+        """
         wanted = self._desired.get(path)
         actor = self._actors.get(path)
         if actor is None:
@@ -357,7 +391,7 @@ class World:
         elif wanted is None:
             if not actor.sent_vanished:
                 actor.sent_vanished = True
-                self._supersede(path, actor, m.SocketVanished(path, actor.sent.generation))
+                self._supersede(path, actor, m.SocketVanished(path, actor.sent.generation, reason))
         elif actor.sent_vanished or wanted.generation != actor.sent.generation:
             actor.sent, actor.sent_vanished, actor.crashes = wanted, False, NO_CRASH
             self._supersede(path, actor, wanted)
@@ -636,10 +670,16 @@ class World:
             self._show_roles(name, claim.info.type)
 
     def _gone(self, message: m.PluginGone) -> None:
-        """Make the watcher look at the socket of a plugin that has left for good, as its handler says."""
+        """Make the watcher look at the socket of a plugin that has left for good; deregister one that called."""
         entry = self._desired.get(message.path)
-        if entry is not None and entry.generation == message.generation:
+        if entry is None or entry.generation != message.generation:
+            return
+        if entry.call is None:
             self._effects.append(Look(entry.root, m.LookNow(message.path)))
+            return
+        del self._desired[message.path]
+        self._end_life(message.path)
+        self._reconcile(message.path, message.reason)
 
     # --- actors ---
 

@@ -190,7 +190,7 @@ async def roots_to_mend(daemon: Daemon) -> list[str]:
 def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
     name = root.get("root")
     own = name, Condition.INSECURE
-    if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE):
+    if root.get("watching") in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN):
         yield f"root {escaped(str(name))} is {root['watching']}: {escaped(str(root.get('reason')))}"
     directories = root.get("directories")
     for directory in directories if isinstance(directories, list) else []:

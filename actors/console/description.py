@@ -36,6 +36,7 @@ def described(plugin: Plugin) -> str:
         ("Registered", f"in {duration(plugin['registered_in'])}" if plugin.get("registered_in") is not None else "-"),
         ("Role", {None: "-", True: "active"}.get(_active(plugin), "standby")),
         ("Serving", _serving(plugin)),
+        ("Source", text(plugin.get("source"))),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
         ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),

@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -18,7 +18,14 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from ...protocol.config import DEFAULT_ROOT, Config, Root, Timeouts
+from ...protocol.config import (
+    DEFAULT_ROOT,
+    Config,
+    DevicePluginDirectory,
+    Root,
+    Timeouts,
+    device_plugins_beside,
+)
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError
 from ...protocol.logs import Format, Level
@@ -133,6 +140,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " named plugins_registry, plugins, csi-plugins and device-plugins; repeatable",
     )
     parser.add_argument(
+        "--device-plugins",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="let device plugins register by a call on DIR/kubelet.sock, as nearly all do; the sockets in DIR are"
+        " deleted at the start, so DIR must be empty or missing, named device-plugins, or used by plugind before"
+        " (without DIR: device-plugins beside the kubelet's root)",
+    )
+    parser.add_argument(
+        "--take-over-kubelet",
+        action="store_true",
+        help="use the directory of --device-plugins although a kubelet has used it; none must run on this machine",
+    )
+    parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
         help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
@@ -191,11 +212,26 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         handles_sigint=True,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
+        device_plugins=_device_plugins(args, roots),
         endpoint_directories=(
             *default_directories(root.path for root in roots),
             *map(_absolute, args.endpoint_dir),
         ),
     )
+
+
+def _device_plugins(args: argparse.Namespace, roots: Sequence[Root]) -> DevicePluginDirectory | None:
+    """Return where device plugins call, if they may.
+
+    Raises:
+      ConfigError: if an option is given that has no use without that.
+    """
+    if args.device_plugins is None:
+        if args.take_over_kubelet:
+            raise ConfigError("--take-over-kubelet is for the directory of device plugins: add --device-plugins")
+        return None
+    directory = args.device_plugins or device_plugins_beside(root.path for root in roots)
+    return DevicePluginDirectory(_absolute(directory), args.take_over_kubelet, args.insecure_root)
 
 
 def _root_path(path: str) -> str:

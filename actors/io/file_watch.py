@@ -15,18 +15,22 @@ from inotify_simple import INotify, flags
 _MASK = flags.ATTRIB | flags.MOVE_SELF | flags.DELETE_SELF | flags.DONT_FOLLOW
 
 
+#: A name in a directory appears or goes, or the directory itself does.
+_NAMES = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO | flags.DELETE_SELF | flags.MOVE_SELF
+
+
 class FileWatch:
-    """Wakes up when something happens to the file at ``path``; a context manager.
+    """Wakes up when something happens to the file at ``path``, or to the ``names`` in a directory; a context manager.
 
     The move of a directory above it causes no event, and there may be no inotify. So the caller also looks from time to
     time.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, names: bool = False) -> None:
         self._inotify: INotify | None = None
         with suppress(OSError):
             self._inotify = INotify(nonblocking=True)
-            self._inotify.add_watch(path, _MASK)
+            self._inotify.add_watch(path, _NAMES | flags.DONT_FOLLOW if names else _MASK)
 
     def __enter__(self) -> Self:
         return self

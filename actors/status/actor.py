@@ -35,6 +35,7 @@ from ...protocol.messages import (
     OwnerChanged,
     PluginChanged,
     ReconcilerMessage,
+    RegisterCalled,
     RoleChanged,
     RootReported,
     ScansAwaited,
@@ -188,6 +189,8 @@ class _Status:
                 view.roots[message.root] = message
                 metrics.count_root(message)
                 self._answer_waiting()
+            case RegisterCalled():
+                metrics.register_calls.count(message.resource)
             case HandlersChanged():
                 view.handlers = message.types
                 metrics.learn_types(message.types)
@@ -480,7 +483,7 @@ class _Status:
         ):
             return
         self._log.event(
-            Level.INFO if report.watching == Watching.EVENTS else Level.WARNING,
+            Level.INFO if report.watching in (Watching.EVENTS, Watching.SERVING) else Level.WARNING,
             _ROOT_MESSAGES[report.watching],
             root=report.root,
             watching=report.watching,
@@ -531,6 +534,8 @@ def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport
 
 _ROOT_MESSAGES = {
     Watching.EVENTS: "root is watched",
+    Watching.SERVING: "device plugins may call",
+    Watching.TAKEN: "device plugins are let go",
     Watching.POLLING: "root is polled",
     Watching.INSECURE: "root is insecure",
     Watching.UNAVAILABLE: "root is unavailable",

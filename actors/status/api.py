@@ -210,7 +210,7 @@ class Api:
         parts += [
             f"root {encodable(report.root)} is {report.watching}: {encodable(report.reason or '')}"
             for report in self.memory.view.roots.values()
-            if report.watching in (Watching.UNAVAILABLE, Watching.INSECURE)
+            if report.watching in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN)
         ]
         parts += self.memory.view.why_not_taken(target)
         return problem(404, "; ".join(parts))
@@ -358,7 +358,7 @@ class Api:
             return {"root": encodable(root), "status": "starting", "reason": "not scanned yet"}
         age = now - report.time
         status, reason = "ok", report.reason
-        if report.watching == Watching.UNAVAILABLE:
+        if report.watching in (Watching.UNAVAILABLE, Watching.TAKEN):
             status = "failed"
         elif age > self.config.heartbeat:
             status, reason = "degraded", f"not scanned for {age:.0f} s"

@@ -172,6 +172,15 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     yield CounterMetricFamily(
         "plugind_watch_overflows", "Times that the kernel lost events of a watch.", metrics.roots.overflows
     )
+    calls = CounterMetricFamily(
+        "device_plugin_registration", "Calls of Register by device plugins.", labels=("resource_name",)
+    )
+    for resource, count in metrics.register_calls.counts.items():
+        calls.add_metric((_shown(resource),), count)
+    yield calls
+    yield CounterMetricFamily(
+        "plugind_kubelet_socket_remade", "Times that kubelet.sock was removed and made again.", metrics.roots.remade
+    )
     restarts = CounterMetricFamily(
         "plugind_actor_restarts", "Actors that crashed and were started again.", labels=("actor",)
     )

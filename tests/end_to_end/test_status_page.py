@@ -178,8 +178,9 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     labels = {name: metric.labels for name, metric in metrics.items()}
     for name in ("plugin_manager_total_plugins", "plugind_directories"):
         labels[name] |= by_path[name].labels
-    # No actor has crashed.
+    # No actor has crashed, and no device plugin has called.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
+    labels["device_plugin_registration_total"] = frozenset({"resource_name"})
     assert labels == {name: metric.labels for name, (metric, _) in described.items()}
 
 

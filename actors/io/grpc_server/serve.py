@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from typing import Protocol
 
 import trio
@@ -122,12 +123,16 @@ async def serve_listener(
     limits: ServerLimits = DEFAULT_LIMITS,
     report: Report = log_report,
     stopping: trio.Event | None = None,
+    keep_open: bool = False,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the connections of ``listener`` as :func:`serve_unix` does, and close it at the end."""
+    """Serve the connections of ``listener`` as :func:`serve_unix` does, and close it at the end.
+
+    With ``keep_open`` it is not closed, so that it can be served again: who connects meanwhile waits in its backlog.
+    """
     stopping = trio.Event() if stopping is None else stopping
     async with trio.open_nursery() as nursery:
-        with listener:
+        with nullcontext() if keep_open else listener:
             accepting = trio.CancelScope()
             nursery.start_soon(_accept_until, accepting, _routes(services), listener, limits, report, stopping)
             task_status.started()

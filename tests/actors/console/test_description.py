@@ -78,6 +78,7 @@ def test_a_description_is_complete() -> None:
         "Registered: in 12ms\n"
         "Role:       standby\n"
         "Serving:    no, since 09:29:57+01:00: it ended\n"
+        "Source:     socket /r/a.sock\n"
         "Root:       /r\n"
         "Endpoint:   /r/a.sock\n"
         "Versions:   1.0.0\n"

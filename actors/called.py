@@ -1,0 +1,67 @@
+"""The conversation with a plugin that called Register: its info was in the call, and the answer is the notification.
+
+There is nothing to dial. The consumer of its type connects to its socket, which is its endpoint.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import assert_never
+
+import trio
+
+from ..protocol import messages as m
+from ..protocol import states
+from ..protocol.status import Outcome
+from ..protocol.trust import Users
+
+#: What a caller is told whose registration ends before it is complete: its socket was removed, or called again.
+CUT_SHORT = "the registration ended before it was complete: call Register again"
+
+
+class CalledConversation:
+    """Stands for :class:`~plugind.actors.conversation.Conversation` where the plugin has called."""
+
+    __slots__ = ("_answered", "_users", "dialed_at", "endpoint", "peer")
+
+    def __init__(self, call: m.Called, users: Users) -> None:
+        self._users = users
+        self._answered = call.reply is None
+        #: Its endpoint is its own socket.
+        self.endpoint = None
+        #: The process that called.
+        self.peer: m.Called = call
+        self.dialed_at = trio.current_time()
+
+    async def perform(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
+        """Return at once: the plugin has dialed, and given its info. Only the notification is left, as an answer."""
+        match command:
+            case states.Dial():
+                return states.Dialed()
+            case states.AskInfo():
+                return states.InfoReceived(self.peer.info)
+            case states.Notify():
+                # A caller that waits no more has no part in this: it is registered, or it calls again.
+                self._answer(_answer_of(command.refusal))
+                return states.Notified()
+        assert_never(command)
+
+    def hang_up(self) -> None:
+        """Answer the call if it was not answered: the registration ended on its way."""
+        self._answer(m.CallAnswered(CUT_SHORT, Outcome.SUPERSEDED))
+
+    def is_privileged(self, uid: int | None) -> bool:
+        """Whether a plugin of this user may succeed any of another user (fault 80)."""
+        return self._users.is_privileged(uid)
+
+    def _answer(self, answer: m.CallAnswered) -> None:
+        if not self._answered and self.peer.reply is not None:
+            self._answered = True
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                self.peer.reply.send_nowait(answer)
+
+
+def _answer_of(refusal: states.Refusal | None) -> m.CallAnswered:
+    return m.CallAnswered() if refusal is None else m.CallAnswered(refusal.text, refusal.outcome)

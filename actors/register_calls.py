@@ -1,0 +1,219 @@
+"""The calls of Register in the directory of device plugins: those under way, and what was registered by them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import attrs
+import trio
+from grpclib.const import Status
+
+from ..protocol import messages as m
+from ..protocol.device_calls import (
+    CallCounter,
+    CallLimits,
+    CallRefusedError,
+    RegisterCall,
+    check_call,
+    check_caller,
+    refusal_of,
+)
+from ..protocol.identity import Identity
+from ..protocol.plugins import PluginInfo, wrong_with_resource
+from ..protocol.rules import Rules
+from ..protocol.status import Outcome
+from .io.device_directory import DeviceDirectory
+from .io.directory import describe
+from .mailbox import report
+
+#: Seconds between two looks for the socket that a call names.
+_SOCKET_LOOK = 0.1
+
+
+@attrs.frozen
+class CallsConfig:
+    """What calls of Register are judged by, and where they are reported."""
+
+    #: The directory, as it is shown.
+    path: str
+    rules: Rules
+    #: Where the watchers, too, get the generation of each socket from.
+    generations: Iterator[int]
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
+    status: trio.MemorySendChannel[m.StatusMessage]
+    limits: CallLimits = attrs.field(factory=CallLimits)
+
+
+@attrs.define(eq=False)
+class _Registration:
+    """One registration by a call; the address to which its answer is sent, for which several calls may wait."""
+
+    info: PluginInfo
+    identity: Identity
+    pid: int
+    generation: int
+    calls: RegisterCalls
+    answer: m.CallAnswered | None = None
+    answered: trio.Event = attrs.field(factory=trio.Event)
+
+    def send_nowait(self, answer: m.CallAnswered, /) -> None:
+        """Take the answer; only the first counts."""
+        if self.answer is None:
+            self.answer = answer
+            self.calls.note_answer(self, answer)
+            self.answered.set()
+
+    def says(self, info: PluginInfo, identity: Identity) -> bool:
+        """Whether a call says the same of the same socket."""
+        return self.info == info and self.identity.is_same(identity)
+
+    def appeared(self, root: str, reply: _Registration | None) -> m.SocketAppeared:
+        """Return the report to the reconciler."""
+        assert self.info.uid is not None, "the kernel names the user of each caller"
+        call = m.Called(self.info, self.info.uid, self.pid, reply)
+        path, now = self.info.endpoint, trio.current_time()
+        return m.SocketAppeared(path, self.generation, self.identity, root, now, call=call)
+
+
+class RegisterCalls:
+    """All calls in one directory. What succeeded is kept as long as the node lives, also if the reconciler crashes."""
+
+    def __init__(self, config: CallsConfig, directory: DeviceDirectory) -> None:
+        self._config = config
+        self._directory = directory
+        self._counter = CallCounter(config.limits)
+        #: The registrations that are not answered, and those that succeeded, by the path of the socket.
+        self._under_way: dict[str, _Registration] = {}
+        self._registered: dict[str, _Registration] = {}
+        #: Why no call is accepted any more.
+        self._closed: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._registered)
+
+    async def register(self, call: RegisterCall) -> None:
+        """Register the device plugin that calls; return once it is registered.
+
+        Raises:
+          CallRefusedError: if it is not.
+        """
+        resource = call.resource if wrong_with_resource(call.resource) is None else None
+        await report(self._config.status, m.RegisterCalled(resource))
+        self._counter.begin(call.pid)
+        try:
+            check_caller(call, self._config.rules)
+            await self._register(check_call(call, self._config.path), call.pid)
+        finally:
+            self._counter.end(call.pid)
+
+    async def _register(self, info: PluginInfo, pid: int) -> None:
+        limit, registration = self._config.limits.answer, None
+        with trio.move_on_after(limit):
+            identity = await self._find_socket(info.endpoint)
+            registration = await self._ask(info, identity, pid)
+            await registration.answered.wait()
+        if registration is None or registration.answer is None:
+            text = f"the registration took longer than {limit:g} s"
+            if registration is not None:
+                await self._give_up(registration, text, Outcome.TIMED_OUT)
+            raise CallRefusedError(Status.DEADLINE_EXCEEDED, text)
+        if (refusal := refusal_of(registration.answer)) is not None:
+            raise refusal
+
+    async def _find_socket(self, path: str) -> Identity:
+        """Return which socket is at ``path``, once there is one: some plugins call before they listen."""
+        with trio.move_on_after(self._config.limits.socket), self._directory.watch() as watch:
+            while (identity := self._look_at(path)) is None:
+                with trio.move_on_after(_SOCKET_LOOK):
+                    await watch.wait()
+            return identity
+        waited = f"no socket at {path} after {self._config.limits.socket:g} s"
+        raise CallRefusedError(Status.UNAVAILABLE, f"failed to dial device plugin: {waited}")
+
+    def _look_at(self, path: str) -> Identity | None:
+        try:
+            return self._directory.identify(os.path.basename(path))
+        except OSError as error:
+            text = f"failed to dial device plugin: cannot look at {path}: {describe(error)}"
+            raise CallRefusedError(Status.UNAVAILABLE, text) from error
+
+    async def _ask(self, info: PluginInfo, identity: Identity, pid: int) -> _Registration:
+        """Report the call to the reconciler, and return its registration: that under way if the call says the same."""
+        path = info.endpoint
+        before = self._under_way.get(path)
+        if before is not None and before.says(info, identity):
+            return before
+        self._check_room(path)
+        if before is not None:
+            before.send_nowait(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
+        registration = _Registration(info, identity, pid, next(self._config.generations), self)
+        self._under_way[path] = registration
+        await report(self._config.reconciler, registration.appeared(self._config.path, registration))
+        return registration
+
+    def _check_room(self, path: str) -> None:
+        """Check that one more registration can be kept; those whose socket is gone need not be."""
+        if self._closed is not None:
+            raise CallRefusedError(Status.UNAVAILABLE, self._closed)
+        limit = self._config.limits.kept
+        if path not in self._registered and len(self._registered) + len(self._under_way) >= limit:
+            self._registered = {path: it for path, it in self._registered.items() if self._is_there(it)}
+            if len(self._registered) + len(self._under_way) >= limit:
+                raise CallRefusedError(Status.RESOURCE_EXHAUSTED, f"{limit} device plugins are registered already")
+
+    def note_answer(self, registration: _Registration, answer: m.CallAnswered) -> None:
+        """Keep what is registered. Whatever was so at the path before is not any more."""
+        path = registration.info.endpoint
+        if self._under_way.get(path) is not registration:
+            return
+        del self._under_way[path]
+        self._registered.pop(path, None)
+        if answer.error is None:
+            registration.generation = answer.generation or registration.generation
+            self._registered[path] = registration
+
+    # --- what the server asks for -------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """End the registrations whose socket is gone, or another one: nothing is left to wait for."""
+        for registration in [it for it in self._under_way.values() if not self._is_there(it)]:
+            text = f"{registration.info.endpoint} was removed before the plugin was registered"
+            await self._give_up(registration, text, Outcome.FAILED)
+
+    async def report_again(self) -> None:
+        """Report what is registered to a new reconciler, as far as the sockets are still there."""
+        self._under_way.clear()
+        there = [registration for registration in self._registered.values() if self._is_there(registration)]
+        self._registered = {registration.info.endpoint: registration for registration in there}
+        for registration in there:
+            registration.generation = next(self._config.generations)
+            await report(self._config.reconciler, registration.appeared(self._config.path, None))
+
+    async def close(self, reason: str) -> None:
+        """Refuse all calls from now on, and have everything deregistered that was registered by one."""
+        self._closed = reason
+        everything = (*self._registered.values(), *self._under_way.values())
+        for registration in everything:
+            await self._give_up(registration, reason, Outcome.FAILED)
+        self._registered.clear()
+
+    def forget(self) -> None:
+        """Forget everything, since the plugins have to call again."""
+        self._registered.clear()
+        self._under_way.clear()
+
+    async def _give_up(self, registration: _Registration, reason: str, outcome: Outcome) -> None:
+        registration.send_nowait(m.CallAnswered(reason, outcome))
+        gone = m.PluginGone(registration.info.endpoint, registration.generation, reason)
+        await report(self._config.reconciler, gone)
+
+    def _is_there(self, registration: _Registration) -> bool:
+        try:
+            identity = self._directory.identify(os.path.basename(registration.info.endpoint))
+        except OSError:
+            return True  # As far as is known.
+        return identity is not None and identity.is_same(registration.identity)
