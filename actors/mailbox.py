@@ -44,6 +44,17 @@ def send_answer(reply: Address[T], answer: T) -> None:
         reply.send_nowait(answer)
 
 
+def offer(address: Address[T], message: T) -> bool:
+    """Send ``message``; return False if the inbox is full. A message to a reader that is gone counts as sent."""
+    try:
+        address.send_nowait(message)
+    except trio.WouldBlock:
+        return False
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return True
+    return True
+
+
 class Readable(Protocol[T_co]):
     """The receiving end of a memory channel, or an :class:`Inbox`."""
 

@@ -230,7 +230,9 @@ class DevicesSnapshot:
     resources: tuple[ResourceStatus, ...] = ()
     #: What is wrong with the file of known resources; None if nothing is, or there is none.
     problem: str | None = None
-    #: How often the stream of a plugin has ended, by the name of the resource; a bounded number of names.
+    #: For metrics: how many devices are healthy, and how many are not; and how often the stream of a plugin has ended.
+    #: Both by the name of the resource, of which the first 64 have one; the others count as ``other``.
+    counts: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)
     streams_ended: Mapping[str, int] = attrs.field(factory=dict, hash=False)
 
     def find(self, name: str) -> ResourceStatus | None:

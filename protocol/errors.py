@@ -41,5 +41,9 @@ class SocketBusyError(ConfigError):
     """Another process listens on the status socket. That is no fault of the configuration: the exit code is 1."""
 
 
+class StateError(Exception):
+    """What must outlive a restart cannot be read or written now; the text says what is wrong."""
+
+
 class IllegalStepError(Exception):
     """An event reached a state in which it cannot happen: a bug in plugind."""

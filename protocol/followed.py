@@ -53,6 +53,8 @@ class Followed:
 
     def take(self, listed: DeviceList, time: float) -> tuple[bool, Turned]:
         """Take a list; return whether anything is different from what was shown, and what has turned."""
+        if listed is self.listed and time == self.last_list:
+            return False, NOTHING_TURNED  # It comes again, after a crash of the actor.
         difference = listed.compared(self.listed)
         lost_since, self.lost_since, self.reason = self.lost_since, None, None
         news = self.lists == 0 or lost_since is not None or bool(difference.changed or difference.removed)

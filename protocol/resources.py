@@ -317,6 +317,8 @@ class Resources:
         if found is None:
             return
         resource, followed = found
+        if followed.active is message.active:
+            return
         resource.decisions += 1
         followed.active, followed.decided = message.active, resource.decisions
         self._update(resource, now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 import attrs
 import trio
@@ -54,7 +54,7 @@ from ...protocol.successions import NamePassed
 from ...protocol.view import DEPRECATED, ENDED, Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
-from ..mailbox import Readable
+from ..mailbox import Readable, offer
 from .api import Api, LastCrash, Memory, StatusConfig, place
 from .listener import StatusSocket
 
@@ -200,13 +200,13 @@ class _Status:
             case LoopBlocked():
                 self._note_blocked(message)
             case SnapshotAsked():
-                _send(message.reply, await self._snapshot(history=True))
+                offer(message.reply, await self._snapshot(history=True))
             case ScansAwaited():
                 self.memory.awaiting_scans.append(message.reply)
                 self._answer_waiting()
             case Subscribed():
                 snapshot = await self._snapshot(history=False)
-                took = _send(message.subscriber, snapshot)
+                took = offer(message.subscriber, snapshot)
                 (self.memory.subscribers if took else self.memory.lagging).append(message.subscriber)
             case Unsubscribed():
                 for audience in (self.memory.subscribers, self.memory.lagging):
@@ -219,7 +219,7 @@ class _Status:
         """Answer the callers that wait until a scan of each root was tried."""
         if self.memory.awaiting_scans and self.memory.view.roots.keys() >= set(self._config.roots):
             for address in self.memory.awaiting_scans:
-                _send(address, message=True)
+                offer(address, message=True)
             self.memory.awaiting_scans.clear()
 
     async def _snapshot(self, *, history: bool) -> Snapshot:
@@ -252,7 +252,7 @@ class _Status:
 
     def _notify_lagging(self) -> None:
         """Send the subscribers that were dropped their last message, as soon as there is room for it."""
-        self.memory.lagging[:] = [address for address in self.memory.lagging if not _send(address, Lagged())]
+        self.memory.lagging[:] = [address for address in self.memory.lagging if not offer(address, Lagged())]
 
     # --- what is logged: each change once -----------------------------------------------------------------------------
 
@@ -569,17 +569,3 @@ def _failed(change: StateChanged) -> bool:
 def _outcome(change: StateChanged) -> str | None:
     finished = change.finished
     return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"
-
-
-M = TypeVar("M")
-
-
-def _send(address: Address[M], message: M) -> bool:
-    """Return False if the inbox is full; a message to a reader that is gone counts as sent."""
-    try:
-        address.send_nowait(message)
-    except trio.WouldBlock:
-        return False
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return True
-    return True

@@ -1,0 +1,208 @@
+"""The devices actor: it owns the resources of the node, and what is known of each device.
+
+It takes the messages of the followers and the questions of readers, and waits for nothing else: what is to be kept over
+a restart, a :class:`~plugind.actors.devices.state.Writer` writes beside it. What it decides is in
+``plugind.protocol.resources``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import assert_never
+
+import attrs
+import trio
+
+from ...protocol import resources as r
+from ...protocol.device_messages import (
+    DevicesAsked,
+    DevicesMessage,
+    DevicesSubscribed,
+    DevicesUnsubscribed,
+    DevicesViewMessage,
+    ResourceChanged,
+)
+from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
+from ...protocol.logs import Level, Logger
+from ...protocol.messages import Address, Lagged
+from ...protocol.metrics import OTHER
+from ..mailbox import offer
+from .inbox import DevicesInbox
+from .state import Writer
+
+#: How many messages are taken before other actors have their turn.
+BATCH = 64
+#: How many resources have a label of their own in metrics; the others are counted together (fault 92).
+MAX_LABELS = 64
+#: How many ids of devices a line of the log names.
+_NAMED = 8
+
+
+@attrs.define
+class Memory:
+    """What outlives a crash of the actor."""
+
+    #: None until the store was read.
+    resources: r.Resources | None = None
+    #: How often the stream of a plugin has ended, by label.
+    streams_ended: dict[str, int] = attrs.field(factory=dict)
+    labels: set[str] = attrs.field(factory=set)
+    subscribers: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
+    #: Subscribers that were too slow and are to be sent that.
+    lagging: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
+
+
+async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) -> None:
+    """Own the resources until cancelled.
+
+    Raises:
+      ConfigError: if the store is another daemon's.
+    """
+    inbox.problem = lambda: writer.problem
+    if memory.resources is None:
+        names = await writer.read()
+        memory.resources = r.Resources(names, now=trio.current_time())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        actor = _Devices(memory.resources, memory, writer, log)
+        present = inbox.start_again()
+        actor.carry_out(memory.resources.keep_only(present, trio.current_time()))
+        await _take_all(actor, inbox)
+
+
+async def _take_all(actor: _Devices, inbox: DevicesInbox) -> None:
+    while True:
+        actor.publish()
+        with trio.move_on_at(actor.next_end):
+            actor.take(await inbox.receive())
+        for _ in range(BATCH):
+            try:
+                actor.take(inbox.receive_nowait())
+            except trio.WouldBlock:
+                break
+        actor.pass_time()
+
+
+class _Devices:
+    def __init__(self, resources: r.Resources, memory: Memory, writer: Writer, log: Logger) -> None:
+        self._resources = resources
+        self._memory = memory
+        self._writer = writer
+        self._log = log
+        #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
+        self._changed: dict[str, ResourceStatus | None] = {}
+
+    @property
+    def next_end(self) -> float:
+        return self._resources.next_end
+
+    def take(self, message: DevicesMessage) -> None:
+        match message:
+            case DevicesAsked():
+                offer(message.reply, self._snapshot())
+            case DevicesSubscribed():
+                self.publish()  # So that nothing of the snapshot comes again as a change.
+                took = offer(message.subscriber, self._snapshot())
+                (self._memory.subscribers if took else self._memory.lagging).append(message.subscriber)
+            case DevicesUnsubscribed():
+                for audience in (self._memory.subscribers, self._memory.lagging):
+                    if message.subscriber in audience:
+                        audience.remove(message.subscriber)
+            case _:
+                self.carry_out(self._resources.handle(message, trio.current_time()))
+
+    def pass_time(self) -> None:
+        if self._resources.next_end <= trio.current_time():
+            self.carry_out(self._resources.pass_time(trio.current_time()))
+
+    def carry_out(self, effects: Iterable[r.Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: r.Effect) -> None:
+        match effect:
+            case r.Changed():
+                self._changed[effect.name] = None
+            case r.Remember() | r.Forget():
+                self._writer.owe(effect)
+            case r.Gone():
+                self._changed[effect.name] = ResourceStatus(
+                    effect.name, ResourceState.GONE, trio.current_time(), effect.reason
+                )
+                self._log.event(Level.WARNING, "resource is gone", name=effect.name, reason=effect.reason)
+            case r.StreamEnded():
+                label = self._label(effect.name)
+                self._memory.streams_ended[label] = self._memory.streams_ended.get(label, 0) + 1
+                self._warn("device plugin is lost", effect)
+            case r.Refused():
+                self._warn("device plugin is not followed", effect)
+            case r.Serves():
+                self._log.event(
+                    Level.INFO,
+                    "devices are listed",
+                    name=effect.name,
+                    socket=effect.socket,
+                    capacity=effect.capacity,
+                    allocatable=effect.allocatable,
+                )
+            case r.HealthTurned():
+                self._note_turned(effect)
+            case _:
+                assert_never(effect)
+
+    def _warn(self, text: str, effect: r.StreamEnded | r.Refused) -> None:
+        self._log.event(Level.WARNING, text, name=effect.name, socket=effect.socket, reason=effect.reason)
+
+    def _note_turned(self, effect: r.HealthTurned) -> None:
+        turned = effect.turned
+        note = partial(self._log.event, name=effect.name, socket=effect.socket)
+        if turned.unhealthy:
+            note(Level.WARNING, "devices turned unhealthy", devices=_ids(turned.unhealthy))
+        if turned.healthy:
+            note(Level.INFO, "devices turned healthy", devices=_ids(turned.healthy))
+
+    def _label(self, name: str) -> str:
+        """Return the label of a resource: the first ones have their own, so that there is a bounded number."""
+        labels = self._memory.labels
+        if name not in labels and len(labels) < MAX_LABELS:
+            labels.add(name)
+        return name if name in labels else OTHER
+
+    def _snapshot(self) -> DevicesSnapshot:
+        counts: dict[str, tuple[int, int]] = {}
+        for name, (healthy, unhealthy) in self._resources.counts().items():
+            label = self._label(name)
+            before = counts.get(label, (0, 0))
+            counts[label] = before[0] + healthy, before[1] + unhealthy
+        return DevicesSnapshot(
+            trio.current_time(),
+            tuple(self._resources.shown()),
+            self._writer.problem,
+            counts,
+            dict(self._memory.streams_ended),
+        )
+
+    def publish(self) -> None:
+        """Tell the subscribers what has changed, and those that were dropped that they were."""
+        changed, self._changed = self._changed, {}
+        if self._memory.subscribers:
+            for name, last in changed.items():
+                status = self._resources.status(name) or last
+                if status is not None:
+                    self._tell(ResourceChanged(trio.current_time(), status))
+        self._memory.lagging[:] = [address for address in self._memory.lagging if not offer(address, Lagged())]
+
+    def _tell(self, change: ResourceChanged) -> None:
+        for subscriber in list(self._memory.subscribers):
+            if not offer(subscriber, change):
+                self._memory.subscribers.remove(subscriber)
+                self._memory.lagging.append(subscriber)
+                self._log.event(Level.WARNING, "a subscriber lags and is dropped")
+
+
+def _ids(devices: tuple[str, ...]) -> str:
+    more = len(devices) - _NAMED
+    return ", ".join(devices[:_NAMED]) + (f" and {more} more" if more > 0 else "")

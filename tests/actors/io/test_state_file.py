@@ -1,0 +1,175 @@
+"""The file of resources: what it survives, and what it never does to another one's file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from plugind.actors.io.state_file import APPLICATION_ID, VERSION, StateFile
+from plugind.protocol.errors import ConfigError, StateError
+from plugind.protocol.logs import SILENT
+from plugind.protocol.resources import Forget, Remember
+
+GPU = "vendor.com/gpu"
+
+
+def file_in(directory: Path) -> StateFile:
+    return StateFile(str(directory / "state"), SILENT)
+
+
+async def test_what_is_written_is_read_again(directory: Path) -> None:
+    """TestCheckpoint: registered resources survive write and read."""
+    file = file_in(directory)
+    assert await file.read() == []
+    await file.write([Remember(GPU, 4), Remember("v.com/a", 1), Remember("v.com/b", 0)])
+    await file.write([Forget("v.com/a"), Remember(GPU, 3)])
+    file.close()
+    again = file_in(directory)
+    assert set(await again.read()) == {GPU, "v.com/b"}
+    again.close()
+
+
+async def test_the_file_is_the_users_own_and_says_what_it_is(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await file.write([Remember(GPU, 4)])
+    file.close()
+    assert sorted(os.listdir(tmp_path / "state")) == ["state.db"]
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state/state.db").stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(file.path) as database:
+        assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert database.execute("SELECT name, capacity FROM resource").fetchall() == [(GPU, 4)]
+        assert {key for (key,) in database.execute("SELECT key FROM meta")} == {"instance", "boot"}
+
+
+async def test_no_shared_memory_is_made_while_it_is_open(tmp_path: Path) -> None:
+    """It is locked before the journal's mode is set, so nobody else can open it."""
+    file = file_in(tmp_path)
+    await file.write([Remember(GPU, 4)])
+    assert "state.db-shm" not in os.listdir(tmp_path / "state")
+    file.close()
+
+
+async def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
+    """It says what to do, and exits with 78; also in another process."""
+    first = file_in(tmp_path)
+    await first.read()
+    with pytest.raises(ConfigError, match=r"another plugind uses .*/state\.db: .* with --state"):
+        await file_in(tmp_path).read()
+    code = f"import sqlite3; sqlite3.connect({first.path!r}, timeout=0).execute('SELECT * FROM resource')"
+    other = await trio.run_process([sys.executable, "-c", code], capture_stderr=True, check=False)
+    assert b"database is locked" in other.stderr
+    await first.write([Remember(GPU, 1)])
+    first.close()
+    second = file_in(tmp_path)
+    assert await second.read() == [GPU]
+    second.close()
+
+
+def foreign(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE theirs(x)")
+    database.close()
+
+
+def newer(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
+        database.execute("CREATE TABLE later(x)")
+    database.close()
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"nothing of the kind" * 100)
+
+
+@pytest.mark.parametrize("make", [foreign, newer, no_database])
+async def test_a_file_that_cannot_be_understood_is_set_aside(tmp_path: Path, make: object) -> None:
+    """It is renamed, with an error in the log that says so, and the daemon begins with an empty one."""
+    assert callable(make)
+    (tmp_path / "state").mkdir(mode=0o700)
+    path = tmp_path / "state/state.db"
+    make(path)
+    (tmp_path / "state/state.db-wal").write_bytes(b"its journal")
+    before = path.read_bytes()
+    log = Lines()
+    file = StateFile(str(tmp_path / "state"), log)
+    assert await file.read() == []
+    await file.write([Remember(GPU, 2)])
+    file.close()
+    assert (tmp_path / "state/state.db.bad").read_bytes() == before
+    assert [line["message"] for line in log.lines] == ["the state was set aside"]
+    again = file_in(tmp_path)
+    assert await again.read() == [GPU]
+    again.close()
+
+
+async def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await file.write([Remember(f"v.com/{number:05}", number) for number in range(2000)])
+    file.close()
+    path = tmp_path / "state/state.db"
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8192] = b"\xff" * 8192
+    path.write_bytes(content)
+    again = file_in(tmp_path)
+    assert await again.read() == []
+    again.close()
+    assert (tmp_path / "state/state.db.bad").read_bytes() == bytes(content)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    """Another user could put a file of its own there."""
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 12345, -1)
+    with pytest.raises(ConfigError, match="others may write to the state directory"):
+        await file_in(tmp_path).read()
+
+
+async def test_a_directory_with_a_mode_for_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state").chmod(0o777)
+    with pytest.raises(ConfigError, match="chmod go-w"):
+        await file_in(tmp_path).read()
+
+
+async def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/state.db").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateError):
+        await file_in(tmp_path).read()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_directory_that_cannot_be_made_is_an_error_that_passes(tmp_path: Path) -> None:
+    """A missing disk: the daemon goes on without, and tries again."""
+    (tmp_path / "state").write_text("a file")
+    file = file_in(tmp_path)
+    with pytest.raises(StateError, match="cannot be used"):
+        await file.read()
+    (tmp_path / "state").unlink()
+    await file.write([Remember(GPU, 2)])
+    assert await file.read() == [GPU]
+    file.close()
+
+
+class Lines:
+    """A log that keeps its events."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, object]] = []
+
+    def enabled(self, level: object) -> bool:
+        return True
+
+    def event(self, level: object, message: str, /, **fields: object) -> None:
+        self.lines.append({"message": message, **fields})
