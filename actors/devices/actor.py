@@ -127,7 +127,7 @@ class _Devices:
             case r.Changed():
                 self._changed[effect.name] = None
             case r.Remember() | r.Forget():
-                self._writer.owe(effect)
+                self._writer.keep(effect)
             case r.Gone():
                 self._changed[effect.name] = ResourceStatus(
                     effect.name, ResourceState.GONE, trio.current_time(), effect.reason

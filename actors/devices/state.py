@@ -1,7 +1,7 @@
 """What must outlive a restart: which resources are to be awaited.
 
 :class:`StateStore` is the port. The one in memory is for nodes without a file, and for tests; the file is
-``plugind.actors.io.state_file``. A :class:`Writer` writes what is owed to the store, and goes on trying.
+``plugind.actors.io.state_file``. A :class:`Writer` writes to the store what is to be kept, and goes on trying.
 
 PYTEST_DONT_REWRITE
 """
@@ -71,20 +71,20 @@ class MemoryStore:
 
 
 class Writer:
-    """Writes to a store what is owed to it. Of each resource only the newest change is owed."""
+    """Writes to a store what is to be kept. Of each resource only the newest change waits."""
 
     def __init__(self, store: StateStore, log: Logger) -> None:
         self._store = store
         self._log = log
-        self._owed: dict[str, Remember | Forget] = {}
+        self._unwritten: dict[str, Remember | Forget] = {}
         self._wake = trio.Event()
         #: What is wrong with the store; None if it works.
         self.problem: str | None = None
 
-    def owe(self, change: Remember | Forget) -> None:
+    def keep(self, change: Remember | Forget) -> None:
         """Write ``change`` as soon as that is possible."""
-        self._owed.pop(change.name, None)
-        self._owed[change.name] = change
+        self._unwritten.pop(change.name, None)
+        self._unwritten[change.name] = change
         self._wake.set()
 
     async def read(self) -> Sequence[str]:
@@ -108,7 +108,7 @@ class Writer:
         failures = 0
         while True:
             await self._wake.wait()
-            changes = tuple(self._owed.values())
+            changes = tuple(self._unwritten.values())
             if not changes:
                 self._wake = trio.Event()
                 continue
@@ -138,8 +138,8 @@ class Writer:
 
     def _settle(self, changes: Sequence[Remember | Forget]) -> None:
         for change in changes:
-            if self._owed.get(change.name) is change:
-                del self._owed[change.name]
+            if self._unwritten.get(change.name) is change:
+                del self._unwritten[change.name]
         if self.problem is not None:
             self.problem = None
             self._log.event(Level.INFO, "the state is kept again")

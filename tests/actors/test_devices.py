@@ -264,7 +264,7 @@ async def test_the_resources_of_the_last_run_are_awaited(autojump_clock: trio.te
 
 
 async def test_a_slow_write_holds_up_nothing_and_is_shown(autojump_clock: trio.testing.MockClock) -> None:
-    """There is one write at a time; what is owed meanwhile is written in the next one."""
+    """There is one write at a time; what comes meanwhile is written in the next one."""
     running = Running()
     async with running.started():
         running.store.seconds = 60.0
@@ -309,7 +309,7 @@ async def test_a_store_that_cannot_be_read_in_time_is_gone_without(autojump_cloc
         assert snapshot.problem == "the state was not read within 5 s"
 
 
-async def test_what_is_owed_survives_a_crash(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_is_unwritten_survives_a_crash(autojump_clock: trio.testing.MockClock) -> None:
     """A write that was under way is made again."""
     running = Running()
     async with running.started():
