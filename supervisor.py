@@ -30,6 +30,8 @@ from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
 from .actors.device_server import DeviceServer
+from .actors.devices.state import MemoryStore, StateStore
+from .actors.devices.unit import Devices
 from .actors.dial_slots import DIAL_SLOTS, DialSlots
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
@@ -47,6 +49,7 @@ from .actors.io.grpc_client.dial import dial
 from .actors.io.grpc_client.turns import Shared
 from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
+from .actors.io.state_file import StateFile
 from .actors.io.users import users_of
 from .actors.limited_log import LimitedLog
 from .actors.links import RESTARTS, Links, LinksConfig
@@ -88,6 +91,11 @@ _NO_PROC = (
 STATUS_GRACE = 2.0
 
 
+def state_store(directory: str | None, log: Logger) -> StateStore:
+    """Return the file in ``directory``; without one, a store that ends with the program."""
+    return MemoryStore() if directory is None else StateFile(directory, log)
+
+
 @attrs.frozen
 class Ports:
     """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
@@ -106,6 +114,8 @@ class Ports:
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
     device_directory: Callable[[DevicePluginDirectory, bool], DeviceDirectory] = RealDeviceDirectory
+    #: Returns what keeps the state over a restart; the first argument is the directory for it, or None.
+    state: Callable[[str | None, Logger], StateStore] = state_store
 
 
 @attrs.frozen(eq=False)
@@ -118,6 +128,7 @@ class Internals:
     handlers: HandlerActors
     registrations: Registrations
     links: Links
+    devices: Devices
     callers: Callers
     crashes: Crashes
     reconciler_inbox: Inbox[m.ReconcilerMessage]
@@ -193,6 +204,7 @@ class Supervisor:
             count_descriptors=ports.count_descriptors or self._reserve.count_left,
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
+        self._devices = Devices(ports.state(_state_directory(self.config), self._log), self._log)
         self._rules = _rules(self.config, self._users)
         self._endpoints = _endpoints(self._rules, ports.endpoints, status_config.socket)
         self._run_status = partial(
@@ -245,6 +257,7 @@ class Supervisor:
             ("reconciler", self._reconciler_inbox.read),
             ("liveness", self._liveness_inbox.read),
             ("dial slots", self._dial_slots.read),
+            ("devices", self._devices.inbox.read),
             ("registrations", self._registrations.read),
         ):
             self._inboxes.add(actor, read)
@@ -263,6 +276,7 @@ class Supervisor:
             self._handlers,
             self._registrations,
             self._links,
+            self._devices,
             self._callers,
             self._crashes,
             self._reconciler_inbox,
@@ -364,6 +378,7 @@ class Supervisor:
                 self._device_server.release()
             for directory in self._directories.values():
                 directory.release()
+            self._devices.close()
             if self._limited is not None:
                 self._limited.close()
             self._callers.end()
@@ -391,6 +406,7 @@ class Supervisor:
         if self._limited is not None:
             self._children.start(ChildSpec("log limits", self._limited.run))
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
+        self._children.start(ChildSpec("devices", self._devices.run))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
         self._children.start(ChildSpec("links", self._links.serve))
@@ -660,6 +676,11 @@ async def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
 ) -> None:
     await registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
+
+
+def _state_directory(config: Config) -> str | None:
+    """Return where the state is kept: nowhere if device plugins are not served, since only they need it."""
+    return None if config.device_plugins is None else config.state
 
 
 def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:

@@ -156,6 +156,9 @@ class Config:
     #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
     #: block of the node; the log says which handler was called.
     handles_sigint: bool = False
+    #: The directory of the file that keeps what must outlive a restart: the resources for which device plugins are
+    #: awaited. None, or no :attr:`device_plugins`: there is no file.
+    state: str | None = None
     #: How many lines the log has of one socket, root or actor, and in all. None leaves nothing out.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.

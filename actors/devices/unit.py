@@ -1,0 +1,34 @@
+"""The devices actor as the supervisor has it: with all that outlives its crashes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from ...protocol.logs import Logger
+from . import actor
+from .inbox import DevicesInbox
+from .state import StateStore, Writer
+
+
+class Devices:
+    """The devices actor of one node. Its :attr:`inbox` is the address of followers and readers."""
+
+    def __init__(self, store: StateStore, log: Logger) -> None:
+        self.inbox = DevicesInbox()
+        self._store = store
+        self._writer = Writer(store, log)
+        self._memory = actor.Memory()
+        self._log = log
+
+    async def run(self) -> None:
+        """Run the actor until cancelled.
+
+        Raises:
+          ConfigError: if the store is another daemon's.
+        """
+        await actor.run(self.inbox, self._writer, self._memory, self._log)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
