@@ -97,23 +97,26 @@ class DeviceServer:
             await self._begin(nursery, delete_sockets=True)
         else:
             with self._directory.watch() as watch:
-                await self._look(nursery, self._serving)
-                with trio.move_on_after(LOOK):
-                    await watch.wait()
+                if await self._look(nursery, self._serving):
+                    with trio.move_on_after(LOOK):
+                        await watch.wait()
             await trio.sleep(_LOOK_GAP)
 
-    async def _look(self, nursery: trio.Nursery, serving: Serving) -> None:
+    async def _look(self, nursery: trio.Nursery, serving: Serving) -> bool:
+        """Look at the directory; return whether all is as it was."""
         place = serving.place()
         match place:
             case Place.OURS:
                 await self._calls.look()
                 await self._show(Watching.SERVING)
+                return True
             case Place.MISSING:
                 await self._remake(nursery, serving)
             case Place.ANOTHER:
                 await self._yield(self._directory.who_serves())
             case _:
                 assert_never(place)
+        return False
 
     async def _begin(self, nursery: trio.Nursery, *, delete_sockets: bool) -> None:
         """Serve a new socket: it answers before it has its name, so that nobody who sees it is refused."""

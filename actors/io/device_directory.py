@@ -217,17 +217,24 @@ class RealDeviceDirectory:
 
     def hold(self) -> None:
         """See :class:`DeviceDirectory`."""
-        if not self._config.insecure:
-            check_above_root(self._path)
-        make(self._path)
-        rules.check_names(self._path, os.listdir(self._path), take_over_kubelet=self._config.take_over_kubelet)
         try:
-            self._lock.take(self._path)
+            self._lock_it()
         except RootBusyError as error:
             raise ConfigError(rules.locked(self._path)) from error
+        except ConfigError as error:
+            # The rules are those of a root, and so are their words; but this directory has an option of its own.
+            raise type(error)(str(error).replace("--root", "--device-plugins")) from error
         pid = self.who_serves()
         if pid is not None:
             raise SocketTakenError(rules.answered(self._path, pid), pid)
+
+    def _lock_it(self) -> None:
+        if not self._config.insecure:
+            check_above_root(self._path)
+        make(self._path)
+        # Before the lock, whose file is the sign that plugind has used the directory.
+        rules.check_names(self._path, os.listdir(self._path), take_over_kubelet=self._config.take_over_kubelet)
+        self._lock.take(self._path)
 
     def listen(self) -> _RealServing:
         """See :class:`DeviceDirectory`."""

@@ -50,15 +50,18 @@ import trio.testing
 from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
+from ...protocol.device_calls import RegisterCall
 from ...protocol.health import ActorHealth
 from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.trust import Users
 from ...supervisor import Ports, Supervisor
 from ..handlers.handler import Handler
+from ..io.device_directory import RealDeviceDirectory
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
 from ..mailbox import Inbox
+from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
@@ -149,6 +152,11 @@ class SimulatedNode:
         self.users = Users(DAEMON_UID, OVERFLOW_UID)
         #: The listening sockets; it records every attempt to connect.
         self.network = MemoryNetwork(self.directory, follow_symlinks=config.follow_symlinks_inside_root)
+        where = config.device_plugins
+        #: Where device plugins call Register, if ``config`` has such a directory.
+        self.device_directory = (
+            None if where is None else MemoryDeviceDirectory(where.directory, self.directory, self._note_change)
+        )
         self._handlers = dict(handlers or {})
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -254,6 +262,7 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
+            device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
         reading = trio.CancelScope()
@@ -303,6 +312,9 @@ class SimulatedNode:
         # A change that is reported twice is one change: of roles, or repeated by the actors once the view was lost.
         if not history or not history[-1].same(entry):
             history.append(entry)
+        self._note_change()
+
+    def _note_change(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -397,6 +409,18 @@ class SimulatedNode:
             plugged.listen()
         return plugged
 
+    def register(
+        self, endpoint: str, resource: str, *, version: str = "v1beta1", uid: int = 0, pid: int = 999
+    ) -> RegisterAttempt:
+        """Let a device plugin call Register, and return what becomes of that; its socket is ``endpoint``.
+
+        Raises:
+          RuntimeError: if the configuration has no directory of device plugins.
+        """
+        if self.device_directory is None:
+            raise RuntimeError("Config.device_plugins names no directory")
+        return self.device_directory.call(RegisterCall(version, endpoint, resource, uid, pid))
+
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         if self._world is None:
             self._to_start.append(run)
@@ -433,7 +457,11 @@ class SimulatedNode:
         there = {path for root in self.config.roots for path in self.directory.sockets(root.path)}
         refused = {path for path, plugin in self._statuses.items() if plugin.state is StateName.PARKED}
         restless = [f"{path} is not known" for path in sorted(there - self._statuses.keys())]
-        restless += [f"{path} is gone" for path in sorted(self._statuses.keys() - there - refused)]
+        called = {path for path, plugin in self._statuses.items() if plugin.called}
+        restless += [f"{path} is gone" for path in sorted(self._statuses.keys() - there - refused - called)]
+        if self.device_directory is not None:
+            calls = [attempt.call for attempt in self.device_directory.attempts if not attempt.answers]
+            restless += [f"the call of {call.endpoint} for {call.resource} is not answered" for call in calls]
         soon = trio.current_time() + patience
         for path, plugin in sorted(self._statuses.items()):
             if plugin.state in _WAITING and plugin.next_try is not None and plugin.next_try > soon:

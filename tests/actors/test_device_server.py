@@ -1,0 +1,349 @@
+"""The device server, in virtual time: calls of Register, their answers, and what happens to the socket."""
+
+from __future__ import annotations
+
+import collections
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirectory
+from plugind.protocol.config import DevicePluginDirectory
+from plugind.protocol.errors import ConfigError, PluginError
+from plugind.protocol.messages import RootReported
+from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
+
+DIRECTORY = "/dp"
+GPU = "vendor.com/gpu"
+CONFIG = attrs.evolve(DEFAULT_CONFIG, device_plugins=DevicePluginDirectory(DIRECTORY))
+OK = ("OK", "")
+
+
+class Node(SimulatedNode):
+    """A node with a directory of device plugins."""
+
+    def __init__(self, handler: FakeHandler) -> None:
+        super().__init__(CONFIG, handlers={"DevicePlugin": handler})
+        self.handler = handler
+
+    @property
+    def calls(self) -> MemoryDeviceDirectory:
+        assert self.device_directory is not None
+        return self.device_directory
+
+    def serve(self, endpoint: str, pid: int = 999) -> PluggedIn:
+        """Start a device plugin's process, which listens on its socket."""
+        return self.plug(f"{DIRECTORY}/{endpoint}", FakePlugin("DevicePlugin", GPU), pid=pid)
+
+    async def shown(self) -> RootReported:
+        (root,) = [root for root in (await self.snapshot()).roots if root.root == DIRECTORY]
+        return root
+
+
+def scripted(behaviour: Fails | Hangs | Takes) -> FakeHandler:
+    """Return a handler whose register behaves so."""
+    handler = FakeHandler()
+    handler.script("register", behaviour)
+    return handler
+
+
+@asynccontextmanager
+async def running(handler: FakeHandler | None = None) -> AsyncIterator[Node]:
+    async with Node(handler or FakeHandler()) as node:
+        await node.settled()
+        yield node
+
+
+# --- Register ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_is_answered_once_the_handler_has_registered_the_plugin(autojump_clock: MockClock) -> None:
+    async with running(FakeHandler()) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await node.settled()
+        assert attempt.answers == [OK]
+        status = node.status(f"{DIRECTORY}/a.sock")
+        assert status is not None
+        assert (status.state, status.source, status.pid) == ("registered", "Register call of pid 999", 999)
+        assert (await node.shown()).watching == "serving"
+
+
+async def test_a_call_may_come_before_its_socket_is_there(autojump_clock: MockClock) -> None:
+    """Consumers B.1: the kubelet dials for 10 seconds; some plugins call before they listen."""
+    async with running() as node:
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(9.5)
+        assert attempt.answers == []
+        node.serve("a.sock")
+        await node.settled()
+        assert attempt.answers == [OK]
+
+
+async def test_a_call_whose_socket_never_comes_is_told_so_after_ten_seconds(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        attempt = node.register("a.sock", GPU)
+        await attempt.done.wait()
+        assert (attempt.answers, node.now) == (
+            [("UNAVAILABLE", "failed to dial device plugin: no socket at /dp/a.sock after 10 s")],
+            10.0,
+        )
+
+
+async def test_what_is_no_socket_is_not_waited_for_longer(autojump_clock: MockClock) -> None:
+    """A file or a link at the path is no socket, whatever it leads to."""
+    async with running() as node:
+        node.directory.write(f"{DIRECTORY}/file")
+        node.directory.bind("/plugins/b.sock")
+        node.directory.symlink("/plugins/b.sock", f"{DIRECTORY}/link")
+        attempts = [node.register("file", GPU), node.register("link", GPU)]
+        for attempt in attempts:
+            await attempt.done.wait()
+            assert attempt.code == "UNAVAILABLE"
+
+
+async def test_a_registration_that_takes_longer_than_16_seconds_is_undone(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(scripted(Hangs())) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await attempt.done.wait()
+        assert (attempt.answers, node.now) == (
+            [("DEADLINE_EXCEEDED", "the registration took longer than 16 s")],
+            16.0,
+        )
+        await trio.sleep(300)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+
+
+async def test_a_refusal_of_the_handler_is_told_in_plain_words_and_the_plugin_parks(autojump_clock: MockClock) -> None:
+    async with running(scripted(Fails(PluginError("failed to dial device plugin: refused")))) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await node.settled()
+        assert attempt.answers == [("UNAVAILABLE", "failed to dial device plugin: refused")]
+        status = node.status(f"{DIRECTORY}/a.sock")
+        assert status is not None
+        assert (status.state, status.reason) == (
+            "parked",
+            "failed to dial device plugin: refused: the plugin has to call Register again",
+        )
+
+
+async def test_a_refused_call_touches_no_other_instance(autojump_clock: MockClock) -> None:
+    """Consumers B.1: the kubelet removes whoever has the name when a connection fails."""
+    async with running() as node:
+        node.serve("old.sock")
+        node.register("old.sock", GPU)
+        await node.settled()
+        node.handler.script("register", Fails("no"))
+        node.serve("new.sock")
+        node.register("new.sock", GPU)
+        node.register("../x", GPU)
+        await node.settled()
+        assert node.state(f"{DIRECTORY}/old.sock") == "registered"
+        assert node.state(f"{DIRECTORY}/new.sock") == "parked"
+
+
+async def test_two_calls_of_the_same_socket_at_once_are_one_registration(autojump_clock: MockClock) -> None:
+    """TestDuplicateRegistration of 1.37, and consumers B.3, consequence 4."""
+    async with running(scripted(Takes(1.0))) as node:
+        node.serve("a.sock")
+        attempts = [node.register("a.sock", GPU), node.register("a.sock", GPU)]
+        await node.settled()
+        attempts.append(node.register("a.sock", GPU))
+        await node.settled()
+        assert [attempt.answers for attempt in attempts] == [[OK]] * 3
+        assert [call.ask for call in node.handler.calls] == ["validate", "register"]
+
+
+async def test_a_call_with_another_socket_at_the_path_replaces_the_plugin(autojump_clock: MockClock) -> None:
+    """TestDevicePluginReRegistration, for a socket at the same path."""
+    async with running() as node:
+        plugin = node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        plugin.restart()
+        again = node.register("a.sock", GPU)
+        await node.settled()
+        assert again.answers == [OK]
+        assert [call.ask for call in node.handler.calls] == [
+            "validate",
+            "register",
+            "deregister",
+            "validate",
+            "register",
+        ]
+
+
+async def test_a_call_whose_socket_goes_is_cancelled_and_blocks_nobody(autojump_clock: MockClock) -> None:
+    async with running(scripted(Takes(5.0))) as node:
+        plugin = node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(0.5)
+        plugin.unlink()
+        await attempt.done.wait()
+        assert attempt.answers == [("UNAVAILABLE", "/dp/a.sock was removed before the plugin was registered")]
+        await trio.sleep(30)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+        assert [call.ask for call in node.handler.calls] == ["validate", "register", "deregister"]
+
+
+async def test_no_more_than_64_calls_are_under_way(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.handler.always("register", Takes(5.0))
+        for number in range(70):
+            node.serve(f"{number}.sock")
+            node.register(f"{number}.sock", f"vendor.com/r{number}", pid=100 + number)
+        await node.settled()
+        codes = collections.Counter(attempt.code for attempt in node.calls.attempts)
+        assert codes == {"OK": 64, "RESOURCE_EXHAUSTED": 6}
+
+
+async def test_no_more_than_4_calls_of_a_process_are_under_way(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.handler.always("register", Takes(5.0))
+        for number in range(6):
+            node.serve(f"{number}.sock")
+            node.register(f"{number}.sock", f"vendor.com/r{number}", pid=7)
+        await node.settled()
+        codes = collections.Counter(attempt.code for attempt in node.calls.attempts)
+        assert codes == {"OK": 4, "RESOURCE_EXHAUSTED": 2}
+        again = node.register("5.sock", "vendor.com/r5", pid=7)
+        await node.settled()
+        assert again.answers == [OK]
+
+
+# --- the socket -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_kubelet_socket_that_is_removed_is_made_again_after_a_second(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        before = node.calls.serving
+        node.calls.remove_socket()
+        await trio.sleep(1.5)
+        assert (await node.shown()).ready is False
+        await trio.sleep(1.0)
+        shown = await node.shown()
+        assert (shown.watching, shown.ready, shown.remade) == ("serving", True, 1)
+        assert node.calls.serving is not before
+        again = node.register("a.sock", GPU)
+        await node.settled()
+        assert again.answers == [OK]
+        assert [call.ask for call in node.handler.calls] == ["validate", "register"]
+
+
+async def test_a_server_whose_socket_was_replaced_lets_its_plugins_go(
+    autojump_clock: MockClock,
+) -> None:
+    """Two consumers on one directory take updates from each other (consumers B.3, consequence 5)."""
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        node.calls.take(4711)
+        await trio.sleep(2.0)
+        text = "/dp/kubelet.sock was replaced, by pid 4711: device plugins are let go until plugind is started again"
+        shown = await node.shown()
+        assert (shown.watching, shown.ready, shown.reason) == ("taken", False, text)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+        assert [call.ask for call in node.handler.calls] == ["validate", "register", "deregister"]
+        node.calls.give_back()
+        node.crash("reconciler")
+        await trio.sleep(60.0)
+        assert (await node.shown()).watching == "taken"
+        assert node.register("a.sock", GPU).answers == [LOST]
+
+
+async def test_a_call_under_way_while_the_socket_is_replaced_is_answered_once(autojump_clock: MockClock) -> None:
+    async with running(scripted(Takes(5.0))) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(0.5)
+        node.calls.take(4711)
+        await trio.sleep(10.0)
+        text = "/dp/kubelet.sock was replaced, by pid 4711: device plugins are let go until plugind is started again"
+        assert attempt.answers == [("UNAVAILABLE", text)]
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+
+
+async def test_a_directory_that_cannot_be_had_is_tried_again_with_a_backoff(autojump_clock: MockClock) -> None:
+    node = Node(FakeHandler())
+    node.calls.error = OSError(errno.EACCES, "Permission denied")
+    async with node:
+        await trio.sleep(0.5)
+        shown = await node.shown()
+        assert (shown.watching, shown.ready, shown.reason) == ("unavailable", False, "Permission denied")
+        node.calls.error = None
+        await trio.sleep(2.0)
+        assert (await node.shown()).watching == "serving"
+
+
+async def test_a_directory_that_may_not_be_taken_ends_the_start(autojump_clock: MockClock) -> None:
+    node = Node(FakeHandler())
+    node.calls.taken_by = 7
+    with pytest.raises(ConfigError) as caught:
+        async with node:
+            pass
+    assert str(caught.value) == (
+        "pid 7 serves /dp/kubelet.sock: stop it, or give plugind another directory with --device-plugins=DIR"
+    )
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_crash_of_the_reconciler_what_was_registered_is_reported_again(autojump_clock: MockClock) -> None:
+    """Fault 85: no scan finds it, and the plugins have no sign to call again."""
+    async with running() as node:
+        node.serve("a.sock")
+        node.serve("b.sock")
+        for endpoint in ("a.sock", "b.sock"):
+            node.register(endpoint, GPU)
+        await node.settled()
+        node.crash("reconciler")
+        node.directory.unlink(f"{DIRECTORY}/b.sock")
+        await trio.sleep(5.0)
+        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
+        assert node.status(f"{DIRECTORY}/b.sock") is None
+        assert node.register("a.sock", GPU).answers == []
+        await node.settled()
+        assert [attempt.answers for attempt in node.calls.attempts] == [[OK]] * 3
+
+
+async def test_a_call_while_the_reconciler_is_down_waits_and_is_answered(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.serve("a.sock")
+        node.crash("reconciler")
+        await trio.testing.wait_all_tasks_blocked()
+        attempt = node.register("a.sock", GPU)
+        await node.settled()
+        assert attempt.answers == [OK]
+        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
+
+
+async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock: MockClock) -> None:
+    """Fault 85: the sockets are deleted, so every plugin has a sign to call again."""
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        assert node.calls.crash()
+        await trio.sleep(2.0)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+        assert sorted(node.directory.inode(DIRECTORY).children) == ["kubelet.sock"]
+        node.serve("a2.sock")
+        attempt = node.register("a2.sock", GPU)
+        await node.settled()
+        assert attempt.answers == [OK]
