@@ -149,9 +149,11 @@ class EndpointOwners:
 
     def _changes(self, changed: Owner, keys: _Keys) -> list[PluginDisplaced]:
         """Return what changed for the plugins that have one of these, after ``changed`` came or went."""
+        if not self._others and not self._displaced:
+            return []  # The usual case, without a search: each plugin serves on its own socket.
         others = list(self._of_others(changed.named, keys))
         if not others and changed.socket not in self._displaced:
-            return []  # The usual case.
+            return []
         owners = {owner.socket: owner for owner in (changed, *others)}
         return [news for owner in owners.values() if (news := self._judge(owner)) is not None]
 
