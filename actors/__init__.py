@@ -34,7 +34,8 @@ the liveness actor, which waits for the reconciler and the status actor, to the 
 status actor, and to the status actor, which waits for no other. So no circle of actors blocks on each other.
 
 Registrations and the liveness actor also send ``ListenerChanged`` to the reconciler, and registrations
-``PluginRefused``: the life of a plugin at a path ends with its listener (``plugind.protocol.lives``).
+``SocketDialed`` and ``PluginRefused``: the life of a plugin at a path begins when a dial has reached its socket, and
+ends with its listener (``plugind.protocol.lives``).
 
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.

@@ -24,7 +24,7 @@ CUT_SHORT = "the registration ended before it was complete: call Register again"
 class CalledConversation:
     """Stands for :class:`~plugind.actors.conversation.Conversation` where the plugin has called."""
 
-    __slots__ = ("_answered", "_users", "dialed_at", "endpoint", "peer")
+    __slots__ = ("_answered", "_users", "dialed_at", "endpoint", "peer", "reached_at")
 
     def __init__(self, call: m.Called, users: Users) -> None:
         self._users = users
@@ -34,6 +34,8 @@ class CalledConversation:
         #: The process that called.
         self.peer: m.Called = call
         self.dialed_at = trio.current_time()
+        #: No dial: its life counts from the answer on.
+        self.reached_at: float | None = None
 
     async def perform(self, command: states.Dial | states.AskInfo | states.Notify) -> states.Event:
         """Return at once: the plugin has dialed, and given its info. Only the notification is left, as an answer."""

@@ -47,6 +47,9 @@ MAX_ERROR = 2048
 FULL_PAUSE = 0.01
 LONGEST_FULL_PAUSE = 2.0
 
+#: Dials that end so have not reached the socket: it is not there any more, or this process cannot dial.
+_UNREACHED = (DialFailure.REPLACED, DialFailure.GONE, DialFailure.EXHAUSTED)
+
 #: Whether and how each failed dial is retried.
 _RETRIES = {
     DialFailure.REFUSED: states.Retry.STALE,
@@ -133,7 +136,18 @@ class ConversationConfig:
 class Conversation:
     """The connection to the plugin at one path, which may be dialed again; there is one at a time."""
 
-    __slots__ = ("_channel", "_config", "_identity", "_path", "_slot", "_stub", "dialed_at", "endpoint", "peer")
+    __slots__ = (
+        "_channel",
+        "_config",
+        "_identity",
+        "_path",
+        "_slot",
+        "_stub",
+        "dialed_at",
+        "endpoint",
+        "peer",
+        "reached_at",
+    )
 
     def __init__(self, config: ConversationConfig, path: str) -> None:
         self._config = config
@@ -149,6 +163,8 @@ class Conversation:
         self.peer: Credentials | None = None
         #: ``trio.current_time()`` of that.
         self.dialed_at = 0.0
+        #: When a dial of the present generation first reached the socket; None if none has.
+        self.reached_at: float | None = None
 
     async def dial(
         self, identity: Identity, *, patient: bool, held_up: bool = False, uid: int | None = None
@@ -164,9 +180,11 @@ class Conversation:
         self._identity = identity
         if self._config.endpoints.is_status_socket(identity):
             return states.Failed("it is plugind's own status socket, which is never dialed", states.Retry.NEVER)
-        timeouts = self._config.timeouts
+        timeouts, reached_at = self._config.timeouts, self.reached_at
         try:
             self._slot = await self._config.dial_slots.acquire(retry=not patient, through_pause=held_up)
+            # The first try comes at once, and whatever replaces the socket later interrupts this call.
+            self.reached_at = self._slot.acquired_at if reached_at is None else reached_at
             # Only now: in a storm thousands wait for a slot, and the garbage collector goes through all that they hold.
             dial = partial(
                 self._config.dial,
@@ -180,6 +198,8 @@ class Conversation:
         except PausedError:
             return states.HeldUp(NO_DESCRIPTORS)
         except DialError as error:
+            if error.kind in _UNREACHED:
+                self.reached_at = reached_at
             if error.kind is DialFailure.REPLACED:
                 return states.Replaced()
             if error.kind is DialFailure.EXHAUSTED:

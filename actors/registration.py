@@ -136,6 +136,7 @@ class _Registration:
         "_in_progress",
         "_inbox",
         "_info",
+        "_life_reported",
         "_newest",
         "_now",
         "_shown",
@@ -174,6 +175,8 @@ class _Registration:
         self._shown: m.StateChanged | None = None
         #: Whether the liveness actor watches the socket.
         self._watched = False
+        #: Whether the reconciler knows that a dial has reached the socket.
+        self._life_reported = False
 
     def _converse(self, appeared: m.SocketAppeared) -> Conversation | CalledConversation:
         config = self._config.conversation
@@ -345,6 +348,8 @@ class _Registration:
     # --- commands ---
 
     async def _perform(self) -> None:
+        if not self._life_reported and self.conversation.reached_at is not None:
+            await self._report_life(self.conversation.reached_at)
         commands, self._commands = self._commands, ()
         for command in commands:
             # Release carries a generation of its own: the state may already be in the next one.
@@ -365,6 +370,12 @@ class _Registration:
                     await self._wait.to_send(self._config.reconciler, released)
                 case _:
                     await self._begin(command, self._state.generation)
+
+    async def _report_life(self, since: float) -> None:
+        self._life_reported = True
+        # The state may already be in the next generation, whose socket was not dialed yet.
+        dialed = m.SocketDialed(self._socket.path, self._socket.generation, since)
+        await self._wait.to_send(self._config.reconciler, dialed)
 
     async def _begin(self, command: states.WaitingCommand, generation: int) -> None:
         """Start ``command``, whose outcome is an event to come; a call to the plugin starts when it is awaited."""
@@ -389,7 +400,7 @@ class _Registration:
                     self._go_to_newest()
             case states.Notify() if command.error is not None:
                 # Before the call: a plugin that exits because of it may be gone before it has answered.
-                refused = m.PluginRefused(self._socket.path, generation)
+                refused = m.PluginRefused(self._socket.path, generation, self._info)
                 await self._wait.to_send(self._config.reconciler, refused)
             case states.AskInfo() | states.Notify():
                 pass
@@ -398,9 +409,9 @@ class _Registration:
 
     def _go_to_newest(self) -> None:
         """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
-        self._socket, self._info = self._newest, None
+        self._socket, self._info, self._life_reported = self._newest, self._newest.last_known, False
         if isinstance(self.conversation, Conversation) and self._newest.call is None:
-            self.conversation.peer = None
+            self.conversation.peer = self.conversation.reached_at = None
         else:
             self.conversation = self._converse(self._newest)
 

@@ -117,8 +117,10 @@ class Config:
     timeouts: Timeouts = attrs.field(factory=Timeouts)
     #: The delays between attempts to register a plugin.
     backoff: Backoff = attrs.field(factory=Backoff)
-    #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, has had a short
-    #: life: the next socket at its path waits, twice as long after each (fault 49). With 0 none does.
+    #: A plugin that ends within so many seconds of being told that it is registered, or that it is not, or of the first
+    #: dial if it was told nothing, has had a short life: the next socket at its path waits, twice as long after each
+    #: (fault 49). With 0 none does. A plugin that has been registered for so long also ends a row of crashes of its
+    #: registration (fault 85).
     stable_after: float = attrs.field(default=10.0, validator=not_negative)
     #: How often actors may crash before the node gives up.
     intensity: RestartIntensity = attrs.field(factory=RestartIntensity)

@@ -1,12 +1,13 @@
 """Short lives: plugins that crash in a loop wait ever longer, though each of their sockets is a new one (fault 49).
 
-A *life* is that of the socket at one path, from its appearance to its end. It is *short* if it ended soon after the
-plugin was told that it is registered, or that it is not. The next socket at the path is not dialed before the end of
-the last short life plus a delay, which doubles with each; so the pause that a supervisor of the plugin makes counts as
-part of the delay. A longer life, or a retry that is requested, ends the series (behaviour 24).
+A *life* is that of the socket at one path, from the first dial that reaches it to its end. It is *short* if it ended
+soon after the plugin was told that it is registered, or that it is not; or, if it was told neither, soon after that
+dial. A socket that is replaced before it is dialed has no life. The next socket at the path is not dialed before the
+end of the last short life plus a delay, which doubles with each; so the pause that a supervisor of the plugin makes
+counts as part of the delay. A longer life, or a retry that is requested, ends the series (behaviour 24).
 
-:class:`Lives` remembers the paths whose last life was short. It is bounded, whatever is made and removed in a root, and
-forgets what is long past.
+:class:`Life` is the one that goes on at a path. :class:`Lives` remembers the paths whose last life was short, and what
+the plugin there was called. It is bounded, whatever is made and removed in a root, and forgets what is long past.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,7 +16,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import attrs
+
 from .backoff import Backoff
+from .plugins import PluginInfo
 from .values import value
 
 #: How many paths are remembered; for another one the path whose last life ended first is forgotten.
@@ -31,6 +35,40 @@ class Hold:
 
     not_before: float
     short_lives: int
+    #: Type and name of the plugin that was there last, as far as is known.
+    last_known: PluginInfo | None = None
+
+
+@attrs.define
+class Life:
+    """The life of the socket that is at a path now."""
+
+    #: Since when it counts: since the plugin was first told that it is registered, or that it is not; before that,
+    #: since the first dial that reached the socket. None if no dial has.
+    since: float | None = None
+    #: Since when nobody listens on the socket, as far as was seen.
+    silent: float | None = None
+    #: Type and name that the plugin gave.
+    plugin: PluginInfo | None = None
+    _was_notified: bool = False
+
+    def dialed(self, at: float) -> None:
+        """Note that a dial has reached the socket."""
+        if self.since is None:
+            self.since = at
+
+    def notified(self, at: float) -> None:
+        """Note that the plugin is told yes or no."""
+        self.silent = None
+        if not self._was_notified:
+            self.since, self._was_notified = at, True
+
+    def heard(self, at: float, *, listening: bool) -> None:
+        """Note whether somebody listens on the socket."""
+        if listening:
+            self.silent = None
+        elif self.silent is None:
+            self.silent = at
 
 
 @value
@@ -40,13 +78,14 @@ class _Series:
     count: int
     #: When the last one ended.
     ended: float
+    last_known: PluginInfo | None
 
 
 class Lives:
     """The paths whose last life was short. All times are ``trio.current_time()`` in seconds."""
 
     def __init__(self, backoff: Backoff, stable_after: float) -> None:
-        """Count a life as short that ended within ``stable_after`` seconds; with 0 none does."""
+        """Count a life as short that ended within ``stable_after`` seconds; with 0 none is."""
         self._backoff = backoff
         self._stable_after = stable_after
         self._remembered = REMEMBERED + backoff.cap
@@ -57,13 +96,22 @@ class Lives:
     def __len__(self) -> int:
         return len(self._series)
 
-    def ended(self, path: str, notified_at: float, at: float) -> None:
-        """Note the end of a life at the time ``at``, whose plugin was first notified at ``notified_at``."""
-        series = self._series.pop(path, None)
-        if at - notified_at >= self._stable_after:
+    def is_stable(self, seconds: float) -> bool:
+        """Whether a plugin that has been registered for so long is stable; with a stable time of 0 none ever is."""
+        return 0.0 < self._stable_after <= seconds
+
+    def ended(self, path: str, life: Life, now: float) -> None:
+        """Note that the socket of ``life`` is gone; what was never dialed counts for nothing."""
+        if life.since is None:
+            return
+        series, at = self._series.pop(path, None), now if life.silent is None else life.silent
+        if at - life.since >= self._stable_after:
             return
         self._forget_old(at)
-        self._series[path] = _Series(1 if series is None or self._is_old(series, at) else series.count + 1, at)
+        before, named = (0, None) if series is None else (series.count, series.last_known)
+        if series is not None and self._is_old(series, at):
+            before = 0
+        self._series[path] = _Series(before + 1, at, named if life.plugin is None else _to_show(life.plugin))
         if len(self._series) > MOST_PATHS:
             self._series.popitem(last=False)
 
@@ -73,7 +121,7 @@ class Lives:
         if series is None or self._is_old(series, now):
             return None
         not_before = series.ended + self._backoff.delay(series.count)
-        return Hold(not_before, series.count) if not_before > now else None
+        return Hold(not_before, series.count, series.last_known) if not_before > now else None
 
     def forget(self, path: str) -> None:
         """Forget the lives at ``path``: a retry was requested."""
@@ -88,6 +136,11 @@ class Lives:
             if not self._is_old(self._series[path], now):
                 return
             del self._series[path]
+
+
+def _to_show(plugin: PluginInfo) -> PluginInfo:
+    """Return type and name alone: nothing else is kept for thousands of paths."""
+    return PluginInfo(plugin.type, plugin.name, "", ())
 
 
 def reason(short_lives: int) -> str:

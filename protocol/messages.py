@@ -94,6 +94,8 @@ class SocketAppeared:
     short_lives: int = 0
     #: The call of Register with which its plugin announced itself. It is not dialed then.
     call: Called | None = None
+    #: Type and name of the plugin of the last of these lives, as far as is known. The reconciler sets it too.
+    last_known: PluginInfo | None = None
 
 
 @value
@@ -178,11 +180,23 @@ class PluginRegistered:
 
 
 @value
+class SocketDialed:
+    """A dial has reached the socket of this generation for the first time: its life has begun (fault 49)."""
+
+    path: str
+    generation: int
+    #: ``trio.current_time()`` of that dial, in seconds.
+    time: float
+
+
+@value
 class PluginRefused:
     """The plugin is about to be told that it is not registered."""
 
     path: str
     generation: int
+    #: Type and name that it gave, if they are sound.
+    info: PluginInfo | None = None
 
 
 @value
@@ -323,6 +337,7 @@ ReconcilerMessage = (
     | EntryRefused
     | EntryIgnored
     | ScanCompleted
+    | SocketDialed
     | Claimed
     | PluginRegistered
     | PluginRefused

@@ -54,7 +54,7 @@ from .effects import (
 )
 from .endpoint_owners import EndpointOwners, Owner, PluginDisplaced, belongs_to
 from .kept_names import KeptNames, kept_for
-from .lives import Lives
+from .lives import Life, Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
 from .successions import FormerHolders, Holder, NamePassed
@@ -78,8 +78,6 @@ __all__ = [
 
 #: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
 TURN = 1.0
-#: Seconds for which a plugin is registered before its registration counts as stable.
-STABLE_AFTER = 10.0
 
 
 @attrs.define
@@ -102,10 +100,8 @@ class _Actor:
     crashes: CrashSeries = NO_CRASH
     #: ``trio.current_time()`` when the handler registered the plugin, in seconds.
     registered_at: float = math.inf
-    #: When the plugin of this socket was first told that it is registered, or that it is not.
-    notified_at: float | None = None
-    #: Since when nobody listens on its socket, as far as was seen.
-    silent: float | None = None
+    #: The life of this socket.
+    life: Life = attrs.Factory(Life)
 
 
 @attrs.frozen
@@ -212,6 +208,8 @@ class World:
         match message:
             case m.SocketAppeared():
                 self._appeared(message, now)
+            case m.SocketDialed():
+                self._dialed(message)
             case m.Claimed():
                 self._claimed(message)
             case m.PluginRegistered():
@@ -269,7 +267,9 @@ class World:
         self._end_life(message.path)
         hold = self._lives.hold(message.path, now)
         if hold is not None:
-            message = attrs.evolve(message, not_before=hold.not_before, short_lives=hold.short_lives)
+            message = attrs.evolve(
+                message, not_before=hold.not_before, short_lives=hold.short_lives, last_known=hold.last_known
+            )
         self._desired[message.path] = message
         self._reconcile(message.path)
 
@@ -317,27 +317,32 @@ class World:
             self._reconcile(path)
 
     def _end_life(self, path: str) -> None:
-        """Note the end of the life at ``path``, if its plugin was told anything (fault 49)."""
+        """Note the end of the life at ``path`` (fault 49)."""
         actor = self._actors.get(path)
-        if actor is not None and actor.notified_at is not None:
-            self._lives.ended(path, actor.notified_at, self._now if actor.silent is None else actor.silent)
-            actor.notified_at = actor.silent = None
+        if actor is not None:
+            self._lives.ended(path, actor.life, self._now)
+            actor.life = Life()
 
-    def _tell(self, actor: _Actor) -> None:
-        actor.silent = None
-        if actor.notified_at is None:
-            actor.notified_at = self._now
+    def _dialed(self, message: m.SocketDialed) -> None:
+        actor = self._actors.get(message.path)
+        if actor is None:
+            return
+        if actor.sent_vanished or actor.sent.generation != message.generation:
+            # The report comes late: this life is over, and so far it has not counted.
+            self._lives.ended(message.path, Life(message.time), self._now)
+        else:
+            actor.life.dialed(message.time)
 
     def _refused_plugin(self, message: m.PluginRefused) -> None:
         actor = self._actors.get(message.path)
         if actor is not None and not actor.sent_vanished and actor.sent.generation == message.generation:
-            self._tell(actor)
+            actor.life.plugin = message.info or actor.life.plugin
+            actor.life.notified(self._now)
 
     def _listener_changed(self, message: m.ListenerChanged) -> None:
         actor = self._actors.get(message.path)
         if actor is not None and actor.sent.generation == message.generation:
-            since = self._now if actor.silent is None else actor.silent
-            actor.silent = None if message.listening else since
+            actor.life.heard(self._now, listening=message.listening)
 
     def _forget_refused(self, path: str, now: float) -> None:
         """Show the refused entry at ``path`` as gone, if there is one."""
@@ -439,6 +444,7 @@ class World:
         before, key = actor.key, key_of(message.info)
         self._forget_attempt(message.path, actor)
         actor.key, actor.uid = key, message.info.uid
+        actor.life.plugin = message.info
         if before != key:
             self._end_turn(before, message.path)
         name = self._names.get(key)
@@ -585,7 +591,7 @@ class World:
             return
         actor = self._actors[message.path]
         actor.registered_at = self._now
-        self._tell(actor)
+        actor.life.notified(self._now)
         claim.phase, claim.was_registered = Phase.REGISTERED, True
         key = key_of(claim.info)
         name = self._names[key]
@@ -706,11 +712,11 @@ class World:
     def _crash_of(self, actor: _Actor, claim: Claim | None, message: m.RegistrationEnded, now: float) -> Crash:
         """Count a crash; those before a plugin was registered for long do not count."""
         registered = claim is not None and claim.phase is Phase.REGISTERED
-        was_stable = registered and now - actor.registered_at >= STABLE_AFTER
+        was_stable = registered and self._lives.is_stable(now - actor.registered_at)
         actor.crashes = actor.crashes.add(now, was_stable=was_stable)
         # This counts as the answer no: the registration of the next socket at the path may crash in the same way.
         if not actor.sent_vanished:
-            self._tell(actor)
+            actor.life.notified(now)
         return Crash(actor.crashes.count, message.error)
 
     def _start_again(self, path: str, actor: _Actor, crash: Crash, now: float) -> None:
@@ -720,14 +726,14 @@ class World:
             if path not in self._refused:
                 self._show_gone(actor.sent, now)
         elif self._stopping is None:
-            self._actors[path] = _Actor(wanted, crashes=actor.crashes, notified_at=actor.notified_at)
+            self._actors[path] = _Actor(wanted, crashes=actor.crashes, life=actor.life)
             self._effects.append(StartRegistration(wanted, crash=crash))
 
     def _resume(self, actor: _Actor, claim: Claim, crash: Crash) -> None:
         """Start the successor of an actor that crashed and may have registered: it deregisters first (fault 85)."""
         registered = claim.phase is not Phase.ADMITTED
         self._leave(claim.path)
-        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, notified_at=actor.notified_at)
+        self._actors[claim.path] = _Actor(actor.sent, crashes=actor.crashes, life=actor.life)
         pending = PendingDeregistration(claim.info, claim.generation, claim.handler, registered)
         self._effects.append(StartRegistration(actor.sent, pending, crash))
         if self._stopping is not None:

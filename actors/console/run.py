@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds(0.0, 86_400.0),
         default=10.0,
         metavar="SECONDS",
-        help="a plugin that ends so soon after it was told yes or no counts as crashed: the next one at its path waits,"
-        " twice as long after each (10; 0 lets none wait)",
+        help="a plugin that ends so soon after it was told yes or no, or after it was dialed, counts as crashed: the"
+        " next one at its path waits, twice as long after each (10; 0 lets none wait)",
     )
     parser.add_argument(
         "--expect",

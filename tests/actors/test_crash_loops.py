@@ -8,8 +8,9 @@ import attrs
 import trio
 from trio.testing import MockClock
 
+from plugind.protocol.lifecycle import REPLACED
 from plugind.protocol.status import StateName
-from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
+from plugind.testing import DEFAULT_CONFIG, Accepting, Fails, FakeHandler, FakePlugin, PluggedIn, SimulatedNode
 from plugind.tests.actors.timelines import at, registered_at
 
 
@@ -145,3 +146,91 @@ async def test_a_stable_time_of_zero_lets_no_socket_wait(autojump_clock: MockClo
         plugin.restart()
         await node.settled()
         assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving"), *registered_at(0.0)]
+
+
+def dials(node: SimulatedNode) -> list[float]:
+    return [round(time, 1) for time, state in node.timeline("a.sock") if state == "dialing"]
+
+
+async def test_a_plugin_that_replaces_its_socket_before_it_is_told_anything_is_dialed_with_doubling_delays(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 49: 128 sockets that were rebound all the time brought up to 730 dials a second."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        fake = FakePlugin("Colour", "red", hang="get-info")
+        plugin = node.plug("a.sock", fake)
+        for _ in range(100):
+            await trio.sleep(0.3)
+            plugin.restart()
+        # Each of these is 0.5 s, 1 s, 2 s and so on after the end of the life before.
+        assert dials(node) == [0.0, 0.8, 1.9, 4.1, 8.2, 16.4]
+        fake.hang = None
+        plugin.restart()
+        await trio.sleep(2.0)
+        status = node.status("a.sock")
+        assert status is not None
+        assert (status.state, status.reason) == (StateName.WAITING, "crash loop: 6 short lives")
+        await node.supervisor.retry(plugin.path)
+        await trio.sleep(0.1)
+        assert node.state("a.sock") == "registered"
+
+
+async def test_a_socket_that_is_replaced_while_its_dial_waits_for_it_counts_as_well(autojump_clock: MockClock) -> None:
+    """Fault 49: the backlog of each socket is full; the dial that is under way is reported when it is given up."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        plugin.accepting = Accepting.BACKLOG_FULL
+        plugin.restart()
+        for _ in range(100):
+            await trio.sleep(0.3)
+            plugin.restart()
+        # The next socket has appeared by then. The one after it waits.
+        assert len(dials(node)) <= 12
+
+
+async def test_a_plugin_that_fails_once_is_tried_again_after_the_first_step(autojump_clock: MockClock) -> None:
+    """Behaviour 24: and once it has been registered for ten seconds, its next socket is dialed at once."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        fake = FakePlugin("Colour", "red", hang="get-info")
+        plugin = node.plug("a.sock", fake)
+        await trio.sleep(0.2)
+        fake.hang = None
+        plugin.restart()
+        await trio.sleep(12.0)
+        plugin.restart()
+        await node.settled()
+        assert dials(node) == [0.0, 0.7, 12.2]
+
+
+async def test_a_socket_that_is_replaced_before_it_is_dialed_costs_nothing(autojump_clock: MockClock) -> None:
+    """Fault 49: while another plugin has the only dial slot, a socket has no life."""
+    simulated = SimulatedNode(handlers={"Colour": FakeHandler()})
+    simulated.network.dial_slots = 1
+    async with simulated as node:
+        node.plug("b.sock", FakePlugin("Colour", "blue", hang="get-info"))
+        await trio.sleep(0.01)
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(0.01)
+        assert node.state("a.sock") == "dialing"
+        plugin.restart()
+        await trio.sleep(0.01)
+        plugin.restart()
+        await trio.sleep(1.0)
+        assert node.state("a.sock") == "registered"
+        assert all(entry.state is not StateName.WAITING for entry in node.history("a.sock"))
+
+
+async def test_a_dial_that_finds_another_file_at_the_path_begins_no_life(autojump_clock: MockClock) -> None:
+    """Faults 41 and 49: the socket was replaced while it waited for the only dial slot, and nobody has seen that."""
+    simulated = SimulatedNode(handlers={"Colour": FakeHandler()})
+    simulated.network.dial_slots = 1
+    async with simulated as node:
+        node.plug("b.sock", FakePlugin("Colour", "blue", hang="get-info"))
+        await trio.sleep(0.01)
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(0.01)
+        node.directory.drop_events()
+        plugin.restart()
+        await trio.sleep(1.0)
+        assert node.state("a.sock") == "registered"
+        assert [entry.reason for entry in node.history("a.sock") if entry.state is StateName.WAITING] == [REPLACED]

@@ -31,10 +31,14 @@ class Log:
 
 
 def forbidden(node: SimulatedNode) -> PluggedIn:
-    """Return a socket to which no connection is allowed; it is replaced without ever having been notified."""
+    """Return a socket to which no connection is allowed."""
     plugin = node.plug("a.sock", FakePlugin("Colour", "red"))
     plugin.accepting = Accepting.DENIED
     return plugin
+
+
+#: No life counts as short, so that each socket is dialed at once: test_crash_loops is about those.
+AT_ONCE = attrs.evolve(DEFAULT_CONFIG, stable_after=0.0)
 
 
 async def restarts(plugin: PluggedIn, times: int) -> None:
@@ -48,7 +52,7 @@ async def test_the_lines_of_a_plugin_that_comes_and_goes_are_limited_and_what_is
 ) -> None:
     """Faults 48 and 91: the log says when the minute is over how often each line was repeated."""
     log = Log()
-    async with SimulatedNode(log=log) as node:
+    async with SimulatedNode(AT_ONCE, log=log) as node:
         plugin = forbidden(node)
         await restarts(plugin, 100)
         await trio.sleep_until(59.0)
@@ -84,7 +88,7 @@ async def test_the_lines_of_a_root_that_is_removed_and_made_in_a_loop_are_limite
 
 async def test_the_end_of_a_node_says_what_was_left_out(autojump_clock: MockClock) -> None:
     log = Log()
-    async with SimulatedNode(log=log) as node:
+    async with SimulatedNode(AT_ONCE, log=log) as node:
         plugin = forbidden(node)
         await restarts(plugin, 20)
         await trio.sleep(0.1)
@@ -96,7 +100,7 @@ async def test_the_end_of_a_node_says_what_was_left_out(autojump_clock: MockCloc
 
 async def test_without_limits_nothing_is_left_out(autojump_clock: MockClock) -> None:
     log = Log()
-    async with SimulatedNode(attrs.evolve(DEFAULT_CONFIG, log_limits=None), log=log) as node:
+    async with SimulatedNode(attrs.evolve(AT_ONCE, log_limits=None), log=log) as node:
         plugin = forbidden(node)
         await restarts(plugin, 20)
         await trio.sleep(0.1)

@@ -239,7 +239,7 @@ async def test_a_reconciler_that_crashes_deregisters_all_and_starts_from_the_fil
         node.plug("a.sock", red())
         node.plug("b.sock", FakePlugin("Colour", "bad", get_info_fails=9))
         await node.settled(patience=0.0)
-        crash_once(monkeypatch, reconciler._Reconciler, "take", after=1)
+        crash_once(monkeypatch, reconciler._Reconciler, "take", after=2)
         node.plug("c.sock", FakePlugin("Colour", "green"))
         await node.settled(patience=0.0)
         assert node.timeline("a.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(0.05)]

@@ -6,8 +6,10 @@ import attrs
 import pytest
 
 from plugind.protocol import messages as m
+from plugind.protocol.backoff import Backoff
 from plugind.protocol.crashes import Crash
 from plugind.protocol.identity import Identity
+from plugind.protocol.lives import Lives
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
 from plugind.protocol.status import StateName
 from plugind.protocol.world import (
@@ -557,9 +559,19 @@ def test_crashes_in_a_row_are_counted_until_a_retry_another_socket_or_a_long_tim
     assert crashes_of(CRASHED, world=world, now=NOW + 7201) == [1]
 
 
+def test_what_counts_as_long_is_the_time_after_which_a_life_is_not_short() -> None:
+    """Faults 49 and 85: ``Config.stable_after``; where that is 0, a row of crashes has no such end."""
+    for stable_after, expected in ((3.0, [1]), (3.5, [2]), (0.0, [2])):
+        world = World((ADDED,), lives=Lives(Backoff(), stable_after))
+        for message in (appeared(1), CRASHED, claimed(), m.PluginRegistered(A, 1)):
+            world.handle(message, NOW)
+        assert crashes_of(CRASHED, world=world, now=NOW + 3.0) == expected
+
+
 def test_a_crash_of_a_plugin_that_was_registered_for_long_is_the_first_in_a_row() -> None:
     """Fault 85: five crashes within a year do not park a plugin."""
-    world = given(appeared(1))
+    world = World((ADDED,), lives=Lives(Backoff(), stable_after=10.0))
+    world.handle(appeared(1), NOW)
     crashes_of(CRASHED, world=world)
     world.handle(claimed(), NOW)
     world.handle(m.PluginRegistered(A, 1), NOW + 1)

@@ -16,7 +16,6 @@ from ....protocol.backoff import Backoff
 from ....protocol.crashes import MOST_CRASHES, REMEMBERED
 from ....protocol.identity import Identity
 from ....protocol.status import PluginStatus, StateName
-from ....protocol.world import STABLE_AFTER
 from ..scheduling import EPSILON
 from .life_oracle import LifeOracle
 
@@ -87,7 +86,7 @@ class CrashOracle:
         if identity is None or self._retries[path] or self._retries[None]:
             return
         row = self._rows.get(path)
-        stable = now - registered >= STABLE_AFTER - EPSILON
+        stable = self._lives.is_stable(now - registered)
         if row is None or row.identity != identity or stable or now - row.last > REMEMBERED:
             row = self._rows[path] = _Row(identity)
         row.count, row.last = row.count + 1, now

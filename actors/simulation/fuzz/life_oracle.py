@@ -26,6 +26,9 @@ class _Life:
     generation: int
     #: It is not dialed before.
     not_before: float
+    #: When it was first dialed, and when the plugin had certainly been reached.
+    dialed_at: float | None = None
+    reached_at: float | None = None
     #: When its plugin was first told anything, and when its end was shown.
     notified_at: float | None = None
     ended: float | None = None
@@ -43,6 +46,10 @@ class LifeOracle:
         self._lives: dict[str, _Life] = {}
         #: How many lives at each path were short, one after the other, and when the last was over at the earliest.
         self._short: dict[str, tuple[int, float]] = {}
+
+    def is_stable(self, seconds: float) -> bool:
+        """Whether a plugin that has been registered for so long is stable, or may be."""
+        return 0.0 < self._stable_after <= seconds + EPSILON
 
     def forget(self, path: str | None = None) -> None:
         """Expect nothing more of the lives at ``path``, or at all paths: the present ones are not counted either."""
@@ -71,8 +78,7 @@ class LifeOracle:
         if life is None or life.generation != status.generation:
             self._end(path, now)
             life = self._lives[path] = _Life(status.generation, self._not_before(path, now))
-        if status.state is StateName.NOTIFYING and life.notified_at is None:
-            life.notified_at = now
+        self._note(life, status.state, now)
         if status.state is StateName.DIALING and not to_notify and status.since < life.not_before - EPSILON:
             self._violated(
                 "lives", f"{path} is dialed {life.not_before - status.since:.6f} s too soon after short lives"
@@ -82,25 +88,35 @@ class LifeOracle:
         if status.state is StateName.GONE:
             self._end(path, now)
 
+    @staticmethod
+    def _note(life: _Life, state: StateName, now: float) -> None:
+        if state is StateName.DIALING and life.dialed_at is None:
+            life.dialed_at = now
+        if state is StateName.ASKING_INFO and life.reached_at is None:
+            life.reached_at = now
+        if state is StateName.NOTIFYING and life.notified_at is None:
+            life.notified_at = now
+
     def _check_wait(self, status: PluginStatus) -> None:
         if status.next_try is None or status.next_try - status.since > self._backoff.cap + EPSILON:
             self._violated("lives", f"{status.socket} waits until {status.next_try} after short lives")
 
     def _end(self, path: str, now: float) -> None:
         life = self._lives.pop(path, None)
-        if life is None or life.notified_at is None:
+        if life is None or life.dialed_at is None:
             return
+        # A dial may have reached the socket long before its plugin is asked. What it is told comes without a wait.
+        earliest, began = life.dialed_at, life.reached_at
+        if life.notified_at is not None:
+            earliest = began = life.notified_at
         ended = now if life.ended is None else life.ended
-        if (
-            not life.certain
-            or ended - life.notified_at <= EPSILON
-            or now - life.notified_at >= self._stable_after - EPSILON
-        ):
+        is_unclear = not life.certain or (began is not None and ended - began <= EPSILON)
+        if is_unclear or now - earliest >= self._stable_after - EPSILON:
             # It is not known what came first, or when exactly the life was over.
             self._short.pop(path, None)
-            return
-        count, _ = self._short.get(path, (0, 0.0))
-        self._short[path] = count + 1, life.notified_at
+        elif began is not None:
+            count, _ = self._short.get(path, (0, 0.0))
+            self._short[path] = count + 1, began
 
     def _not_before(self, path: str, now: float) -> float:
         count, ended = self._short.get(path, (0, 0.0))
