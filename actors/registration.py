@@ -97,7 +97,11 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
         case states.Notify():
             return config.timeouts.notify
         case states.StartTimer() if command.not_before is not None:
-            return max(0.0, command.not_before - trio.current_time())
+            # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
+            jitter = config.backoff.delay(command.failures, config.rng.random()) - config.backoff.delay(
+                command.failures
+            )
+            return max(0.0, command.not_before - trio.current_time()) + jitter
         case states.StartTimer():
             return config.backoff.delay(command.failures, config.rng.random())
         case states.ClaimName() | states.AskValidate() | states.AskRegister():
@@ -433,7 +437,9 @@ class _Registration:
             return self.conversation.perform(command)
         match command:
             case states.Dial():
-                patient, held_up, uid = command.patient, command.held_up, command.uid
+                # A plugin in a crash loop is no new one: others go first, and it has had the time to listen.
+                patient = command.patient and not self._socket.short_lives
+                held_up, uid = command.held_up, command.uid
                 return self.conversation.dial(self._socket.identity, patient=patient, held_up=held_up, uid=uid)
             case states.AskInfo():
                 return self.conversation.get_info()
