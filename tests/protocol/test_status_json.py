@@ -17,6 +17,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "socket": "/r/a.sock",
         "root": "/r",
         "type": "CSIPlugin",
+        "source": "socket /r/a.sock",
         "name": "csi",
         "endpoint": "/e",
         "versions": ["1.0.0", "1.1.0"],
