@@ -11,6 +11,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
@@ -26,6 +27,8 @@ MAX_COUNTED: Final = 4096
 #: The fields that say what a line is about, and the ones that say why; the first that a line has counts.
 _SUBJECTS: Final = ("socket", "path", "root", "actor")
 _CAUSES: Final = ("cause", "reason", "error")
+#: Causes that differ in their numbers alone are one: a crash loop that counts its lives would have a new one each time.
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 @attrs.frozen
@@ -105,7 +108,7 @@ class LineCounts:
         self._end_windows(now)
         self._make_room()
         subject = line.first_of(_SUBJECTS)
-        same = (subject, line.message, line.first_of(_CAUSES))
+        same = (subject, line.message, _NUMBERS.sub("#", line.first_of(_CAUSES)))
         counted: list[tuple[_Key, _Window, int]] = [(same, self._window(same, now), self._limits.same)]
         if subject:
             counted.append(((subject,), self._window((subject,), now), self._limits.each))

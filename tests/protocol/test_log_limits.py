@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.log_limits import MAX_COUNTED, Line, LineCounts, LogLimits
 from plugind.protocol.logs import Field, Level
 
+#: Causes that differ in more than their numbers.
+_WORDS = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=2)]
 SMALL = LogLimits(same=2, each=5, total=8, window=60.0)
 
 
@@ -36,6 +39,12 @@ def test_the_same_line_of_one_socket_is_logged_a_few_times_and_then_counted() ->
     ]
     assert counts.due == math.inf
     assert logged(counts, [waiting()], 60.0) == 1
+
+
+def test_causes_that_differ_in_their_numbers_alone_are_one() -> None:
+    """Faults 49 and 91: each life of a crash loop has another count."""
+    counts = LineCounts(SMALL)
+    assert logged(counts, [waiting(cause=f"crash loop: {lives} short lives") for lives in range(2, 40)]) == 2
 
 
 def test_one_line_that_was_left_out_was_repeated_once() -> None:
@@ -71,7 +80,7 @@ def test_roots_paths_and_actors_are_counted_like_sockets(subject: str, cause: st
 def test_one_socket_whose_cause_is_another_each_time_is_limited_too() -> None:
     """Fault 91: a cause may have words of the plugin in it."""
     counts = LineCounts(SMALL)
-    assert logged(counts, [waiting(cause=f"GetInfo failed: {number}") for number in range(50)]) == 5
+    assert logged(counts, [waiting(cause=f"GetInfo failed: {word}") for word in _WORDS[:50]]) == 5
     assert counts.take_summaries(60.0) == [
         Line(Level.WARNING, "more lines than are logged of one thing", {"socket": "/r/a.sock", "left_out": 45})
     ]
@@ -87,7 +96,7 @@ def test_all_lines_together_are_limited() -> None:
 def test_what_is_left_out_uses_up_no_other_limit() -> None:
     counts = LineCounts(SMALL)
     logged(counts, [waiting()] * 1000)
-    assert logged(counts, [waiting(cause=str(number)) for number in range(10)]) == 3
+    assert logged(counts, [waiting(cause=word) for word in _WORDS[:10]]) == 3
     assert logged(counts, [waiting(socket="/r/b.sock")] * 10) == 2
 
 
