@@ -180,7 +180,10 @@ class Supervisor:
         check_roots(self.config.roots)
         self._limited = None if log is None else _limited(log, self.config)
         self._log: Logger = self._limited or log or SILENT
-        self._handlers_at_start = {**built_in_handlers(), **(handlers or {})}
+        self._by_path_only = ports is None and not can_connect_to_descriptors()
+        ports = ports or _real_ports(self.config)
+        self._devices = Devices(ports.state(_state_directory(self.config), self._log), self._log)
+        self._handlers_at_start = {**built_in_handlers(self._devices.inbox), **(handlers or {})}
         for plugin_type, handler in self._handlers_at_start.items():
             check_handler(plugin_type, handler)  # It raises here, and not from the block.
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
@@ -194,8 +197,6 @@ class Supervisor:
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        self._by_path_only = ports is None and not can_connect_to_descriptors()
-        ports = ports or _real_ports(self.config)
         self._users = ports.users(self.config.trust)
         rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
         self._dial_slots = DialSlots(
@@ -204,7 +205,6 @@ class Supervisor:
             count_descriptors=ports.count_descriptors or self._reserve.count_left,
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
-        self._devices = Devices(ports.state(_state_directory(self.config), self._log), self._log)
         self._rules = _rules(self.config, self._users)
         self._endpoints = _endpoints(self._rules, ports.endpoints, status_config.socket)
         self._run_status = partial(

@@ -14,6 +14,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import math
@@ -220,9 +221,10 @@ class Links:
             try:
                 channel = self.config.connect(link.plugin, link.file)
             except _NOT_YET as error:
-                link.problem = _words(error)
+                link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
             except OSError as error:
-                raise NoConnectionError(_no_connection(link.plugin, _words(error))) from error
+                gone = error.errno == errno.ESTALE
+                raise NoConnectionError(_no_connection(link.plugin, _words(error)), gone=gone) from error
             except EndpointRefusedError as error:
                 raise NoConnectionError(str(error)) from error
             else:
@@ -329,6 +331,7 @@ class _Link:
         "ended",
         "file",
         "follow",
+        "is_absent",
         "is_ready",
         "plugin",
         "problem",
@@ -352,6 +355,8 @@ class _Link:
         self._dialing = trio.Lock()
         #: Why the last try to connect failed.
         self.problem = ""
+        #: Whether nothing was at the endpoint then.
+        self.is_absent = False
         self._active = False
         #: The role that the handler has seen.
         self._seen = False
@@ -384,14 +389,14 @@ class _Link:
         return self.active
 
     async def connect(self, *, timeout: float = 10.0) -> Channel:
-        self.problem = ""
+        self.problem, self.is_absent = "", False
         with trio.move_on_after(timeout):
             async with self._dialing:
                 if self._channel is None or self._channel.connection.failure is not None:
                     self._channel = await self._links.dial(self)
                 return self._channel
         problem = f"{self.problem or 'another call of connect was under way'}, for {timeout:g} s"
-        raise NoConnectionError(_no_connection(self.plugin, problem))
+        raise NoConnectionError(_no_connection(self.plugin, problem), gone=self.is_absent)
 
     @property
     def channel(self) -> Channel:

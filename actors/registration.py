@@ -430,6 +430,7 @@ class _Registration:
             generation,
             socket.deprecated,
             self.conversation.is_privileged(info.uid),
+            None if socket.call is None else socket.call.pid,
         )
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:

@@ -32,6 +32,11 @@ class ValidationError(PluginError):
 class NoConnectionError(PluginError):
     """There is no connection to the endpoint of a plugin; the text says why."""
 
+    def __init__(self, *args: object, gone: bool = False) -> None:
+        super().__init__(*args)
+        #: Whether nothing is at the endpoint, or another socket than the plugin's.
+        self.gone = gone
+
 
 class ConfigError(Exception):
     """The configuration is not possible; the text says what to do (exit code 78)."""

@@ -208,6 +208,20 @@ class Plugin:
     #: Whether it is of root or of the user that runs plugind. Such a plugin may succeed any of another user (fault 80),
     #: so a handler must not refuse it because of one that is not privileged.
     privileged: bool = True
+    #: The process that called Register for it, 0 if that is in another pid namespace; None if it was discovered.
+    called_by: int | None = None
+
+    @property
+    def source(self) -> str:
+        """How the plugin announced itself, in words."""
+        return source_of(self.socket, self.called_by)
+
+
+def source_of(socket: str, called_by: int | None) -> str:
+    """Return how a plugin announced itself, in words: by its ``socket``, or by a call of Register of that process."""
+    if called_by is None:
+        return f"socket {socket}"
+    return f"Register call of pid {called_by}" if called_by else "Register call from another pid namespace"
 
 
 def check_info(

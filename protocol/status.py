@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 
 from .plugin_health import Facts, Health
+from .plugins import source_of
 from .values import value
 
 
@@ -143,6 +144,4 @@ class PluginStatus:
     @property
     def source(self) -> str:
         """How the plugin announced itself, in words."""
-        if not self.called:
-            return f"socket {self.socket}"
-        return f"Register call of pid {self.pid}" if self.pid else "Register call from another pid namespace"
+        return source_of(self.socket, self.pid or 0 if self.called else None)

@@ -75,7 +75,7 @@ async def _play(spec: FakeSpec, listener: UnixListener, *, on_call: OnCall, task
             await trio.sleep_forever()
     with trio.CancelScope() as life:
         service = FakeRegistration(spec.plugin, on_call, life.cancel)
-        await serve_listener([service], listener, task_status=task_status)
+        await serve_listener([service, *spec.plugin.serves], listener, task_status=task_status)
 
 
 def to_json(call: Call, socket: str, at: float) -> str:

@@ -38,7 +38,6 @@ from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..conversation import bounded_info_type
 from ..handlers.actor import validate
 from ..handlers.csi import CSIHandler
-from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
 from ..handlers.handler import Handler, policy_of
 from ..io.endpoints import Endpoints, RealEndpointFiles
@@ -274,8 +273,8 @@ async def _check_claim(
     options: ProbeOptions,
     others: Sequence[Other],
 ) -> None:
-    """Check whether the others leave the plugin its name and endpoint. They are also passed to built-in handlers."""
-    if isinstance(handler, CSIHandler | DevicePluginHandler | DRAHandler):
+    """Check whether the others leave the plugin its name and endpoint. Some handlers compare it with them."""
+    if isinstance(handler, CSIHandler | DRAHandler):
         for other in others:
             if other.plugin.type == info.type:
                 await handler.register(attrs.evolve(other.plugin, privileged=_counts_always(other.uid, options)))

@@ -1,25 +1,54 @@
-"""The handler of device plugins.
+"""The handler of device plugins: it asks each for its options, and follows its lists of devices.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.device_messages import InstanceAdded, InstanceMessage, InstanceRemoved
+from ...protocol.devices import DeviceOptions
+from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.messages import Address
 from ...protocol.plugins import InstancePolicy, Plugin, check_device_plugin_versions, check_extended_resource
+from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
+from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
+from ...protocol.wire.errors import WireError
+from ...protocol.wire.outcomes import status_text
+from .device_follower import DeviceFollower
 from .instances import Instances
+from .link import Link
+
+#: Seconds until a plugin that registers must listen on its endpoint.
+CONNECT_TIMEOUT = 10.0
+#: Seconds until it must have said its options.
+OPTIONS_TIMEOUT = 5.0
+
+
+class _Nobody:
+    """An address at which nothing is read."""
+
+    def send_nowait(self, message: InstanceMessage, /) -> None:
+        pass
 
 
 class DevicePluginHandler:
-    """Accepts device plugins of ``v1beta1`` whose name is an extended resource.
+    """Accepts device plugins of ``v1beta1`` whose name is an extended resource, and follows their lists of devices.
 
-    Several may offer one resource side by side.
+    Several may offer one resource. The newest is active as soon as it has sent a list; the older ones are on standby.
+    So the devices never go while a plugin is updated and two of them run side by side.
     """
 
-    instances = InstancePolicy.ALL
+    instances = InstancePolicy.NEWEST
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Address[InstanceMessage] | None = None) -> None:
+        """Tell ``devices``, the devices actor, what the plugins offer."""
         #: The device plugins that are registered.
         self.plugins = Instances()
+        self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
 
     async def validate(self, plugin: Plugin) -> None:
         """Check the versions and the resource name.
@@ -31,10 +60,39 @@ class DevicePluginHandler:
         check_device_plugin_versions(plugin.versions)
         check_extended_resource(plugin.name)
 
-    async def register(self, plugin: Plugin) -> None:
-        """Keep the device plugin."""
+    async def register(self, plugin: Plugin, link: Link) -> None:
+        """Connect to the endpoint, and ask the device plugin for its options.
+
+        Raises:
+          PluginError: if it does not listen or does not answer in time; the text is the kubelet's.
+        """
+        options = await _ask_for_options(link)
         self.plugins.add(plugin)
+        self._devices.send_nowait(InstanceAdded(plugin, options, plugin.source, trio.current_time()))
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """Pass on the lists of devices that the plugin sends, and whether it is the active one of its resource."""
+        await DeviceFollower(plugin, link, self._devices).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the device plugin; others that offer its resource stay."""
         self.plugins.remove(plugin)
+        self._devices.send_nowait(InstanceRemoved(plugin.socket, plugin.generation, trio.current_time()))
+
+
+async def _ask_for_options(link: Link) -> DeviceOptions:
+    try:
+        channel = await link.connect(timeout=CONNECT_TIMEOUT)
+    except NoConnectionError as error:
+        raise PluginError(f"failed to dial device plugin: {error}") from error
+    try:
+        said = await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty(), timeout=OPTIONS_TIMEOUT)
+    except GRPCError as error:
+        raise PluginError(f"failed to get device plugin options: {_words(error)}") from error
+    return DeviceOptions(said.pre_start_required, said.get_preferred_allocation_available)
+
+
+def _words(error: GRPCError) -> str:
+    if error.status is Status.DEADLINE_EXCEEDED and not isinstance(error.__cause__, WireError):
+        return f"no answer within {OPTIONS_TIMEOUT:g} s"
+    return status_text(error)

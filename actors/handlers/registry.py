@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from ...protocol.device_messages import InstanceMessage
 from ...protocol.errors import ConfigError
+from ...protocol.messages import Address
 from ...protocol.plugins import CSI, DEVICE, DRA
 from .csi import CSIHandler
 from .device_plugin import DevicePluginHandler
@@ -15,9 +17,9 @@ from .dra import DRAHandler
 from .handler import Handler, check_handler
 
 
-def built_in_handlers() -> dict[str, Handler]:
-    """Return a new handler for each built-in type."""
-    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(), DRA: DRAHandler()}
+def built_in_handlers(devices: Address[InstanceMessage] | None = None) -> dict[str, Handler]:
+    """Return a new handler for each built-in type; that of device plugins tells ``devices`` what they offer."""
+    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices), DRA: DRAHandler()}
 
 
 def installed_handlers() -> dict[str, Handler]:

@@ -16,6 +16,7 @@ from grpclib.const import Handler as Method
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
+from ...protocol.plugins import DEVICE
 from ...protocol.proto.pluginregistration_grpc import RegistrationBase
 from ...protocol.proto.pluginregistration_pb2 import (
     InfoRequest,
@@ -25,6 +26,7 @@ from ...protocol.proto.pluginregistration_pb2 import (
 )
 from ..io.grpc_server.serve import ConnectionEnded, HandlerFailed, Peer, Service, log_report, serve_stream
 from ..io.unix_socket import Credentials
+from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
 from .network import Accepting, Listener, MemoryNetwork, Process
 from .streams import ServerEnd
@@ -91,6 +93,12 @@ class FakePlugin:
     die: Step | None = attrs.field(default=None, kw_only=True)
     #: Seconds before each answer.
     delay: float = attrs.field(default=0.0, kw_only=True)
+    #: What it serves at its socket beside the registration: for a device plugin, its devices.
+    serves: Collection[Service] = attrs.field(kw_only=True, repr=False)
+
+    @serves.default
+    def _serve_devices(self) -> Collection[Service]:
+        return [FakeDevices()] if self.type == DEVICE else ()
 
     @property
     def info(self) -> PluginInfo:
@@ -344,7 +352,7 @@ class PluggedIn:
     async def _serve(self, stream: ServerEnd) -> None:
         services: Collection[Service]
         if isinstance(self.plugin, FakePlugin):
-            services = [FakeRegistration(self.plugin, self.calls.append, self.reset)]
+            services = [FakeRegistration(self.plugin, self.calls.append, self.reset), *self.plugin.serves]
         else:
             services = [_Recorded(service, self.calls.append) for service in self.plugin]
         await serve_stream(services, stream, report=_report)

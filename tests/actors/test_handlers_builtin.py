@@ -238,23 +238,6 @@ async def test_a_device_plugin_without_v1beta1_is_rejected_whatever_its_name(nam
     )
 
 
-async def test_several_device_plugins_offer_one_resource_side_by_side() -> None:
-    """TestNewManagerImplStartProbeMode: starts clean; TestDevicePluginReRegistrationProbeMode: no orphan is left
-    after a re-registration; fault 78: appended."""
-    handler = DevicePluginHandler()
-    one, other = device("vendor.example/gpu"), device("vendor.example/gpu", "/reg/b.sock")
-    assert list(handler.plugins) == []
-
-    for plugin in (one, other, one):
-        assert await rejection(handler, plugin) is None
-        await handler.register(plugin)
-    assert list(handler.plugins) == [other, one]
-
-    await handler.deregister(one)
-    assert list(handler.plugins) == [other]
-    assert policy_of(handler) is InstancePolicy.ALL
-
-
 # --- DRA --------------------------------------------------------------------------------------------------------------
 
 

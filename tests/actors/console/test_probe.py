@@ -468,7 +468,7 @@ async def test_a_csi_driver_of_0_x_is_for_deprecated_roots_and_not_for_the_kubel
     [
         (GOOD, ("NodeGetInfo", WRONG), Fate.FAILED),
         (
-            FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",)),
+            FakePlugin("DevicePlugin", "example.com/gpu", ("v1beta1",), serves=()),
             ("GetDevicePluginOptions", WRONG),
             Fate.FAILED,
         ),

@@ -1,0 +1,175 @@
+"""Follows the lists of devices of one plugin: one stream at a time, opened again whenever it ends.
+
+The kubelet never opens a stream again that has ended, so that a plugin must register anew. Here it is opened again
+while the plugin is registered, which its socket decides.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import attrs
+import trio
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.backoff import Backoff
+from ...protocol.device_lists import DeviceListError, DeviceListReader
+from ...protocol.device_messages import InstanceMessage, InstanceRole, ListLost, ListReceived
+from ...protocol.errors import NoConnectionError
+from ...protocol.messages import Address
+from ...protocol.plugin_health import Health
+from ...protocol.plugins import Plugin
+from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
+from ...protocol.wire.errors import WireError, WireProblem
+from ...protocol.wire.grpc import Newest
+from ...protocol.wire.outcomes import status_text
+from ..io.grpc_client.channel import Channel
+from ..io.grpc_client.stream import ClientStream
+from .link import Link
+
+#: Seconds in which the first list of a stream must come.
+FIRST_LIST = 10.0
+NO_LIST = "no device list after 10s"
+#: Seconds until a stream that has ended is opened again: twice as long after each that ended soon.
+STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
+#: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
+CONNECT_TIMEOUT = 1.0
+
+#: Seconds between two lists that are passed on; of those that come meanwhile only the newest counts.
+INTERVAL = 0.1
+#: How many bytes of lists are taken in a second, and what a list counts at least. A plugin that sends more is slowed
+#: down by its window. A list of 10,000 devices has about 600,000 bytes.
+BYTES_PER_SECOND = 1_048_576
+LEAST_BYTES = 1024
+#: No pause between two lists is longer.
+LONGEST_PAUSE = 5.0
+
+_LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+
+_Lists = ClientStream[Empty, ListAndWatchResponse]
+
+
+def pause_after(newest: Newest) -> float:
+    """Return the seconds until the next list is taken, after ``newest`` and those dropped for it."""
+    size = max(newest.size, newest.count * LEAST_BYTES)
+    return min(max(INTERVAL, size / BYTES_PER_SECOND), LONGEST_PAUSE)
+
+
+@attrs.frozen
+class _End:
+    """How a stream ended, or that there was none."""
+
+    reason: str
+    health: Health = Health.UNHEALTHY
+    #: The channel, if there is no use in another stream on it.
+    useless: Channel | None = None
+
+
+class DeviceFollower:
+    """Follows one device plugin until it is cancelled."""
+
+    def __init__(self, plugin: Plugin, link: Link, devices: Address[InstanceMessage]) -> None:
+        """Report to ``devices``, the devices actor, and to the ``link``."""
+        self._plugin = plugin
+        self._link = link
+        self._devices = devices
+        self._reader = DeviceListReader()
+        #: Whether a list has come and its stream is open.
+        self._listed = False
+
+    async def run(self) -> None:
+        """Pass on roles and lists for ever."""
+        self._link.report(Health.STARTING, "its first list of devices has not come")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pass_roles)
+            nursery.start_soon(self._follow_streams)
+
+    async def _pass_roles(self) -> None:
+        active = self._link.active
+        while True:
+            self._devices.send_nowait(InstanceRole(self._plugin.socket, self._plugin.generation, active))
+            active = await self._link.role_changed()
+
+    async def _follow_streams(self) -> None:
+        soon = 0
+        while True:
+            began = trio.current_time()
+            end = await self._follow_stream()
+            self._lose(end)
+            if end.useless is not None:
+                # Another program that implements the method can only be at the end of another connection.
+                await _wait_closed(end.useless)
+            soon = 1 if trio.current_time() - began >= STREAMS.cap else soon + 1
+            await trio.sleep(STREAMS.delay(soon))
+
+    async def _follow_stream(self) -> _End:
+        """Follow one stream to its end, and return why it has ended."""
+        try:
+            channel = await self._link.connect(timeout=CONNECT_TIMEOUT)
+        except NoConnectionError as error:
+            if error.gone:
+                self._link.gone(str(error))
+            return _End(str(error), Health.DISCONNECTED)
+        try:
+            async with channel.request(
+                _LIST_AND_WATCH, Cardinality.UNARY_STREAM, Empty, ListAndWatchResponse
+            ) as stream:
+                await stream.send_message(Empty(), end=True)
+                await self._take_lists(stream)
+        except GRPCError as error:
+            return _end_of(error, channel)
+        except DeviceListError as error:
+            return _End(f"the list of devices is refused: {error}")
+        except trio.ClosedResourceError:
+            return _End("the connection to the endpoint was closed", Health.DISCONNECTED)
+        return _End("the plugin has ended ListAndWatch")
+
+    async def _take_lists(self, stream: _Lists) -> None:
+        """Take lists until the plugin ends the stream in order."""
+        newest = await self._take_first(stream)
+        while newest is not None:
+            self._pass_on(newest.message)
+            await trio.sleep(pause_after(newest))
+            newest = await stream.recv_newest()
+
+    async def _take_first(self, stream: _Lists) -> Newest | None:
+        with trio.move_on_after(FIRST_LIST):
+            return await stream.recv_newest()
+        self._lose(_End(NO_LIST, Health.UNKNOWN))
+        return await stream.recv_newest()
+
+    def _pass_on(self, message: bytes) -> None:
+        read = self._reader.read(message)
+        plugin = self._plugin
+        self._devices.send_nowait(ListReceived(plugin.socket, plugin.generation, read.devices, trio.current_time()))
+        if not self._listed:
+            self._listed = True
+            self._link.role(usable=True)
+        self._link.report(Health.HEALTHY, read.warning or "")
+
+    def _lose(self, end: _End) -> None:
+        """Report that no lists come, and why."""
+        plugin = self._plugin
+        self._devices.send_nowait(ListLost(plugin.socket, plugin.generation, end.reason, trio.current_time()))
+        if self._listed:
+            self._listed = False
+            self._link.role(usable=False)
+        self._link.report(end.health, end.reason)
+
+
+def _end_of(error: GRPCError, channel: Channel) -> _End:
+    cause = error.__cause__
+    if isinstance(cause, WireError) and cause.problem is WireProblem.MESSAGE_BYTES:
+        return _End(f"the list of devices is refused: {cause}")
+    reason = f"ListAndWatch has ended: {status_text(error)}"
+    if channel.connection.failure is not None:
+        return _End(reason, Health.DISCONNECTED)
+    return _End(reason, useless=channel if error.status is Status.UNIMPLEMENTED else None)
+
+
+async def _wait_closed(channel: Channel) -> None:
+    try:
+        await channel.wait_closed()
+    except trio.ClosedResourceError:
+        return
