@@ -65,6 +65,14 @@ from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, DevicePluginDirectory, Root, check_roots
 from .protocol.device_directory import check_place
+from .protocol.device_messages import (
+    DevicesAsked,
+    DevicesSubscribed,
+    DevicesUnsubscribed,
+    DevicesViewMessage,
+    ResourceChanged,
+)
+from .protocol.devices import DevicesSnapshot
 from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
 from .protocol.identity import Identity
@@ -223,6 +231,7 @@ class Supervisor:
             memory=status.Memory(),
             health=self._inboxes.check,
             reserve=self._reserve,
+            devices=self._devices.inbox,
         )
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
@@ -633,6 +642,46 @@ class Supervisor:
             # The status actor may have ended before its readers.
             with trio.move_on_after(1, shield=True), suppress(trio.ClosedResourceError):
                 await report(self._to_status, m.Unsubscribed(subscriber))
+
+    async def devices(self) -> DevicesSnapshot:
+        """Return the resources of device plugins and their devices at this moment.
+
+        Raises:
+          NodeEndedError: if the node ends before that.
+        """
+        reply, answer = trio.open_memory_channel[DevicesSnapshot](1)
+        with self._callers.asking("has no devices to show"):
+            self._devices.inbox.send_nowait(DevicesAsked(reply))
+            return await answer.receive()
+
+    @asynccontextmanager
+    async def device_changes(self) -> AsyncIterator[AsyncIterator[DevicesSnapshot | ResourceChanged]]:
+        """Open a stream: a :class:`DevicesSnapshot` first, then a :class:`ResourceChanged` for each change.
+
+        ::
+
+            async with node.device_changes() as changes:
+                async for change in changes: ...
+
+        Each change is the whole resource as it is then. The stream ends when the node does.
+
+        Raises, from the iteration:
+          LaggedError: if thousands of changes wait for the reader.
+
+        Raises:
+          NodeEndedError: if the node ended before.
+        """
+        subscriber, stream = trio.open_memory_channel[DevicesViewMessage](SUBSCRIBER_SIZE)
+        with self._callers.asking("has no devices to show"):
+            self._devices.inbox.send_nowait(DevicesSubscribed(subscriber))
+            await trio.lowlevel.checkpoint()
+        self._callers.streams.add(subscriber)
+        try:
+            with stream:
+                yield Changes(stream)
+        finally:
+            self._callers.streams.discard(subscriber)
+            self._devices.inbox.send_nowait(DevicesUnsubscribed(subscriber))
 
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.

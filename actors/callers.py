@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import attrs
 import trio
 
 from ..protocol import messages as m
+
+T = TypeVar("T")
 
 
 class NodeEndedError(Exception):
@@ -23,12 +25,16 @@ class LaggedError(Exception):
     """A reader of :meth:`Supervisor.changes` was too slow, and was dropped so that the node does not wait for it."""
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
 @attrs.define
 class Callers:
     """The calls that wait for an answer of one node, and the streams of its changes."""
 
     #: Streams of changes that are open.
-    streams: set[trio.MemorySendChannel[m.ViewMessage]] = attrs.Factory(set)
+    streams: set[_Closable] = attrs.Factory(set)
     _scopes: set[trio.CancelScope] = attrs.Factory(set)
     _ended: bool = False
 
@@ -67,15 +73,15 @@ class Callers:
 
 
 @attrs.frozen
-class Changes:
-    """The stream of :meth:`Supervisor.changes`. It is not a generator, so that a reader may stop at any time."""
+class Changes(Generic[T]):
+    """A stream of changes. It is not a generator, so that a reader may stop at any time."""
 
-    _stream: trio.MemoryReceiveChannel[m.ViewMessage]
+    _stream: trio.MemoryReceiveChannel[T | m.Lagged]
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> m.Snapshot | m.PluginChanged:
+    async def __anext__(self) -> T:
         message = await self._stream.__anext__()
         if isinstance(message, m.Lagged):
             raise LaggedError("too many changes waited for this reader; open the stream again, and read it faster")

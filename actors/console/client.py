@@ -199,9 +199,9 @@ def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
             yield f"directory {escaped(path)} is {escaped(condition)}: {escaped(reason)}"
 
 
-def watch_target(daemon: Daemon) -> str:
+def watch_target(daemon: Daemon, path: str = "/watch") -> str:
     """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
-    return f"/watch?heartbeat={daemon.timeout / HEARTBEATS:g}"
+    return f"{path}?heartbeat={daemon.timeout / HEARTBEATS:g}"
 
 
 def has_heartbeats(reply: Reply) -> bool:

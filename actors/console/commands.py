@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": "run the daemon",
     "ls": "list the plugins",
+    "devices": "list the devices of device plugins",
     "describe": "tell all about a plugin",
     "watch": "print changes as they happen",
     "wait": "wait until plugins are registered",

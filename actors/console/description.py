@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
 from .client import Plugin
+from .device_description import device_lines
 from .phrases import age, ago, cause, duration, remarks, serves, text, time_of_day, unix_time
 
 #: The states of an attempt.
@@ -37,6 +38,7 @@ def described(plugin: Plugin) -> str:
         ("Role", {None: "-", True: "active"}.get(_active(plugin), "standby")),
         ("Serving", _serving(plugin)),
         ("Source", text(plugin.get("source"))),
+        *device_lines(plugin),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
         ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),

@@ -154,6 +154,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use the directory of --device-plugins although a kubelet has used it; none must run on this machine",
     )
     parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="with --device-plugins: where the file is that keeps what must outlive a restart, which is made (default:"
+        " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others)",
+    )
+    parser.add_argument(
         "--metrics-path-labels",
         action="store_true",
         help="label plugin_manager_total_plugins by socket path, as the kubelet does (default: totals only)",
@@ -213,6 +219,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
         device_plugins=_device_plugins(args, roots),
+        state=_state(args, environment),
         endpoint_directories=(
             *default_directories(root.path for root in roots),
             *map(_absolute, args.endpoint_dir),
@@ -232,6 +239,28 @@ def _device_plugins(args: argparse.Namespace, roots: Sequence[Root]) -> DevicePl
         return None
     directory = args.device_plugins or device_plugins_beside(root.path for root in roots)
     return DevicePluginDirectory(_absolute(directory), args.take_over_kubelet, args.insecure_root)
+
+
+def _state(args: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+    """Return the directory of the state, which only a daemon with device plugins has.
+
+    Raises:
+      ConfigError: if it is named without them, or its name is empty.
+    """
+    if args.device_plugins is None:
+        if args.state is not None:
+            raise ConfigError("--state keeps the resources of device plugins: add --device-plugins")
+        return None
+    if args.state == "":
+        raise ConfigError("the path of the state is empty: name a directory with --state")
+    return _absolute(args.state or environment.get("PLUGIND_STATE") or _usual_state(environment))
+
+
+def _usual_state(environment: Mapping[str, str]) -> str:
+    if os.geteuid() == 0:
+        return "/var/lib/plugind"
+    home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(home, "plugind")
 
 
 def _root_path(path: str) -> str:

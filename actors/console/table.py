@@ -222,6 +222,14 @@ def rich_lines(lines: Iterable[Line]) -> Text:
     )
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each row, with all columns aligned and uncut, but for very long cells."""
+    widths = [min(_PADDED, max(map(_cells, column))) for column in zip(*rows, strict=True)]
+    for row in rows:
+        padded = (cell + " " * (width - _cells(cell)) for cell, width in zip(row, widths, strict=True))
+        yield _GAP.join(padded).rstrip()
+
+
 def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence[str] = (), wide: bool = False) -> None:
     """Print the table, the summary and ``notes``, which are lines, to standard output."""
     end = [summary(plugins, total), *notes]

@@ -14,7 +14,7 @@ import trio
 
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from . import phrases
+from . import phrases, wait_for_devices
 from .arguments import plugin_name, seconds
 from .client import (
     Daemon,
@@ -31,9 +31,8 @@ from .client import (
     watch_target,
 )
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .wait_for_devices import RECONNECT
 
-#: Seconds between attempts to reach a daemon that does not run yet.
-RECONNECT = 0.2
 #: Seconds for what only explains why a plugin is not there.
 EXPLAIN = 1.0
 #: Seconds to wait where ``--timeout`` is not given.
@@ -45,15 +44,24 @@ MOST_NAMELESS = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind wait``."""
     parser.description = (
-        "Wait until plugins are registered. At the timeout, a line for each that is not says why. The daemon need not"
-        " be up yet."
+        "Wait until plugins are registered, or resources have healthy devices. At the timeout, a line for each that is"
+        " not says why. The daemon need not be up yet."
     )
     parser.epilog = (
-        "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n\n"
-        "exit codes: 0 all are registered, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout,\n"
+        "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n"
+        "  plugind wait --resource vendor.com/gpu=2\n\n"
+        "exit codes: 0 all are there, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout,\n"
         "75 the daemon answers, but is too busy to tell"
     )
-    parser.add_argument("names", metavar="NAME", nargs="+", type=plugin_name, help="a plugin's name")
+    parser.add_argument("names", metavar="NAME", nargs="*", type=plugin_name, help="a plugin's name")
+    parser.add_argument(
+        "--resource",
+        action="append",
+        default=[],
+        metavar="R[=N]",
+        type=wait_for_devices.wanted,
+        help="in place of names: wait until resource R has N healthy devices (default: 1); may be repeated",
+    )
     parser.add_argument(
         "--serving", action="store_true", help="registered is not enough: somebody must listen on the socket, too"
     )
@@ -71,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Wait for plugins; return the exit code."""
     asked, began = daemon(args), time.monotonic()
+    if args.resource:
+        if args.names or args.type or args.serving:
+            args.parser.error("--resource waits for devices: wait for plugins with another command")
+        return wait_for_devices.run(asked, args.resource, args.timeout)
+    if not args.names:
+        args.parser.error("nothing to wait for: give the NAME of a plugin, or --resource")
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
     failure = CommandError(unanswered, EXIT_UNREACHABLE)
     waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving)

@@ -16,6 +16,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ...protocol.device_messages import DevicesMessage
 from ...protocol.directories import Condition, DirectoryReport
 from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
@@ -56,6 +57,7 @@ from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable, offer
 from .api import Api, LastCrash, Memory, StatusConfig, place
+from .devices_api import DevicesApi
 from .listener import StatusSocket
 
 __all__ = ["Memory", "StatusConfig", "run"]
@@ -77,13 +79,14 @@ async def run(
     memory: Memory | None = None,
     health: Callable[[], tuple[ActorHealth, ...]] = tuple,
     reserve: DescriptorReserve | None = None,
+    devices: Address[DevicesMessage] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
     ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
-    hang.
+    hang. ``devices`` is the address of the devices actor, if there is one.
 
     Once the socket has been made, a restarted actor that cannot make it goes on without it and tries again.
 
@@ -99,7 +102,7 @@ async def run(
     actor.memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
-            api = Api(config, actor.memory, reconciler, health)
+            api = Api(config, actor.memory, reconciler, health, DevicesApi(config.wall, devices))
             allowed = frozenset({0, os.geteuid()})
             serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))

@@ -8,7 +8,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,7 @@ from ...protocol.messages import (
     ViewMessage,
 )
 from ...protocol.metrics import Metrics
+from ...protocol.plugins import DEVICE
 from ...protocol.rules import Rules, rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
@@ -40,18 +40,21 @@ from ...protocol.text import encodable
 from ...protocol.view import Row, View
 from ..io.http_server import HttpLimits, Place, Request, Response, Send, json_response, problem
 from . import exposition
+from .devices_api import DevicesApi
+from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
 
-#: How many plugins of a listing are written before other actors have their turn: about a millisecond of work.
-PIECE = 50
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
 WATCH_LAG = 4096
-JSON_LINES = "application/jsonl"
+#: Seconds that the devices actor has to count its devices for metrics, which go without them otherwise.
+METRICS_DEADLINE = 1.0
 #: The requests that are answered, for ``GET /``.
 REQUESTS = {
     "GET /": "this list",
     "GET /plugins": "every socket; ?name= and ?type= keep those of one name or type",
     "GET /plugins/TARGET": "the plugins of one name, or the one at the path of a socket, with their histories",
     "GET /watch": "every socket, then each change, as JSON lines; ?heartbeat=S adds an empty line every S seconds",
+    "GET /v1/devices": "every device that device plugins list; ?resource= keeps those of one resource",
+    "GET /v1/devices/watch": "every resource, then each change, as JSON lines; heartbeat as for /watch",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
@@ -59,11 +62,13 @@ REQUESTS = {
     "GET /metrics": "metrics in the text format of Prometheus",
 }
 #: Requests that have places of their own; all others share those for queries.
-_PLACES = {"/watch": Place.STREAM, "/healthz": Place.HEALTH, "/readyz": Place.HEALTH, "/metrics": Place.HEALTH}
-#: The header of a watch that sends an empty line whenever so many seconds pass without a change.
-HEARTBEAT = "Heartbeat"
-LEAST_HEARTBEAT = 0.02
-MOST_HEARTBEAT = 3600.0
+_PLACES = {
+    "/watch": Place.STREAM,
+    "/v1/devices/watch": Place.STREAM,
+    "/healthz": Place.HEALTH,
+    "/readyz": Place.HEALTH,
+    "/metrics": Place.HEALTH,
+}
 
 
 @attrs.frozen
@@ -149,10 +154,12 @@ class Api:
     memory: Memory
     reconciler: Address[ReconcilerMessage]
     health: Callable[[], tuple[ActorHealth, ...]] = tuple
+    devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
     _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
-        """End the streams of ``/watch``."""
+        """End the streams of changes."""
+        self.devices.end_watches()
         for watch in self._watches:
             watch.close()
 
@@ -165,15 +172,17 @@ class Api:
             "/rules": lambda _: json_response(200, rules_to_json(self.config.rules)),
             "/healthz": self._health,
             "/readyz": self._ready,
-            "/metrics": self._metrics,
+            "/v1/devices/watch": self.devices.watch,
         }.get(request.path)
+        # These ask other actors.
+        asking = {"/v1/devices": self.devices.answer, "/metrics": self._metrics}.get(request.path)
         if request.path == "/retry":
             return await self._retry(request) if request.method == "POST" else _wrong_method("POST")
-        if route is None and re.fullmatch(r"/plugins/.+", request.path) is None:
+        if route is None and asking is None and re.fullmatch(r"/plugins/.+", request.path) is None:
             return problem(404, f"there is no {request.path}")
         if request.method not in ("GET", "HEAD"):
             return _wrong_method("GET")
-        return self._describe(request) if route is None else route(request)
+        return route(request) if route is not None else await (asking or self._describe)(request)
 
     def _index(self, _: Request) -> Response:
         return json_response(200, {"paths": REQUESTS})
@@ -187,14 +196,24 @@ class Api:
         ]
         return Response(200, "application/json", write=partial(_write_list, rows, self.config.wall))
 
-    def _describe(self, request: Request) -> Response:
+    async def _describe(self, request: Request) -> Response:
         # Bytes, because the name of a socket need not be UTF-8 (fault 21).
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
         if not rows:
             return self._unknown(target)
+        devices = await self._devices_of(rows)
         now, unix = trio.current_time(), self.config.wall()
-        return json_response(200, [described_to_json(self._with_warnings(row), now, unix) for row in rows])
+        described = ((row, described_to_json(self._with_warnings(row), now, unix)) for row in rows)
+        return json_response(200, [it | devices.get(row.last.socket, {}) for row, it in described])
+
+    async def _devices_of(self, rows: list[Row]) -> dict[str, dict[str, Json]]:
+        """Return what is said of the device plugins among ``rows``, by socket."""
+        asked = [(row.name, row.last.socket, row.last.generation) for row in rows if row.type == DEVICE and row.name]
+        if not asked:
+            return {}
+        answers = zip(asked, await self.devices.describe(asked), strict=True)
+        return {socket: {"device_plugin": answer} for (_, socket, _), answer in answers if answer is not None}
 
     def _with_warnings(self, row: Row) -> PluginStatus:
         """Return the status with its history, and with what is wrong with the directories of its socket."""
@@ -221,15 +240,10 @@ class Api:
         The header ``Heartbeat`` says so to the client, which then knows when it has the whole list, and when a daemon
         has stopped.
         """
-        unknown = request.query.keys() - {"heartbeat"}
-        if unknown:
-            return problem(400, f"there is no parameter {encodable(min(unknown))}; /watch takes heartbeat")
-        asked = request.query.get("heartbeat")
-        pause = None if asked is None else _heartbeat(asked)
-        if asked is not None and pause is None:
-            allowed = f"it must be seconds from {LEAST_HEARTBEAT:g} to {MOST_HEARTBEAT:g}"
-            return problem(400, f"heartbeat is {encodable(asked)!r}: {allowed}")
-        headers = () if pause is None else ((HEARTBEAT, f"{pause:g}"),)
+        pause = pause_of(request)
+        if isinstance(pause, Response):
+            return pause
+        headers = heartbeat_headers(pause)
         return Response(200, JSON_LINES, write=partial(self._write_watch, pause), endless=True, headers=headers)
 
     async def _write_watch(self, pause: float | None, send: Send) -> None:
@@ -244,7 +258,7 @@ class Api:
                 await trio.lowlevel.checkpoint()
             if pause is not None:
                 await send(b"\n")
-            while messages := await _next_messages(reader, pause):
+            while messages := await next_messages(reader, pause):
                 changes = [message for message in messages if isinstance(message, PluginChanged)]
                 if changes:
                     await send(b"".join(self._lines((change.plugin,), change.time) for change in changes))
@@ -291,11 +305,13 @@ class Api:
             return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 
-    def _metrics(self, _: Request) -> Response:
+    async def _metrics(self, _: Request) -> Response:
+        devices = await self.devices.snapshot(METRICS_DEADLINE)
         pieces = exposition.render(
             self.memory.metrics,
             list(self.memory.view.rows.values()),
             self.health(),
+            devices,
             path_metrics=self.config.path_metrics,
             max_paths=self.config.max_path_metrics,
         )
@@ -420,30 +436,6 @@ def _awaited_for(row: Row) -> str:
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:
     return {"name": encodable(name), "status": condition, "restarts": 0, "reason": reason}
-
-
-async def _next_messages(
-    reader: trio.MemoryReceiveChannel[ViewMessage], pause: float | None
-) -> list[ViewMessage | None]:
-    """Return the next messages: None alone after a ``pause`` without any, nothing at the end."""
-    messages: list[ViewMessage | None] = []
-    with trio.move_on_after(math.inf if pause is None else pause) as scope:
-        try:
-            messages.append(await reader.receive())
-            while len(messages) < PIECE:
-                messages.append(reader.receive_nowait())
-        except (trio.WouldBlock, trio.EndOfChannel):
-            pass
-    return [None] if scope.cancelled_caught else messages
-
-
-def _heartbeat(asked: str) -> float | None:
-    """Return the seconds between heartbeats that a watch asks for; None if they are out of bounds."""
-    try:
-        pause = float(asked)
-    except ValueError:
-        return None
-    return pause if LEAST_HEARTBEAT <= pause <= MOST_HEARTBEAT else None
 
 
 async def _write_list(rows: list[Row], wall: Callable[[], float], send: Send) -> None:

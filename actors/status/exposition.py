@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from ...protocol.devices import DevicesSnapshot
 from ...protocol.health import ActorHealth, Condition
 from ...protocol.metrics import Metrics, count_worlds, healths, kind_of, not_serving, worlds
 from ...protocol.text import escaped
@@ -55,7 +56,13 @@ def _shown(text: str) -> str:
 
 
 def render(
-    metrics: Metrics, rows: list[Row], actors: Iterable[ActorHealth] = (), *, path_metrics: bool, max_paths: int
+    metrics: Metrics,
+    rows: list[Row],
+    actors: Iterable[ActorHealth] = (),
+    devices: DevicesSnapshot | None = None,
+    *,
+    path_metrics: bool,
+    max_paths: int,
 ) -> Iterator[bytes]:
     """Yield the exposition in pieces, each a few milliseconds of work."""
     suppressed = path_metrics and len(rows) > max_paths
@@ -64,6 +71,7 @@ def render(
             *_bounded(metrics, rows, suppressed=suppressed),
             _directories(metrics, by_path=path_metrics),
             *_mailboxes(actors),
+            *(() if devices is None else _devices(devices)),
         )
     )
     if not path_metrics or suppressed:
@@ -101,6 +109,22 @@ def _mailboxes(actors: Iterable[ActorHealth]) -> Iterable[Metric]:
     yield _by_actor("plugind_mailbox_depth", "Messages that wait for an actor.", depths)
     yield _by_actor("plugind_mailbox_oldest_wait_seconds", "How long the oldest of them has waited at least.", waits)
     yield _by_actor("plugind_actors_hanging", "Actors that take no message although some wait.", hangs)
+
+
+def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
+    counts = GaugeMetricFamily(
+        "plugind_devices", "Devices of device plugins, by health.", labels=("resource_name", "health")
+    )
+    for label, (healthy, unhealthy) in snapshot.counts.items():
+        counts.add_metric((_shown(label), "healthy"), healthy)
+        counts.add_metric((_shown(label), "unhealthy"), unhealthy)
+    yield counts
+    ended = CounterMetricFamily(
+        "plugind_device_streams_ended", "Times that a device plugin's list was lost.", labels=("resource_name",)
+    )
+    for label in sorted(snapshot.counts.keys() | snapshot.streams_ended.keys()):
+        ended.add_metric((_shown(label),), snapshot.streams_ended.get(label, 0))
+    yield ended
 
 
 def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:

@@ -201,6 +201,8 @@ def daemon(
     elif timeouts is not None:
         run = [sys.executable, str(Path(__file__).with_name("patient.py")), json.dumps(timeouts)]
     command = [*run, *options]
+    # The state of the machine's own daemon is none of theirs.
+    environment = {"PLUGIND_STATE": str(directory / "state"), **(environment or {})}
     with (directory / "log").open("ab") as log, daemon_process(command, log, environment, output) as process:
         yield Daemon(root, status, process, directory / "log")
 

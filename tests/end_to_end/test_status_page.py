@@ -14,6 +14,8 @@ import attrs
 import pytest
 import trio
 
+from plugind.protocol.devices import DeviceOptions, DeviceStatus, InstanceStatus, ResourceState, ResourceStatus
+from plugind.protocol.devices_json import device_to_json, instance_to_json, resource_to_json
 from plugind.protocol.directories import DirectoryReport
 from plugind.tests.end_to_end.processes import PLUGIND, Daemon, daemon, daemon_process
 
@@ -92,7 +94,7 @@ async def test_each_example_is_answered(node: Daemon) -> None:
     for line in lines:
         example = Example.read(line, str(node.root / "a.sock"))
         shown.add(f"{example.method} {re.sub('/plugins/.*', '/plugins/TARGET', urlsplit(example.target).path)}")
-        if not example.target.startswith("/watch"):
+        if "/watch" not in example.target:
             status, body = await node.get(example.target, method=example.method, body=example.body)
             assert status == 200, (line, body)
             assert NAME.encode() in body or not example.target.startswith("/plugins")
@@ -122,6 +124,21 @@ async def test_each_field_of_health_readiness_and_retries_is_described(node: Dae
     retried = json.loads((await node.get("/retry", method="POST", body=b'{"target": "red.example.com"}'))[1])
     assert fields("`POST /retry`", 0) == retried.keys()
     assert fields("`POST /retry`", 1) == retried["answers"][0].keys()
+
+
+def test_each_field_of_devices_is_described() -> None:
+    """The forms are the ones that the daemon uses; it has no device plugin here."""
+    instance = InstanceStatus("/d/a", 1, "/d/a", "socket /d/a", DeviceOptions(), active=True)
+    resource = resource_to_json(ResourceStatus("v.com/a", ResourceState.LISTED, 0.0, instances=(instance,)), 0.0, 0.0)
+    assert fields("`GET /v1/devices`", 1) == resource.keys() | {"devices"}
+    assert fields("`GET /v1/devices`", 2) == device_to_json(DeviceStatus("a", "Healthy", 0.0), 0.0, 0.0).keys()
+    assert fields("`GET /v1/devices`", 3) == instance_to_json(instance, 0.0, 0.0).keys()
+
+
+async def test_the_answer_about_devices_is_described(node: Daemon) -> None:
+    answer = json.loads((await node.get("/v1/devices"))[1])
+    assert fields("`GET /v1/devices`", 0) == answer.keys()
+    assert (answer["problem"], answer["resources"]) == (None, [])
 
 
 async def test_each_field_of_the_rules_is_described(node: Daemon) -> None:
@@ -181,6 +198,8 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     # No actor has crashed, and no device plugin has called.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
     labels["device_plugin_registration_total"] = frozenset({"resource_name"})
+    labels["plugind_devices"] = frozenset({"resource_name", "health"})
+    labels["plugind_device_streams_ended_total"] = frozenset({"resource_name"})
     assert labels == {name: metric.labels for name, (metric, _) in described.items()}
 
 

@@ -13,7 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from plugind.actors.console.client import HEARTBEATS
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status import actor as status
-from plugind.actors.status.api import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE, Api, Memory, StatusConfig
+from plugind.actors.status.api import Api, Memory, StatusConfig
+from plugind.actors.status.streams import LEAST_HEARTBEAT, MOST_HEARTBEAT, PIECE
 from plugind.protocol import directories
 from plugind.protocol.health import ActorHealth, Condition
 from plugind.protocol.logs import Field, Level

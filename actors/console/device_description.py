@@ -1,0 +1,59 @@
+"""The lines of ``plugind describe`` about a device plugin.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from .client import Plugin
+from .phrases import ago, duration, text, time_of_day, unix_time
+
+_OPTIONS = {
+    "get_preferred_allocation_available": "preferred allocation",
+    "pre_start_required": "a call before each start",
+}
+
+
+def device_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """Yield label and text of each line; none if ``plugin`` lists no devices."""
+    found = plugin.get("device_plugin")
+    if not isinstance(found, dict):
+        return
+    yield "Resource", _resource(found)
+    yield "Devices", _devices(found)
+    unhealthy = found.get("unhealthy")
+    for device in unhealthy if isinstance(unhealthy, list) else []:
+        if isinstance(device, dict):
+            yield "Unhealthy", f"{text(device.get('id'))} since {ago(device.get('age'))} (the API gives no reason)"
+    yield "Options", ", ".join(words for key, words in _OPTIONS.items() if found.get(key) is True) or "none"
+    yield "Lists", _lists(found)
+
+
+def _resource(found: Plugin) -> str:
+    if found.get("active") is not True:
+        return f"{text(found.get('resource'))}, standby"
+    others = found.get("standby")
+    return f"{text(found.get('resource'))}, active" + (f" ({others} standby)" if others else "")
+
+
+def _devices(found: Plugin) -> str:
+    if not found.get("lists"):
+        return "none listed yet"
+    devices, healthy = found.get("devices"), found.get("healthy")
+    if not isinstance(devices, int) or not isinstance(healthy, int):
+        return "-"
+    parts = [f"{healthy} healthy", *([f"{devices - healthy} unhealthy"] if devices > healthy else [])]
+    return ", ".join(parts)
+
+
+def _lists(found: Plugin) -> str:
+    passed = found.get("last_list_ago")
+    last = "" if passed is None else f", last {duration(passed)} ago"
+    said = f"{text(found.get('lists'))}{last}"
+    since = unix_time(found.get("lost_since"))
+    if since is None:
+        return said
+    return f"{said}; lost since {time_of_day(since, time.time())}: {text(found.get('reason'))}"

@@ -1,0 +1,163 @@
+"""``plugind wait --resource``: until a resource has so many healthy devices.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import attrs
+import trio
+
+from ...protocol.devices import ResourceState
+from ...protocol.text import escaped
+from ..io.http_client import Reply, UnreachableError, ask
+from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, unreachable, watch_target
+from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .phrases import text
+
+#: Seconds between attempts to reach a daemon that does not run yet.
+RECONNECT = 0.2
+#: More devices than any list may have.
+_MOST = 1_000_000
+
+
+@attrs.frozen
+class Wanted:
+    """A resource, and how many healthy devices it is to have."""
+
+    name: str
+    number: int = 1
+
+
+def wanted(given: str) -> Wanted:
+    """Parse ``R`` or ``R=N``."""
+    name, equals, number = given.partition("=")
+    if not name or not name.isprintable():
+        raise argparse.ArgumentTypeError(
+            f"{given!r} does not name a resource, such as vendor.com/gpu or vendor.com/gpu=2"
+        )
+    if not equals:
+        return Wanted(name)
+    if not (number.isascii() and number.isdigit() and len(number) < 8 and 0 < int(number) <= _MOST):
+        raise argparse.ArgumentTypeError(f"{number!r} is not a number of devices from 1 to {_MOST}")
+    return Wanted(name, int(number))
+
+
+@attrs.define
+class Waiting:
+    """The resources that are waited for, and what the daemon has said of them."""
+
+    wanted: list[Wanted]
+    #: Why the daemon has said nothing, if that is the case.
+    failure: CommandError | None
+    #: Whether the daemon has named all that it knows.
+    has_list: bool = False
+    resources: dict[str, Plugin] = attrs.field(factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether all have enough healthy devices."""
+        return all(self.healthy(it.name) >= it.number for it in self.wanted)
+
+    def healthy(self, name: str) -> int:
+        """Return how many healthy devices a resource has now."""
+        number = self.resources.get(name, {}).get("allocatable")
+        return number if isinstance(number, int) else 0
+
+    def note(self, resource: Plugin) -> None:
+        """Record a line of the watch."""
+        name = str(resource.get("resource"))
+        if resource.get("state") == ResourceState.GONE:
+            self.resources.pop(name, None)
+        else:
+            self.resources[name] = resource
+
+    def why_not(self, it: Wanted) -> str:
+        """Return one line that says why a resource has not enough healthy devices."""
+        name = escaped(it.name)
+        if self.failure is not None:
+            return f"cannot tell whether {name} has {_devices(it.number)}: {self.failure.line}"
+        if not self.has_list:
+            return f"cannot tell whether {name} has {_devices(it.number)}: the daemon has not sent its whole list yet"
+        return f"{name} has {self.healthy(it.name)} of {_devices(it.number)}: {self._reason(it.name)}"
+
+    def _reason(self, name: str) -> str:
+        resource = self.resources.get(name)
+        if resource is None:
+            return "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
+        if resource.get("state") != ResourceState.LISTED:
+            return f"it is {text(resource.get('state'))}" + (
+                f": {text(resource['reason'])}" if resource.get("reason") else ""
+            )
+        return f"its plugin lists {_count(resource.get('capacity'))}, of which {self.healthy(name)} are healthy"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for what is known now."""
+        if self.done:
+            return EXIT_OK
+        if self.failure is not None:
+            return self.failure.code
+        return EXIT_FAILED if self.has_list else EXIT_BUSY
+
+
+def _devices(number: int) -> str:
+    return f"{number} healthy device" + ("" if number == 1 else "s")
+
+
+def _count(number: object) -> str:
+    return f"{number} device" + ("" if number == 1 else "s")
+
+
+def run(daemon: Daemon, resources: list[Wanted], timeout: float) -> int:
+    """Wait until all have enough healthy devices; return the exit code."""
+    unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
+    waiting = Waiting(resources, CommandError(unanswered, EXIT_UNREACHABLE))
+    trio.run(_wait, daemon, waiting, timeout)
+    for it in resources:
+        if waiting.healthy(it.name) < it.number:
+            complain(waiting.why_not(it))
+        elif waiting.done:
+            say(f"{escaped(it.name)} has {_devices(waiting.healthy(it.name))}\n")
+    return waiting.exit_code
+
+
+async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
+    # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
+    with trio.move_on_after(timeout or daemon.timeout):
+        await _follow(daemon, waiting, once=not timeout)
+        while timeout and not waiting.done:
+            # There is no event for the start of a daemon.
+            await trio.sleep(RECONNECT)
+            await _follow(daemon, waiting)
+
+
+async def _follow(daemon: Daemon, waiting: Waiting, *, once: bool = False) -> None:
+    """Follow the daemon until all have enough, or the daemon stops, or cannot be reached."""
+    try:
+        async with ask(daemon.path, "GET", watch_target(daemon, "/v1/devices/watch"), timeout=daemon.timeout) as reply:
+            if reply.status != 200:
+                refused = refusal(await reply.body(), reply.status)
+                if reply.status != 503:
+                    raise refused
+                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
+                return
+            await _read(reply, waiting, once=once)
+        if not waiting.done and not once:
+            waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
+    except UnreachableError as error:
+        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
+
+
+async def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
+    waiting.resources.clear()
+    waiting.failure, waiting.has_list = None, not has_heartbeats(reply)
+    async for line in reply.lines():
+        if line:
+            waiting.note(plugin_in(line))
+        else:
+            waiting.has_list = True
+        if waiting.done or (once and waiting.has_list):
+            return

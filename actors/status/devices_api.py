@@ -1,0 +1,158 @@
+"""The routes of the status socket about devices.
+
+Each answer is made of what the devices actor says at that moment. It is asked with a deadline, so that one that hangs
+costs an answer and nothing else.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from ...protocol.device_messages import (
+    DevicesAsked,
+    DevicesMessage,
+    DevicesSubscribed,
+    DevicesUnsubscribed,
+    DevicesViewMessage,
+    ResourceChanged,
+)
+from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
+from ...protocol.devices_json import described_to_json, device_to_json, resource_to_json
+from ...protocol.logs import timestamp
+from ...protocol.messages import Address, Lagged
+from ...protocol.status_json import Json
+from ...protocol.text import encodable
+from ..io.http_server import Request, Response, Send, problem
+from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
+
+#: Seconds that the devices actor has for its answer, below the deadline of the commands.
+DEADLINE = 3.0
+_NO_ANSWER = f"the devices actor has not answered within {DEADLINE:g} s"
+#: How many devices are written before other actors have their turn: about a millisecond of work.
+PIECE = 200
+#: How many changes may wait for one reader before it is dropped.
+LAG = 4096
+
+
+@attrs.define(eq=False)
+class DevicesApi:
+    """Answers requests about devices."""
+
+    wall: Callable[[], float]
+    #: None if this node has no device plugins.
+    devices: Address[DevicesMessage] | None = None
+    _watches: set[trio.MemorySendChannel[DevicesViewMessage]] = attrs.field(factory=set)
+
+    def end_watches(self) -> None:
+        """End the streams of changes."""
+        for watch in self._watches:
+            watch.close()
+
+    async def snapshot(self, deadline: float = DEADLINE) -> DevicesSnapshot | None:
+        """Return all resources; None if the devices actor does not answer in time."""
+        if self.devices is None:
+            return DevicesSnapshot(trio.current_time())
+        reply, answer = trio.open_memory_channel[DevicesSnapshot](1)
+        self.devices.send_nowait(DevicesAsked(reply))
+        with reply, answer, trio.move_on_after(deadline):
+            return await answer.receive()
+        return None
+
+    async def answer(self, request: Request) -> Response:
+        """Answer with all resources and their devices, or with the one that ``?resource=`` names."""
+        unknown = request.query.keys() - {"resource"}
+        if unknown:
+            return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes resource")
+        snapshot = await self.snapshot()
+        if snapshot is None:
+            return problem(503, _NO_ANSWER)
+        there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
+        name = request.query.get("resource")
+        asked = [resource for resource in there if name in (None, resource.name)]
+        if name is not None and not asked:
+            names = ", ".join(encodable(resource.name) for resource in there[:10])
+            return problem(404, f"no resource has the name {encodable(name)}; there is {names or 'none'}")
+        return Response(200, "application/json", write=partial(self._write, snapshot, asked))
+
+    async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Send) -> None:
+        now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
+        await send(json.dumps({"time": timestamp(unix), "problem": snapshot.problem})[:-1].encode())
+        before = b', "resources": ['
+        for resource in resources:
+            await send(before + json.dumps(resource_to_json(resource, now, unix))[:-1].encode() + b', "devices": [')
+            within = b"\n"
+            devices = resource.devices()
+            while some := list(itertools.islice(devices, PIECE)):
+                lines = (json.dumps(device_to_json(device, now, unix)) for device in some)
+                await send(within + ",\n".join(lines).encode())
+                within = b",\n"
+                await trio.lowlevel.checkpoint()
+            await send(b"]}")
+            before = b",\n"
+        await send(b"]}\n" if resources else before + b"]}\n")
+
+    def watch(self, request: Request) -> Response:
+        """Stream the resources without their devices: each of them first, then each that has changed."""
+        if self.devices is None:
+            return problem(404, "this node has no device plugins")
+        pause = pause_of(request)
+        if isinstance(pause, Response):
+            return pause
+        write = partial(self._write_watch, self.devices, pause)
+        return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+
+    async def _write_watch(self, devices: Address[DevicesMessage], pause: float | None, send: Send) -> None:
+        writer, reader = trio.open_memory_channel[DevicesViewMessage](LAG)
+        devices.send_nowait(DevicesSubscribed(writer))
+        self._watches.add(writer)
+        try:
+            with trio.move_on_after(DEADLINE) as scope:
+                await send(self._lines(await reader.receive(), heartbeat=pause is not None))
+            if scope.cancelled_caught:
+                await send(json.dumps({"error": _NO_ANSWER}).encode() + b"\n")
+                return
+            while messages := await next_messages(reader, pause):
+                await send(b"".join(self._lines(message, heartbeat=pause is not None) for message in messages))
+                if any(isinstance(message, Lagged) for message in messages):
+                    return
+        finally:
+            reader.close()
+            self._watches.discard(writer)
+            devices.send_nowait(DevicesUnsubscribed(writer))
+
+    def _lines(self, message: DevicesViewMessage | None, *, heartbeat: bool) -> bytes:
+        match message:
+            case DevicesSnapshot():
+                there = (resource for resource in message.resources if resource.state is not ResourceState.GONE)
+                lines = b"".join(self._line(resource, message.time) for resource in there)
+                return lines + b"\n" if heartbeat else lines
+            case ResourceChanged():
+                return self._line(message.resource, message.time)
+            case Lagged():
+                return b'{"error": "too slow: changes were lost; watch again"}\n'
+            case None:
+                return b"\n"
+
+    def _line(self, resource: ResourceStatus, then: float) -> bytes:
+        unix = round(self.wall() - trio.current_time() + then, 6)
+        return json.dumps({"time": timestamp(unix), **resource_to_json(resource, then, unix)}).encode() + b"\n"
+
+    async def describe(self, plugins: Sequence[tuple[str, str, int]]) -> list[dict[str, Json] | None]:
+        """Return what is to be said of device plugins, each given by name, socket and generation."""
+        snapshot = await self.snapshot()
+        if snapshot is None:
+            return [None] * len(plugins)
+        now, unix = snapshot.time, self.wall() - trio.current_time() + snapshot.time
+        found = ((snapshot.find(name), socket, generation) for name, socket, generation in plugins)
+        return [
+            None if resource is None else described_to_json(resource, socket, generation, now, unix)
+            for resource, socket, generation in found
+        ]

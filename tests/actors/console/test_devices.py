@@ -1,0 +1,161 @@
+"""The words of ``plugind devices``, of ``plugind wait --resource`` and of the description of a device plugin."""
+
+from __future__ import annotations
+
+import argparse
+
+import attrs
+import pytest
+
+from plugind.actors.console import commands
+from plugind.actors.console.device_description import device_lines
+from plugind.actors.console.devices import lines
+from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
+from plugind.actors.console.wait_for_devices import Waiting, Wanted, wanted
+from plugind.protocol.devices import (
+    Device,
+    DeviceList,
+    DeviceOptions,
+    InstanceStatus,
+    ResourceState,
+    ResourceStatus,
+)
+from plugind.protocol.devices_json import described_to_json, device_to_json, resource_to_json
+from plugind.protocol.status_json import Json
+
+GPU = "vendor.com/gpu"
+NOW, UNIX = 100.0, 1_700_037_000.0
+LISTED = DeviceList([Device("GPU-0", numa=(0,)), Device("GPU-1", "Sick", (0, 1)), Device("a-longer-id\x1b[31m")])
+PLUGIN = InstanceStatus(
+    "/d/gpu.sock", 3, "/d/gpu.sock", "socket /d/gpu.sock", DeviceOptions(get_preferred_allocation_available=True),
+    active=True, lists=12, last_list=96.0, devices=3, healthy=2,
+)  # fmt: skip
+RESOURCE = ResourceStatus(
+    GPU, ResourceState.LISTED, 40.0, None, None, (PLUGIN, attrs.evolve(PLUGIN, socket="/d/b", active=False)),
+    "/d/gpu.sock", LISTED, {"GPU-0": 40.0, "GPU-1": 90.0, "a-longer-id\x1b[31m": 40.0},
+)  # fmt: skip
+LOST = attrs.evolve(RESOURCE, state=ResourceState.LOST, reason="the stream ended", until=310.0, lost_since=95.0)
+AWAITED = ResourceStatus("v.com/a", ResourceState.AWAITED, 0.0, "no device plugin since the start", 300.0)
+
+
+def shown(resource: ResourceStatus) -> dict[str, Json]:
+    devices = [device_to_json(device, NOW, UNIX) for device in resource.devices()]
+    return resource_to_json(resource, NOW, UNIX) | {"devices": devices}
+
+
+def columns(resource: ResourceStatus) -> list[list[str]]:
+    return [line.split() for line in lines([shown(resource)])]
+
+
+def test_each_device_is_one_aligned_line_and_the_last_one_counts() -> None:
+    table = list(lines([shown(RESOURCE)]))
+    assert [line.split()[0] for line in table] == ["RESOURCE", GPU, GPU, GPU, "3"]
+    assert {line.index("/d/gpu.sock") for line in table[1:4]} == {table[0].index("PLUGIN")}
+    assert columns(RESOURCE)[2][1:3] == ["GPU-1", "Sick"]
+    assert columns(RESOURCE)[2][-3:] == ["0,1", "-", "/d/gpu.sock"]
+    assert columns(RESOURCE)[3][-3:] == ["-", "-", "/d/gpu.sock"]
+    assert r"a-longer-id\x1b[31m" in table[3], "what a plugin says never reaches the terminal as it is (fault 91)"
+    assert table[4] == "3 devices of 1 resource: 2 healthy, 1 unhealthy"
+
+
+def test_a_resource_without_a_plugin_says_why_and_when_it_goes() -> None:
+    table = list(lines([shown(LOST), shown(AWAITED)]))
+    assert [line.split()[2] for line in table[1:5]] == ["Unhealthy", "Sick", "Unhealthy", "awaited"]
+    assert table[5:] == [
+        "3 devices of 2 resources: 3 unhealthy",
+        "vendor.com/gpu is lost: the stream ended; it goes in 3m30s",
+        "v.com/a is awaited: no device plugin since the start; it goes in 3m20s",
+    ]
+
+
+def test_the_description_of_a_device_plugin() -> None:
+    found = described_to_json(RESOURCE, "/d/gpu.sock", 3, NOW, UNIX)
+    facts = list(device_lines({"device_plugin": found}))
+    assert [label for label, _ in facts] == ["Resource", "Devices", "Unhealthy", "Options", "Lists"]
+    said = dict(facts)
+    assert said["Resource"] == "vendor.com/gpu, active (1 standby)"
+    assert said["Devices"] == "2 healthy, 1 unhealthy"
+    assert said["Unhealthy"].startswith("GPU-1 since ")
+    assert said["Unhealthy"].endswith(" (the API gives no reason)")
+    assert (said["Options"], said["Lists"]) == ("preferred allocation", "12, last 4.0s ago")
+
+
+def test_the_description_of_a_standby_names_no_devices_of_the_active_one() -> None:
+    found = described_to_json(RESOURCE, "/d/b", 3, NOW, UNIX)
+    assert dict(device_lines({"device_plugin": found}))["Resource"] == "vendor.com/gpu, standby"
+    assert [label for label, _ in device_lines({"device_plugin": found}) if label == "Unhealthy"] == []
+    assert list(device_lines({})) == []
+
+
+def test_the_description_of_a_plugin_that_is_lost_says_since_when_and_why() -> None:
+    lost = attrs.evolve(PLUGIN, lost_since=95.0, reason="the stream ended", healthy=0)
+    found = described_to_json(attrs.evolve(LOST, instances=(lost,)), "/d/gpu.sock", 3, NOW, UNIX)
+    said = dict(device_lines({"device_plugin": found}))
+    assert (said["Devices"], said["Lists"].partition("; lost since ")[0]) == (
+        "0 healthy, 3 unhealthy",
+        "12, last 4.0s ago",
+    )
+    assert said["Lists"].endswith(": the stream ended")
+
+
+# --- wait -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(GPU, Wanted(GPU)), (f"{GPU}=2", Wanted(GPU, 2)), ("v.com/a=1000000", Wanted("v.com/a", 1_000_000))],
+)
+def test_what_is_waited_for(given: str, expected: Wanted) -> None:
+    assert wanted(given) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["", "=2", f"{GPU}=", f"{GPU}=0", f"{GPU}=-1", f"{GPU}=x", f"{GPU}=٣", f"{GPU}=1000001"]
+)
+def test_what_cannot_be_waited_for(given: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        wanted(given)
+
+
+def waiting(*resources: ResourceStatus, number: int = 3, has_list: bool = True) -> Waiting:
+    made = Waiting([Wanted(GPU, number)], None, has_list=has_list)
+    for resource in resources:
+        made.note(resource_to_json(resource, NOW, UNIX))
+    return made
+
+
+def test_it_is_done_when_there_are_so_many_healthy_devices() -> None:
+    assert waiting(RESOURCE, number=2).exit_code == EXIT_OK
+    assert waiting(RESOURCE, number=3).exit_code == EXIT_FAILED
+    assert waiting(RESOURCE, LOST, number=1).exit_code == EXIT_FAILED
+    gone = ResourceStatus(GPU, ResourceState.GONE, NOW)
+    assert waiting(RESOURCE, gone, number=1).exit_code == EXIT_FAILED
+    assert waiting(has_list=False).exit_code == EXIT_BUSY
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [
+        ((), "vendor.com/gpu has 0 of 3 healthy devices: no device plugin has registered for it"),
+        ((RESOURCE,), "vendor.com/gpu has 2 of 3 healthy devices: its plugin lists 3 devices, of which 2 are healthy"),
+        ((LOST,), "vendor.com/gpu has 0 of 3 healthy devices: it is lost: the stream ended"),
+    ],
+)
+def test_the_reason_why_there_are_not(resources: tuple[ResourceStatus, ...], reason: str) -> None:
+    assert waiting(*resources).why_not(Wanted(GPU, 3)).startswith(reason)
+
+
+def test_a_daemon_that_does_not_answer_decides_the_exit_code() -> None:
+    made = Waiting([Wanted(GPU)], CommandError("nobody answers", EXIT_UNREACHABLE))
+    assert made.exit_code == EXIT_UNREACHABLE
+    assert made.why_not(Wanted(GPU)) == "cannot tell whether vendor.com/gpu has 1 healthy device: nobody answers"
+
+
+@pytest.mark.parametrize("words", [[], ["a", "--resource", GPU], ["--resource", GPU, "--serving"]])
+def test_plugins_and_devices_are_waited_for_by_different_commands(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        commands.main(["wait", *words])
+    assert end.value.code == 2
+    assert "--resource" in capsys.readouterr().err

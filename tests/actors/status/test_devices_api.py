@@ -1,0 +1,256 @@
+"""Devices on the status socket: the list, the stream, the description and the metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from plugind.actors.devices.state import MemoryStore
+from plugind.actors.devices.unit import Devices
+from plugind.actors.io.http_server import Request, Response
+from plugind.actors.status.api import Api, Memory, StatusConfig
+from plugind.actors.status.devices_api import DEADLINE, DevicesApi
+from plugind.protocol.device_messages import (
+    DevicesMessage,
+    InstanceAdded,
+    InstanceRemoved,
+    InstanceRole,
+    ListLost,
+    ListReceived,
+)
+from plugind.protocol.devices import Device, DeviceList, DeviceOptions
+from plugind.protocol.logs import SILENT
+from plugind.protocol.messages import ReconcilerMessage
+from plugind.protocol.plugins import DEVICE, Plugin, PluginInfo
+from plugind.protocol.status import StateName
+from plugind.tests.actors.status.test_status import bench, body_of, changed
+
+GPU = "vendor.com/gpu"
+SOCKET = "/r/gpu.sock"
+
+
+def wall() -> float:
+    return trio.current_time() + 1000.0
+
+
+def added(socket: str, name: str = GPU, options: DeviceOptions | None = None) -> InstanceAdded:
+    plugin = Plugin(DEVICE, name, socket, ("v1beta1",), socket, 1)
+    return InstanceAdded(plugin, options or DeviceOptions(), f"socket {socket}", trio.current_time())
+
+
+def listed(socket: str, *healths: str) -> ListReceived:
+    devices = DeviceList(Device(f"d{number}", health, (number,)) for number, health in enumerate(healths))
+    return ListReceived(socket, 1, devices, trio.current_time())
+
+
+@attrs.define
+class Node:
+    """A devices actor with the routes about it."""
+
+    devices: Devices
+    api: Api
+    nursery: trio.Nursery
+
+    async def tell(self, *messages: DevicesMessage) -> None:
+        for message in messages:
+            self.devices.inbox.send_nowait(message)
+        await wait_all_tasks_blocked()
+
+    async def get(self, path: str, **query: str) -> Response:
+        return await self.api(Request("GET", path, query, b""))
+
+    async def watch(self, **query: str) -> list[bytes]:
+        """Open the stream; its lines are put into the list that is returned."""
+        response = await self.get("/v1/devices/watch", **query)
+        assert (response.status, response.endless) == (200, True)
+        lines: list[bytes] = []
+
+        async def send(piece: bytes) -> None:
+            lines.extend(piece.splitlines())
+
+        assert response.write is not None
+        self.nursery.start_soon(response.write, send)
+        await wait_all_tasks_blocked()
+        return lines
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Node]:
+    devices = Devices(MemoryStore(), SILENT)
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
+    with to_reconciler, asked:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(devices.run)
+            config = StatusConfig(wall=wall)
+            yield Node(devices, Api(config, Memory(), to_reconciler, tuple, DevicesApi(wall, devices.inbox)), nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_list_has_each_resource_with_its_plugins_and_its_devices(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        options = DeviceOptions(get_preferred_allocation_available=True)
+        await node.tell(added("/a", options=options), InstanceRole("/a", 1, active=True), listed("/a", "Healthy"))
+        await trio.sleep(5.0)
+        await node.tell(listed("/a", "Healthy", "Sick"))
+        await trio.sleep(1.0)
+        answer = json.loads(await body_of(await node.get("/v1/devices")))
+    assert answer == {
+        "time": "1970-01-01T00:16:46.000Z",
+        "problem": None,
+        "resources": [
+            {
+                "resource": GPU,
+                "state": "listed",
+                "reason": None,
+                "age": 6.0,
+                "since": "1970-01-01T00:16:40.000Z",
+                "goes_in": None,
+                "capacity": 2,
+                "allocatable": 1,
+                "plugin": "/a",
+                "plugins": [
+                    {
+                        "socket": "/a",
+                        "generation": 1,
+                        "endpoint": "/a",
+                        "source": "socket /a",
+                        "active": True,
+                        "pre_start_required": False,
+                        "get_preferred_allocation_available": True,
+                        "lists": 2,
+                        "last_list": "1970-01-01T00:16:45.000Z",
+                        "last_list_ago": 1.0,
+                        "devices": 2,
+                        "healthy": 1,
+                        "lost_since": None,
+                        "reason": None,
+                    }
+                ],
+                "devices": [
+                    {
+                        "id": "d0",
+                        "health": "Healthy",
+                        "healthy": True,
+                        "age": 6.0,
+                        "since": "1970-01-01T00:16:40.000Z",
+                        "numa": [0],
+                    },
+                    {
+                        "id": "d1",
+                        "health": "Sick",
+                        "healthy": False,
+                        "age": 1.0,
+                        "since": "1970-01-01T00:16:45.000Z",
+                        "numa": [1],
+                    },
+                ],
+            }
+        ],
+    }
+
+
+async def test_one_resource_can_be_asked_for_by_its_name(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        assert json.loads(await body_of(await node.get("/v1/devices")))["resources"] == []
+        unknown = await node.get("/v1/devices", resource=GPU)
+        assert (unknown.status, b"there is none" in unknown.body) == (404, True)
+        await node.tell(added("/a"), listed("/a", "Healthy"), added("/b", "v.com/b"), listed("/b"))
+        answer = json.loads(await body_of(await node.get("/v1/devices", resource="v.com/b")))
+        assert [resource["resource"] for resource in answer["resources"]] == ["v.com/b"]
+        unknown = await node.get("/v1/devices", resource="v.com/c")
+        assert (unknown.status, b"there is v.com/b, vendor.com/gpu" in unknown.body) == (404, True)
+        wrong = await node.get("/v1/devices", name=GPU)
+        assert (wrong.status, b"/v1/devices takes resource" in wrong.body) == (400, True)
+
+
+async def test_thousands_of_devices_are_written_in_pieces(autojump_clock: MockClock) -> None:
+    """Other actors have their turn between two of them."""
+    async with running() as node:
+        await node.tell(added("/a"), listed("/a", *["Healthy"] * 1001))
+        response = await node.get("/v1/devices")
+        pieces: list[bytes] = []
+
+        async def send(piece: bytes) -> None:
+            pieces.append(piece)
+
+        assert response.write is not None
+        await response.write(send)
+        devices = json.loads(b"".join(pieces))["resources"][0]["devices"]
+        assert [device["id"] for device in devices] == [f"d{number}" for number in range(1001)]
+        assert max(piece.count(b'"id"') for piece in pieces) == 200
+
+
+async def test_the_stream_has_each_resource_and_then_each_change(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        await node.tell(added("/a"), listed("/a", "Healthy"))
+        lines = await node.watch(heartbeat="60")
+        assert [json.loads(line)["allocatable"] if line else "" for line in lines] == [1, ""]
+        lines.clear()
+        await trio.sleep(1.0)
+        await node.tell(ListLost("/a", 1, "the stream ended", trio.current_time()))
+        await node.tell(InstanceRemoved("/a", 1, trio.current_time()))
+        await trio.sleep(350.0)
+        seen = [json.loads(line) for line in lines if line]
+        assert [(it["time"], it["state"], it["capacity"], it["allocatable"]) for it in seen] == [
+            ("1970-01-01T00:16:41.000Z", "lost", 1, 0),
+            ("1970-01-01T00:16:41.000Z", "lost", 1, 0),
+            ("1970-01-01T00:21:41.000Z", "gone", 0, 0),
+        ]
+        assert lines.count(b"") == 5
+
+
+async def test_a_devices_actor_that_hangs_costs_an_answer_and_nothing_else(autojump_clock: MockClock) -> None:
+    """Each question has a deadline; metrics go without the devices (fault 86)."""
+    hanging = DevicesApi(wall, Devices(MemoryStore(), SILENT).inbox)
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
+    with to_reconciler, asked:
+        api = Api(StatusConfig(wall=wall), Memory(), to_reconciler, tuple, hanging)
+        answer = await api(Request("GET", "/v1/devices", {}, b""))
+        assert (answer.status, trio.current_time()) == (503, DEADLINE)
+        assert b"the devices actor has not answered within 3 s" in answer.body
+        metrics = await body_of(await api(Request("GET", "/metrics", {}, b"")))
+        assert b"plugind_devices" not in metrics
+        assert b"plugind_plugins" in metrics
+        stream = await body_of(await api(Request("GET", "/v1/devices/watch", {"heartbeat": "1"}, b"")))
+        assert stream == b'{"error": "the devices actor has not answered within 3 s"}\n'
+
+
+async def test_metrics_count_devices_and_lost_lists_by_resource(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        await node.tell(added("/a"), listed("/a", "Healthy", "Healthy", "Sick"))
+        await node.tell(added("/b", "v.com/b"), listed("/b", "Healthy"), ListLost("/b", 1, "gone", 0.0))
+        lines = (await body_of(await node.get("/metrics"))).decode().splitlines()
+    assert [line for line in lines if line.startswith("plugind_device")] == [
+        'plugind_devices{health="healthy",resource_name="vendor.com/gpu"} 2.0',
+        'plugind_devices{health="unhealthy",resource_name="vendor.com/gpu"} 1.0',
+        'plugind_devices{health="healthy",resource_name="v.com/b"} 0.0',
+        'plugind_devices{health="unhealthy",resource_name="v.com/b"} 1.0',
+        'plugind_device_streams_ended_total{resource_name="v.com/b"} 1.0',
+        'plugind_device_streams_ended_total{resource_name="vendor.com/gpu"} 0.0',
+    ]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_the_description_of_a_device_plugin_tells_of_its_devices(
+    autojump_clock: MockClock, generation: int
+) -> None:
+    """Not of those of another generation at its path."""
+    info = PluginInfo(DEVICE, GPU, SOCKET, ("v1beta1",))
+    async with running() as node, bench() as status:
+        await node.tell(added(SOCKET), InstanceRole(SOCKET, 1, active=True), listed(SOCKET, "Healthy", "Sick"))
+        status.api.devices = node.api.devices
+        await status.take(attrs.evolve(changed("gpu", StateName.REGISTERED, generation=generation), info=info))
+        (described,) = json.loads(await body_of(await status.get("/plugins/gpu.sock")))
+    if generation == 2:
+        assert "device_plugin" not in described
+    else:
+        found = described["device_plugin"]
+        assert (found["resource"], found["state"], found["standby"], found["active"]) == (GPU, "listed", 0, True)
+        assert (found["devices"], found["healthy"]) == (2, 1)
+        assert [(device["id"], device["health"]) for device in found["unhealthy"]] == [("d1", "Sick")]
