@@ -193,7 +193,8 @@ class Supervisor:
         self._devices = Devices(ports.state(_state_directory(self.config), self._log), self._log)
         self._handlers_at_start = {**built_in_handlers(self._devices.inbox), **(handlers or {})}
         for plugin_type, handler in self._handlers_at_start.items():
-            check_handler(plugin_type, handler)  # It raises here, and not from the block.
+            # It raises here, and not from the block.
+            check_handler(plugin_type, handler, self.config.timeouts.of_handler(plugin_type))
         self._to_reconciler, reconciler_inbox = trio.open_memory_channel[m.ReconcilerMessage](INBOX_SIZE)
         self._to_liveness, liveness_inbox = trio.open_memory_channel[m.LivenessMessage](INBOX_SIZE)
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
@@ -297,7 +298,12 @@ class Supervisor:
         limit = self.config.blocked_after
         to_watchdog = None if limit is None else self._blocked_steps
         return CallConfig(
-            self.config.timeouts.handler, self._log, to_watchdog, limit or math.inf, self.config.handles_sigint
+            self.config.timeouts.handler,
+            self._log,
+            to_watchdog,
+            limit or math.inf,
+            self.config.handles_sigint,
+            timeouts=self.config.timeouts.handlers,
         )
 
     def _owner_above(self, path: str) -> int | None:
@@ -559,6 +565,7 @@ class Supervisor:
 
         Raises:
           ValueError: if the type has a handler.
+          ConfigError: if a call of the handler may take longer than it is given.
           NodeEndedError: if the node ended before.
         """
         if plugin_type in self._handlers:

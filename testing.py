@@ -24,7 +24,8 @@ the :class:`Reaction` of a fake. Assign an :class:`Accepting` to ``PluggedIn.acc
 happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
-:class:`Takes`; it records each :class:`HandlerCall`.
+:class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
+links.
 
 **Fault points.** :meth:`SimulatedNode.crash` crashes one of the :data:`ACTORS` (:class:`InjectedError`), and
 :meth:`SimulatedNode.hang` hangs one.
@@ -49,6 +50,7 @@ from .actors.simulation import (
     Call,
     Entry,
     Fails,
+    FakeFollower,
     FakeHandler,
     FakePlugin,
     HandlerCall,
@@ -74,6 +76,7 @@ __all__ = [
     "Call",
     "Entry",
     "Fails",
+    "FakeFollower",
     "FakeHandler",
     "FakePlugin",
     "HandlerCall",

@@ -108,7 +108,7 @@ def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> f
             # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
             # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
             # undone by the Deregister that follows it in the lane of its name.
-            return 2 * config.timeouts.handler
+            return 2 * config.timeouts.of_handler(command.info.type)
         case states.AskDeregister():
             # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
             # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -16,13 +16,31 @@ from .checks import above_zero, at_least_one, not_negative, or_none
 from .device_directory import USUAL_NAME
 from .errors import ConfigError, ValidationError
 from .log_limits import LogLimits
-from .plugins import MAX_INSTANCES, InfoLimits, check_name
+from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
 from .wire.limits import REGISTRATION_LIMITS, Limits
 
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
+
+
+class _ByType(dict[str, float]):
+    """Seconds by plugin type, which nothing changes."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _by_type(seconds: Mapping[str, float]) -> _ByType:
+    return _ByType(seconds)
+
+
+def _each_above_zero(
+    owner: object, attribute: attrs.Attribute[Mapping[str, float]], value: Mapping[str, float]
+) -> None:
+    for seconds in value.values():
+        above_zero(owner, attribute, seconds)
 
 
 @attrs.frozen
@@ -42,9 +60,15 @@ class Timeouts:
     #: The plugin's answer to NotifyRegistrationStatus.
     notify: float = attrs.field(default=5.0, validator=above_zero)
     #: One call of a handler: validate, register or deregister.
-    handler: float = attrs.field(default=120.0, validator=above_zero)
+    handler: float = attrs.field(default=60.0, validator=above_zero)
+    #: The same for the handlers of certain plugin types: a CSI driver may take two minutes for a single answer.
+    handlers: Mapping[str, float] = attrs.field(default={CSI: 175.0}, converter=_by_type, validator=_each_above_zero)
     #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
     stop_grace: float = attrs.field(default=10.0, validator=not_negative)
+
+    def of_handler(self, plugin_type: str) -> float:
+        """Return how long one call of the handler for ``plugin_type`` may take."""
+        return self.handlers.get(plugin_type, self.handler)
 
 
 def _root_path(path: str | os.PathLike[str]) -> str:

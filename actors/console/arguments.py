@@ -29,6 +29,19 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
     return parsed
 
 
+def typed_seconds(least: float, most: float) -> Callable[[str], tuple[str | None, float]]:
+    """Return a parser of ``[TYPE=]SECONDS``: a plugin type, or None for all others, and a number of seconds."""
+    parse = seconds(least, most)
+
+    def parsed(text: str) -> tuple[str | None, float]:
+        plugin_type, given, number = text.rpartition("=")
+        if given and not plugin_type:
+            raise argparse.ArgumentTypeError(f"{text!r} names no plugin type before the =")
+        return plugin_type or None, parse(number)
+
+    return parsed
+
+
 def plugin_name(text: str) -> str:
     """Return what the daemon calls the plugin that is named on the command line.
 

@@ -39,6 +39,7 @@ def described(plugin: Plugin) -> str:
         ("Serving", _serving(plugin)),
         ("Source", text(plugin.get("source"))),
         *device_lines(plugin),
+        *(() if plugin.get("health") is None else (("Health", _health(plugin)),)),
         ("Root", text(plugin.get("root"))),
         ("Endpoint", text(plugin.get("endpoint"))),
         ("Versions", ", ".join(_texts(plugin.get("versions"))) or "-"),
@@ -49,6 +50,10 @@ def described(plugin: Plugin) -> str:
         *(("Warning", warning) for warning in _texts(plugin.get("warnings"))),
     ]
     lines = [f"{label + ':':<12}{value}" for label, value in facts]
+    reported = plugin.get("facts")
+    if isinstance(reported, dict) and reported:
+        lines.append("Facts:")
+        lines += [f"  {text(key)}: {text(value)}" for key, value in reported.items()]
     history = plugin.get("history")
     if isinstance(history, list) and history:
         lines.append("History:")
@@ -79,6 +84,13 @@ def _serving(plugin: Plugin) -> str:
     why, since = plugin.get("not_serving"), unix_time(plugin.get("not_serving_since"))
     begun = "" if since is None else f", since {time_of_day(since, time.time())}"
     return f"no{begun}" + (f": {text(why)}" if why else "")
+
+
+def _health(plugin: Plugin) -> str:
+    """Return the health that the plugin's handler reports, and since when; it may report nothing."""
+    why, since = plugin.get("health_reason"), unix_time(plugin.get("health_since"))
+    begun = "" if since is None else f" (since {time_of_day(since, time.time())})"
+    return text(plugin.get("health")) + (f": {text(why)}" if why else "") + begun
 
 
 def _process(plugin: Plugin) -> str:

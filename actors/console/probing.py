@@ -256,7 +256,7 @@ async def _check_type(
         root_at(path, options).deprecated and not options.strict,
         options.strict or options.users.is_privileged(info.uid),
     )
-    outcome, error = await validate(handler, plugin, _DAEMON.handler)
+    outcome, error = await validate(handler, plugin, _DAEMON.of_handler(plugin.type))
     if outcome is Outcome.OK:
         # No built-in handler refuses in register what it accepted.
         rest = "" if info.type in BUILT_IN_TYPES else "; its register was not called, and may still refuse it"

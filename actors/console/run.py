@@ -39,7 +39,7 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError, leaves
-from .arguments import add_trust_argument, plugin_name, seconds
+from .arguments import add_trust_argument, plugin_name, seconds, typed_seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .signals import Answering, StopLimit, answer, received
@@ -116,6 +116,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="SECONDS",
         help="report what blocks the daemon for so long, as a handler with a bug does (1)",
+    )
+    parser.add_argument(
+        "--handler-timeout",
+        action="append",
+        default=[],
+        type=typed_seconds(0.1, 86_400.0),
+        metavar="[TYPE=]SECONDS",
+        help="end a call of a handler, or of the one for this plugin type, after so long; may be repeated"
+        f" ({Timeouts().handler:g}; {', '.join(f'{name}={time:g}' for name, time in Timeouts().handlers.items())})",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -211,6 +220,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         rescan=args.rescan,
         stable_after=args.stable_after,
         trust=Trust(tuple(args.trust_uid)),
+        timeouts=_timeouts(args.handler_timeout),
         expected=tuple(args.expect),
         max_instances=args.max_instances,
         blocked_after=args.blocked_after,
@@ -261,6 +271,13 @@ def _usual_state(environment: Mapping[str, str]) -> str:
         return "/var/lib/plugind"
     home = environment.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(home, "plugind")
+
+
+def _timeouts(given: Sequence[tuple[str | None, float]]) -> Timeouts:
+    defaults = Timeouts()
+    by_type = {plugin_type: time for plugin_type, time in given if plugin_type is not None}
+    others = [time for plugin_type, time in given if plugin_type is None]
+    return Timeouts(handler=(others or [defaults.handler])[-1], handlers={**defaults.handlers, **by_type})
 
 
 def _root_path(path: str) -> str:

@@ -90,9 +90,11 @@ class HandlerActors:
 
         Raises:
           TypeError: if it cannot be called as a handler.
+          ConfigError: if its calls may take longer than they are given.
         """
-        check_handler(plugin_type, handler)
-        policy, calls = policy_of(handler), Calls(handler, self._call_config, plugin_type)
+        config = self._call_config.of_type(plugin_type)
+        check_handler(plugin_type, handler, config.timeout)
+        policy, calls = policy_of(handler), Calls(handler, config, plugin_type)
         inbox = HandlerInbox()
         running = self._running[inbox] = _Running(inbox, calls)
         self._inboxes.add(f"handler {plugin_type}", running.read)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -47,14 +47,19 @@ _UNLIMITED = trio.CapacityLimiter(math.inf)
 class CallConfig:
     """The configuration of the calls of all handlers."""
 
-    #: The deadline of each call, in seconds.
+    #: The deadline of each call, in seconds, and that of the handlers of certain types.
     timeout: float
+    timeouts: Mapping[str, float] = attrs.field(factory=dict, kw_only=True)
     log: Logger = SILENT
     #: Where to report a step of a call that took ``blocked_after`` seconds or longer; None for no such report.
     watchdog: m.Address[m.StepBlocked] | None = None
     blocked_after: float = 1.0
     #: Whether the program handles SIGINT, so that a KeyboardInterrupt is never the one of Ctrl-C.
     handles_sigint: bool = False
+
+    def of_type(self, plugin_type: str) -> CallConfig:
+        """Return the configuration of the calls of the handler for ``plugin_type``."""
+        return attrs.evolve(self, timeout=self.timeouts.get(plugin_type, self.timeout))
 
 
 @attrs.frozen

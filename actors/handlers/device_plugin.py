@@ -43,6 +43,7 @@ class DevicePluginHandler:
     """
 
     instances = InstancePolicy.NEWEST
+    longest_call = CONNECT_TIMEOUT + OPTIONS_TIMEOUT
 
     def __init__(self, devices: Address[InstanceMessage] | None = None) -> None:
         """Tell ``devices``, the devices actor, what the plugins offer."""

@@ -6,9 +6,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from ...protocol.errors import ConfigError
 from ...protocol.plugins import InstancePolicy, Plugin
 
 
@@ -17,7 +19,9 @@ class Handler(Protocol):
 
     For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
     deregister. There is exactly one deregister for each register, even for one that raised. One call runs at a time for
-    each name. Each call has a deadline (``Timeouts.handler``), at which it is cancelled.
+    each name. Each call has a deadline (``Timeouts.of_handler``), at which it is cancelled. A handler that sets
+    deadlines itself may have an attribute ``longest_call``, the sum of those of one call in seconds. Then a node does
+    not start whose deadline is not longer than that and 5 seconds.
 
     A method is best written with ``async def``. It must not block: while it does, no other task runs. A method written
     with ``def`` may block, since it is called in a thread; a thread cannot be cancelled, so at its deadline it is given
@@ -68,12 +72,13 @@ def policy_of(handler: Handler) -> InstancePolicy:
     return policy
 
 
-def check_handler(plugin_type: str, handler: object) -> None:
-    """Check that ``handler`` can be called as the handler of ``plugin_type``.
+def check_handler(plugin_type: str, handler: object, timeout: float = math.inf) -> None:
+    """Check that ``handler`` can be called as the handler of ``plugin_type``, and that a call has enough time.
 
     Raises:
       TypeError: if a method is missing or cannot be called with a plugin, or ``instances`` is no policy; the text names
         what is wrong.
+      ConfigError: if a call of it may take so long that ``timeout`` seconds are not enough.
     """
     if isinstance(handler, type):
         name = handler.__name__
@@ -83,6 +88,21 @@ def check_handler(plugin_type: str, handler: object) -> None:
         if wrong is not None:
             raise TypeError(f"the handler for {plugin_type} cannot be used: {type(handler).__name__}.{name} {wrong}")
     policy_of(handler)  # type: ignore[arg-type]  # it was checked just now
+    _check_time(plugin_type, getattr(handler, "longest_call", 0.0), timeout)
+
+
+#: Seconds that a call of a handler has besides those for which it waits.
+CALL_SLACK = 5.0
+
+
+def _check_time(plugin_type: str, longest: float, timeout: float) -> None:
+    """Check that the deadlines inside of a call all pass before that of the call, so that the handler can say which."""
+    if longest and longest + CALL_SLACK >= timeout:
+        raise ConfigError(
+            f"a call of the handler for {plugin_type} may wait for {longest:g} s, and is ended after {timeout:g} s:"
+            f" give it more than {longest + CALL_SLACK:g} s, for example with --handler-timeout"
+            f" {plugin_type}={math.ceil(longest + 2 * CALL_SLACK)}"
+        )
 
 
 def _wrong_with(name: str, method: object) -> str | None:

@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 from ...supervisor import NodeEndedError
 from .directory import MemoryDirectory
 from .faults import ACTORS, InjectedError
-from .handlers import Fails, FakeHandler, HandlerCall, Hangs, Takes
+from .handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
 from .network import Accepting, MemoryNetwork
 from .node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
 from .plugins import Call, FakePlugin, PluggedIn, Reaction
@@ -21,6 +21,7 @@ __all__ = [
     "Call",
     "Entry",
     "Fails",
+    "FakeFollower",
     "FakeHandler",
     "FakePlugin",
     "HandlerCall",

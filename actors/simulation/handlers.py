@@ -1,4 +1,4 @@
-"""A scripted handler that records its calls.
+"""Scripted handlers that record their calls.
 
 PYTEST_DONT_REWRITE
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal, assert_never
+from typing import Literal, Self, assert_never
 
 import attrs
 import trio
 
 from ...protocol.plugins import InstancePolicy, Plugin
+from ..handlers.link import Link
 
-#: The three calls of a handler.
+#: The three calls of a handler that are asked for, and all of its calls.
 Ask = Literal["validate", "register", "deregister"]
+CallName = Ask | Literal["follow"]
 
 
 @attrs.frozen
@@ -24,7 +26,7 @@ class HandlerCall:
 
     #: Virtual seconds.
     time: float
-    ask: Ask
+    ask: CallName
     #: The plugin's name.
     name: str
 
@@ -58,7 +60,7 @@ Behaviour = Fails | Hangs | Takes
 
 @attrs.define
 class _Scripted:
-    ask: Ask
+    ask: CallName
     name: str | None
     behaviour: Behaviour
     times: float
@@ -86,12 +88,12 @@ class FakeHandler:
         self._script: deque[_Scripted] = deque()
         self._under_way = 0
 
-    def script(self, ask: Ask, *behaviours: Behaviour, name: str | None = None, times: float = 1) -> FakeHandler:
+    def script(self, ask: CallName, *behaviours: Behaviour, name: str | None = None, times: float = 1) -> Self:
         """From now on the next calls of ``ask``, of plugins called ``name`` if given, behave so, ``times`` each."""
         self._script.extend(_Scripted(ask, name, behaviour, times) for behaviour in behaviours)
         return self
 
-    def always(self, ask: Ask, behaviour: Behaviour, *, name: str | None = None) -> FakeHandler:
+    def always(self, ask: CallName, behaviour: Behaviour, *, name: str | None = None) -> Self:
         """From now on all calls of ``ask``, of plugins called ``name`` if given, behave so."""
         return self.script(ask, behaviour, name=name, times=math.inf)
 
@@ -99,7 +101,7 @@ class FakeHandler:
         """Forget the script: all calls succeed at once from now on."""
         self._script.clear()
 
-    def asked(self, name: str | None = None) -> list[Ask]:
+    def asked(self, name: str | None = None) -> list[CallName]:
         """The calls about the plugins called ``name``, or all, without their times."""
         return [call.ask for call in self.calls if name in (None, call.name)]
 
@@ -127,7 +129,7 @@ class FakeHandler:
         finally:
             self._under_way -= 1
 
-    def _next(self, ask: Ask, name: str) -> Behaviour | None:
+    def _next(self, ask: CallName, name: str) -> Behaviour | None:
         for scripted in self._script:
             if scripted.ask == ask and scripted.name in (None, name):
                 scripted.times -= 1
@@ -135,6 +137,28 @@ class FakeHandler:
                     self._script.remove(scripted)
                 return scripted.behaviour
         return None
+
+
+class FakeFollower(FakeHandler):
+    """A :class:`FakeHandler` that follows each plugin for as long as it is registered.
+
+    Its calls of ``follow`` hang unless its script says otherwise; :class:`Fails` and :class:`Takes` end them.
+    """
+
+    def __init__(self, *, instances: InstancePolicy = InstancePolicy.NEWEST) -> None:
+        super().__init__(instances=instances)
+        #: The links of the plugins that are followed now, by socket.
+        self.links: dict[str, Link] = {}
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
+        self.calls.append(HandlerCall(round(trio.current_time(), 6), "follow", plugin.name))
+        self.links[plugin.socket] = link
+        try:
+            await behave(self._next("follow", plugin.name) or Hangs())
+        finally:
+            if self.links.get(plugin.socket) is link:
+                del self.links[plugin.socket]
 
 
 async def behave(behaviour: Behaviour | None) -> None:

@@ -12,11 +12,21 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from plugind.actors.handlers.handler import Handler
 from plugind.actors.handlers.link import Link
-from plugind.actors.simulation import FakePlugin, SimulatedNode
+from plugind.actors.simulation import (
+    Fails,
+    FakeFollower,
+    FakeHandler,
+    FakePlugin,
+    Hangs,
+    SimulatedNode,
+    Takes,
+)
 from plugind.actors.simulation.node import DEFAULT_CONFIG
-from plugind.protocol.errors import NoConnectionError, PluginError
+from plugind.protocol.config import Config, Timeouts
+from plugind.protocol.errors import ConfigError, NoConnectionError, PluginError
 from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import InstancePolicy, Plugin
+from plugind.supervisor import Supervisor
 
 Follow = Callable[[Plugin, Link], Awaitable[None]]
 
@@ -449,3 +459,63 @@ async def test_a_handler_without_follow_has_no_link(autojump_clock: MockClock) -
         status = node.status("csi.sock")
         assert status is not None
         assert (status.health, status.facts) == (None, ())
+
+
+# --- how long a call may take -----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Patient(Following):
+    """A handler that sets deadlines of its own."""
+
+    longest_call: float = 55.0
+
+
+def test_a_handler_whose_calls_need_more_time_than_they_have_is_refused_at_the_start() -> None:
+    """Both values are named, and what to do. Five seconds are for what the handler does besides waiting."""
+    said = (
+        "a call of the handler for Colour may wait for 55 s, and is ended after 60 s: give it more than 60 s, for"
+        " example with --handler-timeout Colour=65"
+    )
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        Supervisor(handlers={"Colour": Patient()})
+    Supervisor(handlers={"Colour": Patient(longest_call=54.9)})
+    Supervisor(Config(timeouts=Timeouts(handlers={"Colour": 65.0})), handlers={"Colour": Patient()})
+    Supervisor(handlers={"CSIPlugin": Patient(longest_call=169.0)})
+
+
+async def test_a_handler_that_is_added_later_is_checked_too(autojump_clock: MockClock) -> None:
+    async with SimulatedNode() as node:
+        with pytest.raises(ConfigError, match="may wait for 55 s"):
+            await node.supervisor.add_handler("Colour", Patient())
+        await node.supervisor.add_handler("Colour", Following())
+
+
+async def test_the_calls_of_each_type_have_a_deadline_of_their_own(autojump_clock: MockClock) -> None:
+    """Fault 82."""
+    config = attrs.evolve(DEFAULT_CONFIG, timeouts=Timeouts(handlers={"Colour": 5.0}))
+    handlers = {name: FakeHandler().script("validate", Hangs()) for name in ("Colour", "Other")}
+    async with SimulatedNode(config, handlers=handlers) as node:
+        node.plug("a.sock", red())
+        node.plug("b.sock", FakePlugin("Other", "other.example.com"))
+        await node.settled()
+        ended = {
+            socket: [time for time, state in node.timeline(socket) if state == "waiting"]
+            for socket in ("a.sock", "b.sock")
+        }
+        assert ended == {"a.sock": [5.0], "b.sock": [60.0]}
+
+
+async def test_the_follows_of_a_fake_follow_its_script(autojump_clock: MockClock) -> None:
+    """The test kit's own handler that follows: it fails once, returns once, and hangs."""
+    handler = FakeFollower().script("follow", Fails("a bug"), Takes(2.0))
+    async with node_with(handler) as node:
+        node.plug("red.sock", red())
+        await trio.sleep(1.5)
+        handler.links["/plugins/red.sock"].report(Health.HEALTHY)
+        await trio.sleep(10)
+        assert [call.time for call in handler.calls if call.ask == "follow"] == [0.0, 1.0, 5.0]
+        status = node.status("red.sock")
+        assert status is not None
+        assert status.health is Health.HEALTHY
+    assert handler.links == {}

@@ -282,13 +282,13 @@ async def test_a_registration_stuck_in_deregister_when_the_reconciler_crashes_ke
         plugin.unlink()
         node.plug("a.sock", FakePlugin("Colour", "blue"))
         await node.settled()
-        # The grace ends at 10 s, the call that hangs at 120 s.
+        # The grace ends at 10 s, the call that hangs at 60 s.
         assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *registered_at(10.05)]
         assert node.timeline("a.sock") == [
             *registered_at(0.0),
             (0.0, "leaving"),
-            (120.0, "gone"),
-            *registered_at(120.0),
+            (60.0, "gone"),
+            *registered_at(60.0),
         ]
         assert handler.asked("red") == ["validate", "register", "deregister"]
         assert handler.asked("blue") == ["validate", "register"]
@@ -312,7 +312,7 @@ async def test_a_registration_that_waits_for_its_path_during_a_second_crash_dela
         # Each restart comes after a pause, and the second pause is twice as long.
         again = [*at(10.05, *STEPS), *at(20.0, "leaving", "gone"), *registered_at(20.1)]
         assert node.timeline("b.sock") == [*registered_at(0.0), *at(0.0, "leaving", "gone"), *again]
-        assert node.timeline("a.sock")[len(STEPS) :] == [(0.0, "leaving"), *at(120.0, "gone", "dialing", "gone")]
+        assert node.timeline("a.sock")[len(STEPS) :] == [(0.0, "leaving"), *at(60.0, "gone", "dialing", "gone")]
         assert node.state("a.sock") is None
         assert handler.asked("red") == ["validate", "register", "deregister"]
 
@@ -328,7 +328,7 @@ async def test_a_removed_handler_retires_after_its_last_deregister_though_the_re
         crash_once(monkeypatch, reconciler._Reconciler, "take")
         node.plug("c.sock", FakePlugin("Shape", "round"))
         await node.supervisor.remove_handler("Colour")
-        assert node.now == 120.0
+        assert node.now == 60.0
         await node.settled()
         assert node.state("a.sock") == "parked"
 

@@ -82,7 +82,8 @@ def test_the_defaults_are_those_of_the_kubelet() -> None:
     assert DEFAULT_ROOT == "/var/lib/kubelet/plugins_registry"
     times = config.timeouts
     assert (times.dial, times.refused_grace, times.get_info, times.notify) == (10.0, 1.0, 1.0, 5.0)
-    assert (times.handler, times.stop_grace, config.rescan) == (120.0, 10.0, 10.0)
+    assert (times.handler, times.stop_grace, config.rescan) == (60.0, 10.0, 10.0)
+    assert [times.of_handler(name) for name in ("CSIPlugin", "DevicePlugin", "Colour")] == [175.0, 60.0, 60.0]
     assert (config.deregister_at_stop, config.follow_symlinks_inside_root) == (False, False)
     assert (config.expected, config.seed) == ((), None)
 
@@ -109,6 +110,7 @@ NO_NUMBERS = (-1, math.nan, math.inf, -math.inf, "10")
         (lambda bad: Timeouts(get_info=bad), "Timeouts.get_info", POSITIVE, 0),
         (lambda bad: Timeouts(notify=bad), "Timeouts.notify", POSITIVE, 0.0),
         (lambda bad: Timeouts(handler=bad), "Timeouts.handler", POSITIVE, 0),
+        (lambda bad: Timeouts(handlers={"Colour": bad}), "Timeouts.handlers", POSITIVE, 0),
         (lambda bad: Timeouts(stop_grace=bad), "Timeouts.stop_grace", NOT_NEGATIVE, -1e-9),
         (lambda bad: Backoff(initial=bad), "Backoff.initial", POSITIVE, 0),
         (lambda bad: Backoff(factor=bad), "Backoff.factor", "a finite number, 1 or more", 0.5),

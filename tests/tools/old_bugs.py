@@ -86,7 +86,7 @@ def abandon_a_deregistration() -> Iterator[None]:
 
     def impatient(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
         if isinstance(command, states.AskDeregister):
-            return 2 * config.timeouts.handler
+            return 2 * config.timeouts.of_handler(command.info.type)
         return seconds_for(command, config)
 
     with patch.object(registration, "seconds_for", impatient):

@@ -518,7 +518,12 @@ NEW = (
     Planted(dial_at_once_after_a_crash, "backoff", 1, (176, 179, 180)),
     Planted(believe_the_end_of_a_process, "serving", 0, (195, 197, 198, 199)),
     Planted(ignore_the_end_of_a_process, "serving", 128, (178, 185, 199)),
-    Planted(look_at_no_stale_socket, "stale", 26, (28, 46, 60, 68, 93, 107, 135, 136, 198, 199, 200)),
+    Planted(
+        look_at_no_stale_socket,
+        "stale",
+        234,
+        (5, 6, 7, 12, 13, 15, 16, 18, 20, 21, 23, 24, 25, 26, 27, 28, 29, 32, 33, 35),
+    ),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
     Planted(report_no_end_of_a_registration, "log", 0, (199,)),
     Planted(let_retries_go_first, "newcomers", 271, (0, 2, 3, 13, 22, 24, 28, 30, 200)),

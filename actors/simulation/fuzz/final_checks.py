@@ -27,9 +27,9 @@ from .script import PRIVILEGED, TRUSTED, TYPE
 from .sentinels import Sentinels
 from .trace import Trace
 
-#: Virtual seconds until all is registered: a call that hangs or whose answer was lost (240), its deregistration (240),
+#: Virtual seconds until all is registered: a call that hangs or whose answer was lost (120), its deregistration (120),
 #: the longest backoff (134) and a rescan.
-CONVERGED: Final = 640.0
+CONVERGED: Final = 400.0
 #: Seconds for which it must stay so.
 STAYS: Final = 25.0
 #: Seconds until all is deregistered after the last socket was removed; events arrive and handlers are well.

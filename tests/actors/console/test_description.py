@@ -11,6 +11,7 @@ import pytest
 
 from plugind.actors.console.description import change, described
 from plugind.actors.console.phrases import age, cause, duration, remarks, state_words, time_of_day
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
 from plugind.protocol.status_json import Json, described_to_json, plugin_to_json
 
@@ -91,6 +92,20 @@ def test_a_description_is_complete() -> None:
         "  09:29:51+01:00      9.0s ago  dialing (attempt 1)\n"
         "  09:29:59+01:00      1.0s ago  waiting (attempt 1): no\\nanswer\n"
     )
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_a_description_has_the_health_and_the_facts_that_a_handler_reports() -> None:
+    """Fault 91: they may be a plugin's words, and are escaped."""
+    facts = (("node-id", "n-7"), ("zone", "a\x1b[31m\nb"))
+    ill = attrs.evolve(GOOD, health=Health.UNHEALTHY, health_reason="not\nready", health_since=3.0, facts=facts)
+    said = described(described_to_json(ill, 10.0, UNIX))
+    assert "Health:     unhealthy: not\\nready (since 09:29:53+01:00)\n" in said
+    assert said.endswith("Facts:\n  node-id: n-7\n  zone: a\\x1b[31m\\nb\n")
+    assert remarks(plugin_to_json(ill, 10.0, UNIX)) == "unhealthy: not\\nready"
+    well = attrs.evolve(GOOD, health=Health.HEALTHY, health_since=3.0)
+    assert "Health:     healthy (since 09:29:53+01:00)\n" in described(described_to_json(well, 10.0, UNIX))
+    assert remarks(plugin_to_json(well, 10.0, UNIX)) == ""
 
 
 @pytest.mark.usefixtures("in_berlin")
