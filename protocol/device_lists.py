@@ -21,7 +21,7 @@ import attrs
 
 from .devices import Device, DeviceList
 from .errors import ValidationError
-from .protobuf_fields import Fields, InvalidMessageError, int64, span, tag_at, text, varint
+from .protobuf_fields import Fields, InvalidMessageError, int64, span, tag_at, varint
 from .text import quoted
 
 #: How many devices a list may have.
@@ -33,8 +33,8 @@ MAX_NODES: Final = 64
 #: How many fields of a list may be none that the API defines, since each takes time to skip.
 MAX_UNKNOWN: Final = 10_000
 
-#: Devices in a block that is parsed as one. A block that is compared costs as much as a tenth of a device.
-BLOCK: Final = 16
+#: Devices in a block that is parsed as one. To compare one costs as much as to parse a tenth of a device.
+BLOCK: Final = 8
 #: How many descriptions of devices without their ids are remembered, and of how many bytes each: most are alike.
 _MAX_TAILS: Final = 1024
 _MAX_TAIL: Final = 128
@@ -103,8 +103,9 @@ class DeviceListReader:
         self._regular = True
         try:
             found = self._find_changes(message)
-        except InvalidMessageError as error:
-            raise DeviceListError(f"the message is no valid ListAndWatchResponse: {error}") from None
+        except (InvalidMessageError, UnicodeDecodeError) as error:
+            why = error if isinstance(error, InvalidMessageError) else "a text is not UTF-8"
+            raise DeviceListError(f"the message is no valid ListAndWatchResponse: {why}") from None
         if found.changed is None or self.newest.warning is not None:
             self.newest = _made(list(chain.from_iterable(block.devices for block in found.blocks)))
         elif found.changed:
@@ -161,7 +162,11 @@ class DeviceListReader:
                 if tag != _DEVICE:
                     position = self._fields.skip(message, position, end, tag)
                     continue
-            begin, position = span(message, position, end)
+            if position < end and message[position] < 128 and position + message[position] < end:
+                begin = position + 1
+                position = begin + message[position]
+            else:
+                begin, position = span(message, position, end)
             devices.append(self._device(message, begin, position))
         return _Block(message[start:position], tuple(devices))
 
@@ -172,15 +177,15 @@ class DeviceListReader:
         begin, after = start + 2, start + 2 + message[start + 1]
         if after > stop:
             return self._parsed(message, start, stop)
-        name = text(message, begin, after)
-        tail = message[after:stop]
+        name, tail = message[begin:after].decode(), message[after:stop]
         parsed = self._tails.get(tail)
         if parsed is None:
             device = self._parsed(message, after, stop, name)
             if device.id is name and len(tail) <= _MAX_TAIL and len(self._tails) < _MAX_TAILS:
                 self._tails[tail] = device.health, device.numa
             return device
-        _check_text("id", name)
+        if len(name) > MAX_TEXT or not name.isprintable():
+            _check_text("id", name)
         return Device(name, *parsed)
 
     def _parsed(self, message: bytes, position: int, stop: int, name: str = "") -> Device:
@@ -193,9 +198,9 @@ class DeviceListReader:
                 continue
             begin, position = span(message, position, stop)
             if tag == _ID:
-                name = text(message, begin, position)
+                name = message[begin:position].decode()
             elif tag == _HEALTH:
-                health = text(message, begin, position)
+                health = message[begin:position].decode()
             else:
                 self._add_nodes(nodes, message, begin, position)
         _check_text("id", name)

@@ -111,18 +111,6 @@ def varint(data: bytes, position: int, stop: int, most: int = 10) -> tuple[int, 
     raise InvalidMessageError(f"a number has more than {most} bytes")
 
 
-def text(data: bytes, start: int, stop: int) -> str:
-    """Return the text from ``start`` to ``stop``.
-
-    Raises:
-      InvalidMessageError: if it is not UTF-8.
-    """
-    try:
-        return data[start:stop].decode()
-    except UnicodeDecodeError:
-        raise InvalidMessageError("a text is not UTF-8") from None
-
-
 def int64(number: int) -> int:
     """Return a number as a field of the type int64 means it."""
     number &= 2**64 - 1

@@ -127,17 +127,19 @@ class DeviceFollower:
 
     async def _take_lists(self, stream: _Lists) -> None:
         """Take lists until the plugin ends the stream in order."""
-        newest = await self._take_first(stream)
-        while newest is not None:
+        await self._wait_first(stream)
+        while (newest := await stream.recv_newest()) is not None:
             self._pass_on(newest.message)
-            await trio.sleep(pause_after(newest))
-            newest = await stream.recv_newest()
+            next_at = trio.current_time() + pause_after(newest)
+            await stream.wait_message()
+            if trio.current_time() < next_at:
+                await trio.sleep_until(next_at)
 
-    async def _take_first(self, stream: _Lists) -> Newest | None:
-        with trio.move_on_after(FIRST_LIST):
-            return await stream.recv_newest()
-        self._lose(_End(NO_LIST, Health.UNKNOWN))
-        return await stream.recv_newest()
+    async def _wait_first(self, stream: _Lists) -> None:
+        with trio.move_on_after(FIRST_LIST) as waiting:
+            await stream.wait_message()
+        if waiting.cancelled_caught:
+            self._lose(_End(NO_LIST, Health.UNKNOWN))
 
     def _pass_on(self, message: bytes) -> None:
         read = self._reader.read(message)

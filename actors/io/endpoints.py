@@ -26,7 +26,7 @@ from ...protocol.identity import Identity
 from .directory import describe
 from .exact_connect import can_connect_to_descriptors, connect_to
 from .file_identity import AT_FDCWD, identity_at, identity_of
-from .grpc_client.transport import SocketTransport, Transport
+from .grpc_client.transport import LARGE_READ_BYTES, SocketTransport, Transport
 from .unix_socket import Credentials, connect, peer_credentials, stream_socket
 
 _KINDS = {stat.S_IFSOCK: Kind.SOCKET, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK}
@@ -179,7 +179,7 @@ class RealConnection:
 
     def transport(self) -> SocketTransport:
         """See :class:`EndpointConnection`."""
-        return SocketTransport(self._socket)
+        return SocketTransport(self._socket, LARGE_READ_BYTES)
 
 
 @attrs.frozen

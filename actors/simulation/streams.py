@@ -36,6 +36,8 @@ class ClientEnd:
         self._woken = False
         self._was_reset = False
         self.closed = False
+        #: See ``Transport``.
+        self.read_bytes = READ_BYTES
 
     def send(self, data: bytearray) -> int:
         """See ``Transport``."""

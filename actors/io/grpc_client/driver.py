@@ -22,7 +22,7 @@ from ....protocol.wire.http2 import ClientConnection
 from ....protocol.wire.limits import Limits
 from ....protocol.wire.outcomes import CallOutcome, failure_outcome
 from ..unix_socket import Credentials
-from .transport import READ_BYTES, Transport
+from .transport import Transport
 from .turns import TURN, Shared
 
 #: How a call ends whose deadline passed.
@@ -301,7 +301,7 @@ class Driver:
         unparsed = connection.unparsed
         if unparsed != self._kept:
             self._account(unparsed)
-        if connection.pending or (data and len(data) >= READ_BYTES):
+        if connection.pending or (data and len(data) >= self._transport.read_bytes):
             self._use_up()
         if self._parked:
             self._wake()

@@ -219,6 +219,12 @@ class ClientStream(Generic[SendT, RecvT]):
             _raise(outcome)
         return None
 
+    async def wait_message(self) -> None:
+        """Wait until a message, or the end of the response, has come."""
+        call = self._started()
+        if not call.has_ended_or_message():
+            await self._message_or_end(call)
+
     async def recv_newest(self) -> Newest | None:
         """Return the newest message that has come, as bytes; None at the end of the response.
 

@@ -14,10 +14,16 @@ import trio
 
 #: How many bytes are read at once.
 READ_BYTES: Final = 16 * 1024
+#: How many bytes of a connection on which large messages come.
+LARGE_READ_BYTES: Final = 128 * 1024
 
 
 class Transport(Protocol):
     """Bytes to a peer and back. Errors of the operating system pass through."""
+
+    @property
+    def read_bytes(self) -> int:
+        """How many bytes are read at once."""
 
     def send(self, data: bytearray) -> int:
         """Send from the start of ``data`` what goes without waiting. Return how many bytes that was."""
@@ -41,10 +47,12 @@ class Transport(Protocol):
 class SocketTransport:
     """A connected, non-blocking stream socket, which it owns."""
 
-    __slots__ = ("_closed", "_reads_first", "_socket", "_waits_on", "_woken")
+    __slots__ = ("_closed", "_reads_first", "_socket", "_waits_on", "_woken", "read_bytes")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, read_bytes: int = READ_BYTES) -> None:
         self._socket = connected
+        #: How many bytes are read at once.
+        self.read_bytes = read_bytes
         #: The descriptor that ``receive`` waits on, the socket's own or that of an epoll; -1 while it does not wait.
         self._waits_on = -1
         #: True once ``close`` was called.
@@ -75,13 +83,13 @@ class SocketTransport:
             if self._woken:
                 return None
             try:
-                return self._socket.recv(READ_BYTES)
+                return self._socket.recv(self.read_bytes)
             except BlockingIOError:
                 self._reads_first = False
         descriptor = self._waits_on = self._socket.fileno()
         try:
             await trio.lowlevel.wait_readable(descriptor)
-            return self._socket.recv(READ_BYTES)
+            return self._socket.recv(self.read_bytes)
         except BlockingIOError:
             return None
         except trio.ClosedResourceError:
@@ -109,7 +117,7 @@ class SocketTransport:
     def receive_now(self) -> bytes | None:
         """See ``Transport``."""
         try:
-            return self._socket.recv(READ_BYTES)
+            return self._socket.recv(self.read_bytes)
         except BlockingIOError:
             return None
 

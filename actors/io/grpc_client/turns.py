@@ -1,10 +1,10 @@
 """What the connections of one node share: the turns of those that have used up one, and the account of unparsed bytes.
 
-A connection reads at most :data:`READ_BYTES` at once and handles frames until that is as much work as :data:`TURN`;
-then other tasks run. A plugin whose answer needs no more never waits for that. One that needs more is probably a
-flooder, and there may be hundreds of them: if each had a turn in each pass of Trio's loop, the others would wait for
-all of these turns in each of their steps. So the connections that have used up a turn line up, and one of them goes on
-in each pass of the loop.
+A connection reads at most ``Transport.read_bytes`` at once and handles frames until that is as much work as
+:data:`TURN`; then other tasks run. A plugin whose answer needs no more never waits for that. One that needs more is
+probably a flooder, and there may be hundreds of them: if each had a turn in each pass of Trio's loop, the others would
+wait for all of these turns in each of their steps. So the connections that have used up a turn line up, and one of them
+goes on in each pass of the loop.
 
 PYTEST_DONT_REWRITE
 """
