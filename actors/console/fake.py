@@ -2,7 +2,7 @@
 
 :class:`plugind.actors.simulation.plugins.FakePlugin`, which the test kit uses too, decides what a fake plugin answers
 and how it misbehaves. This module has its socket (:func:`run_fake`), its options, and the line that it prints for each
-call.
+call. What device plugins have beyond that is in :mod:`.fake_devices`.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,14 +10,14 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import ExitStack, suppress
 from typing import Literal, TextIO, cast
 
 import attrs
@@ -28,9 +28,20 @@ from ...protocol.errors import ValidationError
 from ...protocol.plugins import InfoLimits, check_info
 from ..io.endpoints import Endpoints, RealEndpointFiles
 from ..io.file_identity import identity_at
-from ..io.grpc_server.serve import serve_listener
+from ..io.grpc_server.serve import Service, serve_listener
 from ..io.unix_socket import UnixListener, listen
+from ..simulation.file_devices import FileDevices
 from ..simulation.plugins import Call, FakePlugin, FakeRegistration
+from .fake_calls import Announcement, Caller, Registered
+from .fake_control import follow_pipe, follow_standard_input, named_pipe
+from .fake_devices import (
+    DEVICES_EPILOG,
+    add_device_arguments,
+    announcement_from,
+    check_arguments,
+    devices_from,
+    socket_of,
+)
 
 #: The usual versions of plugins of each built-in type; node-driver-registrar always announces "1.0.0".
 _USUAL_VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
@@ -39,6 +50,7 @@ examples:
   plugind fake --socket /var/lib/kubelet/plugins_registry/a.sock --type CSIPlugin --name a.example.com
   plugind fake --socket ./b.sock --type DRAPlugin --name b.example.com --fail-get-info 2
   plugind fake --socket ./c.sock --type DevicePlugin --name example.com/c --hang get-info
+
 """
 
 OnCall = Callable[[Call], None]
@@ -52,6 +64,12 @@ class FakeSpec:
     plugin: FakePlugin
     #: False listens and never accepts.
     accepts: bool = True
+    #: Its devices, if it is a device plugin.
+    devices: FileDevices | None = None
+    #: Where it calls Register, if it is not found by its socket.
+    announcement: Announcement | None = None
+    #: The named pipe that takes commands.
+    control: str | None = None
 
 
 async def run_fake(
@@ -69,13 +87,20 @@ async def run_fake(
 
 
 async def _play(spec: FakeSpec, listener: UnixListener, *, on_call: OnCall, task_status: trio.TaskStatus[None]) -> None:
-    if not spec.accepts:
+    with trio.CancelScope() as life:
+        service = FakeRegistration(spec.plugin, on_call, life.cancel)
+        await _serve(spec, [service, *spec.plugin.serves], listener, task_status=task_status)
+
+
+async def _serve(
+    spec: FakeSpec, services: Collection[Service], listener: UnixListener, *, task_status: trio.TaskStatus[None]
+) -> None:
+    if spec.accepts:
+        await serve_listener(services, listener, task_status=task_status)
+    else:
         with listener:
             task_status.started()
             await trio.sleep_forever()
-    with trio.CancelScope() as life:
-        service = FakeRegistration(spec.plugin, on_call, life.cancel)
-        await serve_listener([service, *spec.plugin.serves], listener, task_status=task_status)
 
 
 def to_json(call: Call, socket: str, at: float) -> str:
@@ -84,6 +109,8 @@ def to_json(call: Call, socket: str, at: float) -> str:
     if call.registered is not None:
         fields |= {"plugin_registered": call.registered, "error": call.error}
     assert call.reaction is not None, "a fake plugin records what it does with each call"
+    if call.devices:
+        fields["devices"] = list(call.devices)
     fields |= {"socket": socket, "peer_pid": call.peer_pid, "outcome": call.reaction.value}
     return json.dumps(fields)
 
@@ -92,24 +119,54 @@ async def fake_main(spec: FakeSpec, *, out: TextIO) -> None:
     """Run the fake until SIGTERM or SIGINT, and write one line of JSON to ``out`` for each call.
 
     Raises:
-      OSError: if the socket cannot be bound.
+      OSError: if the socket cannot be bound, or the named pipe for commands cannot be made.
     """
     printer = _Printer(spec.socket, out)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        # The socket is bound here, so that a failure is not wrapped in an exception group.
-        listener = listen(spec.socket, remove_stale=True)
+    with ExitStack() as stack, trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        pipe = None if spec.control is None else stack.enter_context(named_pipe(spec.control))
+        # The sockets are bound here, so that a failure is not wrapped in an exception group.
+        listener = stack.enter_context(listen(spec.socket, remove_stale=True))
+        endpoint = _endpoint_of(spec)
+        beside = None if endpoint is None else stack.enter_context(listen(endpoint, remove_stale=True))
+        plugin = spec.plugin
+        _say(f"listening at {json.dumps(spec.socket)} as {json.dumps(plugin.type)} {json.dumps(plugin.name)}")
         async with trio.open_nursery() as nursery:
-            await nursery.start(functools.partial(_play, spec, listener, on_call=printer.print))
-            plugin = spec.plugin
-            _say(f"listening at {json.dumps(spec.socket)} as {json.dumps(plugin.type)} {json.dumps(plugin.name)}")
+            if beside is not None:
+                await nursery.start(serve_listener, plugin.serves, beside)
+            await nursery.start(_start(spec, listener, printer))
             _warn_of_endpoint(spec)
+            if spec.devices is not None:
+                _take_commands(nursery, spec.devices, pipe)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
 
 
+def _endpoint_of(spec: FakeSpec) -> str | None:
+    """Return where a device plugin serves its devices, if that is another socket than the one that is found."""
+    endpoint = spec.plugin.endpoint
+    beside = endpoint and spec.devices is not None and os.path.abspath(endpoint) != os.path.abspath(spec.socket)
+    return endpoint if beside else None
+
+
+def _start(spec: FakeSpec, listener: UnixListener, printer: _Printer) -> Callable[..., Awaitable[None]]:
+    """Return what plays the plugin, in the way in which it registers."""
+    if spec.devices is not None:
+        spec.devices.record = printer.print
+    if spec.announcement is None:
+        return functools.partial(_play, spec, listener, on_call=printer.print)
+    caller = Caller(spec.announcement, _say, printer.print_answer)
+    return functools.partial(caller.play, listener, functools.partial(_serve, spec, spec.plugin.serves))
+
+
+def _take_commands(nursery: trio.Nursery, devices: FileDevices, pipe: int | None) -> None:
+    nursery.start_soon(follow_standard_input, devices, _say)
+    if pipe is not None:
+        nursery.start_soon(follow_pipe, pipe, devices, _say)
+
+
 def _say(line: str) -> None:
     # A fake plugin continues without standard error (fault 95).
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         sys.stderr.write(f"plugind fake: {line}\n")
         sys.stderr.flush()
 
@@ -140,10 +197,18 @@ class _Printer:
         The time is CLOCK_MONOTONIC, which all processes of a machine share; Trio's clock has an offset of its own in
         each process.
         """
+        self._write(to_json(call, self._socket, time.monotonic()))
+
+    def print_answer(self, answer: Registered) -> None:
+        """Write one line for the answer to a call that the plugin has made itself."""
+        fields = {"plugin_registered": not answer.error, "error": answer.error, "socket": self._socket}
+        self._write(json.dumps({"time": time.monotonic(), "sent": "Register", **fields}))
+
+    def _write(self, line: str) -> None:
         if self._broken:
             return
         try:
-            self._out.write(to_json(call, self._socket, time.monotonic()) + "\n")
+            self._out.write(line + "\n")
             self._out.flush()
         except OSError as error:
             self._broken = True
@@ -153,17 +218,18 @@ class _Printer:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``plugind fake``."""
     parser.description = "Play a plugin on a socket; print one line of JSON for each call that it receives."
-    parser.epilog = _EPILOG
-    parser.add_argument("--socket", required=True, metavar="PATH", help="where to listen, at most 107 bytes")
+    parser.epilog = _EPILOG + DEVICES_EPILOG
+    parser.add_argument("--socket", metavar="PATH", help="where to listen, at most 107 bytes")
     parser.add_argument("--type", required=True, metavar="T", help="CSIPlugin, DevicePlugin, DRAPlugin or any other")
     parser.add_argument("--name", required=True, metavar="N", help="the plugin's name")
     parser.add_argument(
         "--version", action="append", metavar="V", help="a version it supports, repeatable; default: usual for its type"
     )
-    parser.add_argument("--endpoint", default="", metavar="E", help="where its own service is; default: the socket")
-    parser.add_argument("--fail-get-info", type=_count, default=0, metavar="K", help="refuse the first K GetInfo calls")
+    parser.add_argument("--endpoint", metavar="E", help="where its own service is; default: the socket")
+    parser.add_argument("--fail-get-info", type=_count, metavar="K", help="refuse the first K GetInfo calls")
     parser.add_argument("--hang", choices=("accept", "get-info", "notify"), help="never do this")
     parser.add_argument("--reject-notify", action="store_true", help="answer NotifyRegistrationStatus with an error")
+    add_device_arguments(parser)
 
 
 def _count(text: str) -> int:
@@ -174,19 +240,27 @@ def _count(text: str) -> int:
 
 
 def spec_from(args: argparse.Namespace) -> FakeSpec:
-    """Return the fake plugin that the parsed arguments describe."""
+    """Return the fake plugin that the parsed arguments describe.
+
+    Raises:
+      CommandError: if they do not fit together, or a device has no file.
+    """
+    check_arguments(args)
+    devices = devices_from(args)
     hang = cast('Literal["accept", "get-info", "notify"] | None', args.hang)
     versions = cast("list[str] | None", args.version) or [_USUAL_VERSIONS.get(args.type, "1.0.0")]
     plugin = FakePlugin(
         args.type,
         args.name,
         tuple(versions),
-        args.endpoint,
-        get_info_fails=args.fail_get_info,
+        args.endpoint or "",
+        get_info_fails=args.fail_get_info or 0,
         reject_notify=args.reject_notify,
         hang=None if hang == "accept" else hang,
+        serves=() if devices is None else (devices,),
     )
-    return FakeSpec(args.socket, plugin, accepts=hang != "accept")
+    announcement = announcement_from(args, versions[0], devices)
+    return FakeSpec(socket_of(args), plugin, hang != "accept", devices, announcement, args.control)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -195,6 +269,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         trio.run(functools.partial(fake_main, spec, out=sys.stdout))
     except OSError as error:
-        _say(f"cannot listen at {json.dumps(spec.socket)}: {error.strerror}")
+        of_pipe = spec.control is not None and error.filename == spec.control
+        what = "cannot take commands" if of_pipe else "cannot listen"
+        _say(f"{what} at {json.dumps(error.filename or spec.socket)}: {error.strerror}")
         return 1
     return 0

@@ -73,13 +73,7 @@ class FakeDevices(DevicePluginBase):
         await trio.sleep(self.options_delay)
         if self.options_error is not None:
             raise self.options_error
-        options = self.options
-        await stream.send_message(
-            api.DevicePluginOptions(
-                pre_start_required=options.pre_start_required,
-                get_preferred_allocation_available=options.get_preferred_allocation_available,
-            )
-        )
+        await stream.send_message(options_message(self.options))
 
     async def ListAndWatch(self, stream: Stream[api.Empty, api.ListAndWatchResponse]) -> None:  # noqa: N802
         """Send the list, and each other one that is shown later."""
@@ -130,6 +124,14 @@ class FakeDevices(DevicePluginBase):
 def _end(error: GRPCError) -> None:
     if error.status is not Status.OK:
         raise error
+
+
+def options_message(options: DeviceOptions) -> api.DevicePluginOptions:
+    """Return the message that says ``options``."""
+    return api.DevicePluginOptions(
+        pre_start_required=options.pre_start_required,
+        get_preferred_allocation_available=options.get_preferred_allocation_available,
+    )
 
 
 def message_of(devices: Iterable[Device]) -> api.ListAndWatchResponse:

@@ -61,6 +61,8 @@ class Call:
     #: The verdict of a NotifyRegistrationStatus.
     registered: bool | None = None
     error: str = ""
+    #: The devices that a call to a device plugin names.
+    devices: tuple[str, ...] = ()
     #: What a :class:`FakePlugin` does with the call; not compared.
     reaction: Reaction | None = attrs.field(default=None, eq=False, repr=False)
     #: The process that called, where it is known; not compared.
@@ -141,7 +143,7 @@ class FakeRegistration(RegistrationBase):
         """Answer with the plugin's info, or misbehave."""
         await stream.recv_message()
         reaction = self._plugin.decide("get-info")
-        self._record(Call(now(), "GetInfo", reaction=reaction, peer_pid=_pid(stream.peer)))
+        self._record(Call(now(), "GetInfo", reaction=reaction, peer_pid=pid_of(stream.peer)))
         await self._perform(reaction)
         await stream.send_message(self._plugin.info)
 
@@ -158,7 +160,7 @@ class FakeRegistration(RegistrationBase):
                 verdict.plugin_registered,
                 verdict.error,
                 reaction=reaction,
-                peer_pid=_pid(stream.peer),
+                peer_pid=pid_of(stream.peer),
             )
         )
         await self._perform(reaction)
@@ -185,7 +187,8 @@ class FakeRegistration(RegistrationBase):
             await trio.sleep(self._plugin.delay)
 
 
-def _pid(peer: object) -> int | None:
+def pid_of(peer: object) -> int | None:
+    """Return the process at the other end of a call, if it is known."""
     return peer.credentials.pid if isinstance(peer, Peer) and peer.credentials is not None else None
 
 

@@ -2,97 +2,20 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import json
 import os
-import queue
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import attrs
 import grpc
 import pytest
-from google.protobuf.message import Message
 
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as device
 from plugind.protocol.proto import pluginregistration_pb2 as registration
+from plugind.tests.end_to_end.device_clients import SERVICE, call, health, kubelet, running, watch
 from plugind.tests.end_to_end.device_plugins import ALL, DevicePluginProgram
 from plugind.tests.end_to_end.processes import DEADLINE
 
 pytestmark = pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
-SERVICE = "/v1beta1.DevicePlugin/"
-
-
-@attrs.frozen
-class Running:
-    """A device plugin as a process."""
-
-    process: subprocess.Popen[bytes]
-
-    def line(self, **wanted: object) -> dict[str, object]:
-        """Return the next line that has all of ``wanted``."""
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
-            said: dict[str, object] = json.loads(text)
-            if wanted.items() <= said.items():
-                return said
-        raise AssertionError(f"the plugin ended before it said {wanted}")
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[Running]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            yield Running(process)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def kubelet(directory: Path) -> Iterator[queue.SimpleQueue[device.RegisterRequest]]:
-    """Serve Register on ``kubelet.sock``. The first call is refused, and each request is put into the queue."""
-    requests: queue.SimpleQueue[device.RegisterRequest] = queue.SimpleQueue()
-    refusals = [(grpc.StatusCode.UNKNOWN, "not now")]
-
-    def register(request: device.RegisterRequest, context: grpc.ServicerContext) -> device.Empty:
-        if refusals:
-            context.abort(*refusals.pop())
-        requests.put(request)
-        return device.Empty()
-
-    handler = grpc.unary_unary_rpc_method_handler(
-        register, device.RegisterRequest.FromString, device.Empty.SerializeToString
-    )
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
-    service = grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler})
-    server.add_generic_rpc_handlers([service])
-    server.add_insecure_port(f"unix:{directory}/kubelet.sock")
-    server.start()
-    try:
-        yield requests
-    finally:
-        server.stop(None).wait()
-
-
-def call(channel: grpc.Channel, method: str, request: Message, reply: type[Message]) -> Message:
-    called = channel.unary_unary(method, type(request).SerializeToString, reply.FromString)
-    answer: Message = called(request, timeout=DEADLINE)
-    return answer
-
-
-def watch(channel: grpc.Channel) -> Iterator[device.ListAndWatchResponse]:
-    called = channel.unary_stream(
-        f"{SERVICE}ListAndWatch", device.Empty.SerializeToString, device.ListAndWatchResponse.FromString
-    )
-    stream: Iterator[device.ListAndWatchResponse] = called(device.Empty(), timeout=DEADLINE)
-    return stream
-
-
-def health(answer: device.ListAndWatchResponse) -> dict[str, str]:
-    return {one.ID: one.health for one in answer.devices}
 
 
 def test_a_device_plugin_calls_register_lists_its_devices_and_comes_back(
@@ -100,7 +23,7 @@ def test_a_device_plugin_calls_register_lists_its_devices_and_comes_back(
 ) -> None:
     healthy = {"gpu-0": "Healthy", "gpu-1": "Healthy"}
     command = program.command(tmp_path, "gpu.sock", "example.com/gpu", "--devices", "2", "--preferred")
-    with kubelet(tmp_path) as requests, running(command) as plugin:
+    with kubelet(tmp_path, refuses=1) as requests, running(command) as plugin:
         assert plugin.line(call="Register") == {
             "call": "Register", "registered": False, "code": "UNKNOWN", "error": "not now",
         }  # fmt: skip

@@ -1,0 +1,201 @@
+"""The options of ``plugind fake`` for device plugins: their devices, and how they register.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from itertools import cycle
+
+from ...protocol.config import DEFAULT_ROOT, device_plugins_beside
+from ...protocol.device_directory import KUBELET_SOCKET
+from ...protocol.devices import DeviceOptions
+from ...protocol.plugins import DEVICE
+from ..simulation.file_devices import IDS, DeviceFile, FileDevices
+from .ending import EXIT_USAGE, CommandError
+from .fake_calls import Announcement
+
+#: The number of devices, and the file of each, if none is named.
+_DEVICES = 4
+_FILE = "/dev/null"
+#: Options that only device plugins have, by their name in the parsed arguments.
+_ONLY_FOR_DEVICES = ("device", "devices", "numa", "env", "pre_start", "preferred", "control", "device_plugins")
+#: Options of the registration service, which a plugin that calls Register does not have.
+_ONLY_BY_SOCKET = ("endpoint", "fail_get_info", "reject_notify")
+
+DEVICES_EPILOG = """\
+device plugins:
+  A plugin of the type DevicePlugin serves v1beta1.DevicePlugin. Its devices are files: a container gets the file of
+  each device that is allocated to it, as /dev/ID. It is found by its socket, as all plugins are, or it calls Register
+  with --device-plugins. While it runs, it takes commands, one in a line, on standard input and in the pipe that
+  --control names:
+    unhealthy ID...   list these devices as unhealthy; "all" stands for all of them
+    healthy ID...     list them as healthy again
+
+  plugind fake --type DevicePlugin --name example.com/gpu --socket ./gpu.sock --control ./gpu.control
+  echo unhealthy gpu-0 > ./gpu.control
+  plugind fake --type DevicePlugin --name example.com/tape --device-plugins ./device-plugins --device t0=./file
+"""
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that only device plugins have."""
+    group = parser.add_argument_group("device plugins")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
+        "--device", action="append", type=_device, metavar="ID=PATH", help="a device and its file, repeatable"
+    )
+    which.add_argument(
+        "--devices", type=_number, metavar="N", help=f"so many devices, all of {_FILE} (default: {_DEVICES})"
+    )
+    group.add_argument(
+        "--numa", type=_numa, metavar="NODE,...", help="the NUMA nodes of the devices, in turn (default: none)"
+    )
+    group.add_argument(
+        "--env",
+        action="append",
+        type=_env,
+        metavar="NAME=VALUE",
+        help=f"what Allocate puts into the environment, repeatable; {IDS} in VALUE stands for the ids",
+    )
+    group.add_argument("--pre-start", action="store_true", help="say that PreStartContainer is required")
+    group.add_argument("--preferred", action="store_true", help="say that GetPreferredAllocation is available")
+    group.add_argument("--control", metavar="PIPE", help="make this named pipe, and take commands in it")
+    group.add_argument(
+        "--device-plugins",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help=f"register by a call on DIR/{KUBELET_SOCKET}, with a socket in DIR, as nearly all device plugins do; again"
+        f" whenever the own socket is gone or {KUBELET_SOCKET} is a new one (without DIR:"
+        f" {device_plugins_beside([DEFAULT_ROOT])})",
+    )
+
+
+def socket_of(args: argparse.Namespace) -> str:
+    """Return where the plugin listens.
+
+    Raises:
+      CommandError: if it is nowhere, or if the plugin calls Register and is to listen in another directory.
+    """
+    given: str | None = args.socket
+    if args.device_plugins is None:
+        if given is None:
+            also = ", or let it call Register with --device-plugins" if args.type == DEVICE else ""
+            raise _usage(f"the plugin has no socket: add --socket PATH{also}")
+        return given
+    directory = _directory(args)
+    socket = os.path.join(directory, f"{args.name.replace('/', '_')}.sock") if given is None else given
+    if os.path.abspath(os.path.dirname(socket)) != os.path.abspath(directory):
+        raise _usage(f"{given} is not in {directory}, where the sockets of device plugins are: leave out --socket")
+    if os.path.basename(socket) == KUBELET_SOCKET:
+        raise _usage(f"{KUBELET_SOCKET} is the socket of the node: give the plugin another one, or leave out --socket")
+    return socket
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Check that the options fit together.
+
+    Raises:
+      CommandError: if they do not.
+    """
+    if args.type != DEVICE and (option := _first(args, _ONLY_FOR_DEVICES)):
+        raise _usage(f"{option} is for device plugins: add --type {DEVICE}, or leave it out")
+    if args.device_plugins is None:
+        return
+    option = _first(args, _ONLY_BY_SOCKET) or (f"--hang {args.hang}" if args.hang not in (None, "accept") else None)
+    if option:
+        raise _usage(f"{option} is for plugins that are found by their socket: leave it out, or --device-plugins")
+    if len(args.version or ()) > 1:
+        raise _usage("a call of Register has one version: give one --version")
+
+
+def devices_from(args: argparse.Namespace) -> FileDevices | None:
+    """Return the devices that the arguments describe; None if the plugin is no device plugin.
+
+    Raises:
+      CommandError: if a device is named twice, or has no file.
+    """
+    if args.type != DEVICE:
+        return None
+    named: Sequence[tuple[str, str]] = args.device or _numbered(args.name, args.devices)
+    nodes = cycle(args.numa or [None])
+    files = [
+        DeviceFile(name, path, () if node is None else (node,))
+        for (name, path), node in zip(named, nodes, strict=False)
+    ]
+    _check_files(files)
+    return FileDevices(files, DeviceOptions(args.pre_start, args.preferred), dict(args.env or ()))
+
+
+def announcement_from(args: argparse.Namespace, version: str, devices: FileDevices | None) -> Announcement | None:
+    """Return what the plugin says when it calls Register; None if it does not."""
+    if args.device_plugins is None or devices is None:
+        return None
+    return Announcement(os.path.join(_directory(args), KUBELET_SOCKET), version, args.name, devices.options)
+
+
+def _directory(args: argparse.Namespace) -> str:
+    return args.device_plugins or device_plugins_beside([DEFAULT_ROOT])
+
+
+def _numbered(name: str, count: int | None) -> list[tuple[str, str]]:
+    short = name.rpartition("/")[2]
+    return [(f"{short}-{number}", _FILE) for number in range(_DEVICES if count is None else count)]
+
+
+def _check_files(files: Sequence[DeviceFile]) -> None:
+    seen: set[str] = set()
+    for file in files:
+        if file.id in seen:
+            raise _usage(f"the device {file.id} is named twice: give each its own ID")
+        seen.add(file.id)
+        try:
+            os.stat(file.path)
+        except OSError as error:
+            raise _usage(f"the file of device {file.id} cannot be used: {file.path}: {error.strerror}") from error
+
+
+def _first(args: argparse.Namespace, names: Sequence[str]) -> str | None:
+    """Return the first of these options that is given, as it is written."""
+    for name in names:
+        value: object = getattr(args, name)
+        if value is not None and value is not False:
+            return "--" + name.replace("_", "-")
+    return None
+
+
+def _usage(text: str) -> CommandError:
+    return CommandError(text, EXIT_USAGE)
+
+
+def _device(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=PATH")
+    if "/" in name or not name.isprintable() or " " in name:
+        raise argparse.ArgumentTypeError(f"{name!r} is no ID: it has a slash, a space or a control character")
+    return name, path
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices")
+    return int(text)
+
+
+def _numa(text: str) -> list[int]:
+    nodes = text.split(",")
+    if not all(node.isascii() and node.isdecimal() for node in nodes):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of NUMA nodes, as 0,1")
+    return list(map(int, nodes))
+
+
+def _env(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value

@@ -1,0 +1,160 @@
+"""A fake device plugin whose devices are files of this machine: what it answers to Allocate, and what it is called.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ...protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
+from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
+from .device_plugins import FakeDevices
+from .plugins import Call, Reaction, now, pid_of
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+#: What stands for the ids of the allocated devices in the value of an environment variable.
+IDS = "{ids}"
+
+
+@attrs.frozen
+class DeviceFile:
+    """One device, and the file of this machine that a container gets for it."""
+
+    id: str
+    path: str
+    numa: tuple[int, ...] = ()
+
+    def add_to(self, answer: api.ContainerAllocateResponse) -> None:
+        """Add the file to the answer: a device node as such, anything else as a mount."""
+        mode = os.stat(self.path).st_mode
+        inside, outside = f"/dev/{self.id}", os.path.abspath(self.path)
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            answer.devices.append(api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw"))
+        else:
+            answer.mounts.append(api.Mount(container_path=inside, host_path=outside))
+
+
+class UnknownDeviceError(Exception):
+    """A command names a device that the plugin does not have; the text says which ones it has."""
+
+
+class FileDevices(FakeDevices):
+    """The service of a device plugin with these ``files``, each of which turns unhealthy and healthy on command."""
+
+    def __init__(
+        self, files: Iterable[DeviceFile], options: DeviceOptions | None = None, envs: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the ``options``, and the environment ``envs`` of a container, in which ``{ids}`` stands for devices."""
+        self._files = {file.id: file for file in files}
+        self._envs = dict(envs or {})
+        self._unhealthy: set[str] = set()
+        #: What is given each call as it comes, before the answer; assign to change it.
+        self.record: Callable[[Call], None] = lambda _: None
+        super().__init__(self.devices, options)
+
+    @property
+    def devices(self) -> list[Device]:
+        """The devices as they are listed."""
+        return [
+            Device(file.id, UNHEALTHY if file.id in self._unhealthy else HEALTHY, file.numa)
+            for file in self._files.values()
+        ]
+
+    def turn(self, ids: Collection[str], *, healthy: bool) -> None:
+        """Let devices become healthy or unhealthy, and list all of them on each open stream. It does not wait.
+
+        Raises:
+          UnknownDeviceError: if it has no such device; then nothing changes.
+        """
+        for name in ids:
+            if name not in self._files:
+                raise UnknownDeviceError(f"there is no device {name!r}: the devices are {self._some_ids()}")
+        if healthy:
+            self._unhealthy.difference_update(ids)
+        else:
+            self._unhealthy.update(ids)
+        self.show(*self.devices)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all devices."""
+        return list(self._files)
+
+    def _some_ids(self) -> str:
+        some = ", ".join(map(repr, self.ids[:8]))
+        return some + (f" and {len(self._files) - 8} more" if len(self._files) > 8 else "")
+
+    # --- the service --------------------------------------------------------------------------------------------------
+
+    async def GetDevicePluginOptions(self, stream: Stream[api.Empty, api.DevicePluginOptions]) -> None:  # noqa: N802
+        """Answer with the options."""
+        self._note("GetDevicePluginOptions", stream.peer)
+        await super().GetDevicePluginOptions(stream)
+
+    async def ListAndWatch(self, stream: Stream[api.Empty, api.ListAndWatchResponse]) -> None:  # noqa: N802
+        """Send the list, and each other one that is shown later."""
+        self._note("ListAndWatch", stream.peer)
+        await super().ListAndWatch(stream)
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, stream: Stream[api.PreferredAllocationRequest, api.PreferredAllocationResponse]
+    ) -> None:
+        """Prefer what must be included, and then devices in the order in which they are listed."""
+        request = await stream.recv_message() or api.PreferredAllocationRequest()
+        available = [name for one in request.container_requests for name in one.available_deviceIDs]
+        self._note("GetPreferredAllocation", stream.peer, available)
+        answers = [
+            api.ContainerPreferredAllocationResponse(deviceIDs=self._prefer(one)) for one in request.container_requests
+        ]
+        await stream.send_message(api.PreferredAllocationResponse(container_responses=answers))
+
+    def _prefer(self, request: api.ContainerPreferredAllocationRequest) -> list[str]:
+        available = set(request.available_deviceIDs)
+        in_order = [name for name in self._files if name in available]
+        return list(dict.fromkeys([*request.must_include_deviceIDs, *in_order]))[: request.allocation_size]
+
+    async def Allocate(self, stream: Stream[api.AllocateRequest, api.AllocateResponse]) -> None:  # noqa: N802
+        """Answer with the files of the devices, or refuse those that it does not have."""
+        request = await stream.recv_message() or api.AllocateRequest()
+        ids = [name for one in request.container_requests for name in one.devices_ids]
+        try:
+            answers = [self._allocate(list(one.devices_ids)) for one in request.container_requests]
+        except GRPCError:
+            self._note("Allocate", stream.peer, ids, Reaction.REFUSED)
+            raise
+        self._note("Allocate", stream.peer, ids)
+        await stream.send_message(api.AllocateResponse(container_responses=answers))
+
+    def _allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
+        envs = {name: text.replace(IDS, ",".join(ids)) for name, text in self._envs.items()}
+        answer = api.ContainerAllocateResponse(envs=envs)
+        for name in ids:
+            if name not in self._files:
+                raise GRPCError(Status.INVALID_ARGUMENT, f"there is no device {name!r}")
+            try:
+                self._files[name].add_to(answer)
+            except OSError as error:
+                text = f"the file of device {name!r} cannot be used: {error.filename}: {error.strerror}"
+                raise GRPCError(Status.FAILED_PRECONDITION, text) from error
+        return answer
+
+    async def PreStartContainer(  # noqa: N802
+        self, stream: Stream[api.PreStartContainerRequest, api.PreStartContainerResponse]
+    ) -> None:
+        """Agree."""
+        request = await stream.recv_message() or api.PreStartContainerRequest()
+        self._note("PreStartContainer", stream.peer, request.devices_ids)
+        await stream.send_message(api.PreStartContainerResponse())
+
+    def _note(self, method: str, peer: object, ids: Iterable[str] = (), reaction: Reaction = Reaction.ANSWERED) -> None:
+        self.record(Call(now(), method, devices=tuple(ids), reaction=reaction, peer_pid=pid_of(peer)))

@@ -1,0 +1,459 @@
+"""The fake device plugin: its options, its answers, the commands that it takes, and its calls of Register."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from plugind.actors.console import fake
+from plugind.actors.console.ending import EXIT_USAGE, CommandError
+from plugind.actors.console.fake import FakeSpec, add_arguments, spec_from, to_json
+from plugind.actors.console.fake_calls import Announcement, Caller, Registered
+from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, named_pipe, obey
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_server.serve import serve_listener, serve_stream, serve_unix
+from plugind.actors.io.unix_socket import listen
+from plugind.actors.simulation.file_devices import DeviceFile, FileDevices, UnknownDeviceError
+from plugind.actors.simulation.plugins import Call, Reaction
+from plugind.actors.simulation.streams import memory_connection
+from plugind.protocol.devices import Device, DeviceOptions
+from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub, RegistrationBase
+
+if TYPE_CHECKING:
+    from grpclib.server import Stream
+
+NULL = "/dev/null"
+BASE = ("--type=DevicePlugin", "--name=example.com/gpu")
+
+
+# --- the options ------------------------------------------------------------------------------------------------------
+
+
+def parse(*words: str) -> FakeSpec:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return spec_from(parser.parse_args(words))
+
+
+def devices_of(spec: FakeSpec) -> FileDevices:
+    assert spec.devices is not None
+    return spec.devices
+
+
+def test_without_options_a_device_plugin_has_four_devices() -> None:
+    spec = parse(*BASE, "--socket=/s")
+    assert devices_of(spec).devices == [Device(f"gpu-{number}") for number in range(4)]
+    assert devices_of(spec).options == DeviceOptions()
+    assert list(spec.plugin.serves) == [spec.devices]
+    assert (spec.socket, spec.announcement, spec.control) == ("/s", None, None)
+
+
+def test_every_option_of_devices_reaches_the_plugin(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    spec = parse(
+        *BASE, "--socket=/s", f"--device=a={NULL}", f"--device=b={file}", f"--device=c={NULL}", "--numa=0,1",
+        "--env=X=1", "--env=IDS=<{ids}>", "--pre-start", "--preferred", "--control=/c",
+    )  # fmt: skip
+    devices = devices_of(spec)
+    assert devices.devices == [Device("a", numa=(0,)), Device("b", numa=(1,)), Device("c", numa=(0,))]
+    assert devices.options == DeviceOptions(pre_start_required=True, get_preferred_allocation_available=True)
+    assert spec.control == "/c"
+    assert devices_of(parse(*BASE, "--socket=/s", "--devices=0")).devices == []
+
+
+def test_a_plugin_of_another_type_has_no_devices() -> None:
+    spec = parse("--type=CSIPlugin", "--name=a.example.com", "--socket=/s")
+    assert (spec.devices, list(spec.plugin.serves)) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "directory"),
+    [
+        (["--device-plugins"], "example.com_gpu.sock", "/var/lib/kubelet/device-plugins"),
+        (["--device-plugins=/d"], "example.com_gpu.sock", "/d"),
+        (["--device-plugins=d", "--socket=d/own"], "own", "d"),
+    ],
+)
+def test_a_device_plugin_that_calls_has_its_socket_beside_that_of_the_node(
+    words: list[str], name: str, directory: str
+) -> None:
+    spec = parse(*BASE, *words, "--version=v1")
+    announcement = Announcement(f"{directory}/kubelet.sock", "v1", "example.com/gpu", DeviceOptions())
+    assert (spec.socket, spec.announcement) == (f"{directory}/{name}", announcement)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            [*BASE],
+            "the plugin has no socket: add --socket PATH, or let it call Register with --device-plugins",
+        ),
+        (["--type=T", "--name=n"], "the plugin has no socket: add --socket PATH"),
+        (
+            ["--type=T", "--name=n", "--socket=/s", "--pre-start"],
+            "--pre-start is for device plugins: add --type DevicePlugin, or leave it out",
+        ),
+        (
+            ["--type=T", "--name=n", "--socket=/s", "--devices=0"],
+            "--devices is for device plugins: add --type DevicePlugin, or leave it out",
+        ),
+        (
+            [*BASE, "--device-plugins=/d", "--fail-get-info=1"],
+            "--fail-get-info is for plugins that are found by their socket: leave it out, or --device-plugins",
+        ),
+        (
+            [*BASE, "--device-plugins=/d", "--hang=notify"],
+            "--hang notify is for plugins that are found by their socket: leave it out, or --device-plugins",
+        ),
+        (
+            [*BASE, "--device-plugins=/d", "--socket=/e/s"],
+            "/e/s is not in /d, where the sockets of device plugins are: leave out --socket",
+        ),
+        (
+            [*BASE, "--device-plugins=/d", "--socket=/d/kubelet.sock"],
+            "kubelet.sock is the socket of the node: give the plugin another one, or leave out --socket",
+        ),
+        (
+            [*BASE, "--device-plugins=/d", "--version=v1", "--version=v2"],
+            "a call of Register has one version: give one --version",
+        ),
+        (
+            [*BASE, "--socket=/s", f"--device=a={NULL}", f"--device=a={NULL}"],
+            "the device a is named twice: give each its own ID",
+        ),
+        (
+            [*BASE, "--socket=/s", "--device=a=/nix"],
+            "the file of device a cannot be used: /nix: No such file or directory",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_together_are_a_usage_error(words: list[str], text: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        parse(*words)
+    assert (caught.value.line, caught.value.code) == (text, EXIT_USAGE)
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("--device=a", "'a' is not ID=PATH"),
+        ("--device=a/b=/dev/null", "'a/b' is no ID: it has a slash, a space or a control character"),
+        ("--devices=-1", "'-1' is not a number of devices"),
+        ("--numa=0,x", "'0,x' is not a list of NUMA nodes, as 0,1"),
+        ("--env=X", "'X' is not NAME=VALUE"),
+    ],
+)
+def test_a_value_that_means_nothing_is_a_usage_error(word: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(*BASE, "--socket=/s", word)
+    assert caught.value.code == EXIT_USAGE
+    assert text in capsys.readouterr().err
+
+
+# --- what it serves ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def connected(devices: FileDevices) -> AsyncIterator[DevicePluginStub]:
+    made = memory_connection()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, [devices], made.server)
+        async with Channel(made.client) as channel:
+            yield channel.stub(DevicePluginStub)
+        nursery.cancel_scope.cancel()
+
+
+def one(*ids: str) -> api.AllocateRequest:
+    return api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=ids)])
+
+
+async def test_allocated_devices_are_device_nodes_and_other_files_are_mounts(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    files = [DeviceFile("n", NULL), DeviceFile("f", str(file))]
+    calls: list[Call] = []
+    devices = FileDevices(files, envs={"IDS": "<{ids}>", "X": "1"})
+    devices.record = calls.append
+    async with connected(devices) as stub:
+        answer = await stub.Allocate(one("n", "f"), timeout=5)
+    container = api.ContainerAllocateResponse(
+        envs={"IDS": "<n,f>", "X": "1"},
+        mounts=[api.Mount(container_path="/dev/f", host_path=str(file))],
+        devices=[api.DeviceSpec(container_path="/dev/n", host_path=NULL, permissions="rw")],
+    )
+    assert answer == api.AllocateResponse(container_responses=[container])
+    assert calls == [Call(0.0, "Allocate", devices=("n", "f"))]
+
+
+async def test_devices_that_it_lacks_and_files_that_have_gone_are_refused(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    devices = FileDevices([DeviceFile("f", str(tmp_path / "gone"))])
+    calls: list[Call] = []
+    devices.record = calls.append
+    async with connected(devices) as stub:
+        for name in ("x", "f"):
+            with pytest.raises(GRPCError) as caught:
+                await stub.Allocate(one(name), timeout=5)
+            said = {
+                "x": (Status.INVALID_ARGUMENT, "there is no device 'x'"),
+                "f": (
+                    Status.FAILED_PRECONDITION,
+                    f"the file of device 'f' cannot be used: {tmp_path}/gone: No such file or directory",
+                ),
+            }
+            assert (caught.value.status, caught.value.message) == said[name]
+    assert [call.reaction for call in calls] == [Reaction.REFUSED] * 2
+
+
+async def test_devices_that_must_be_included_are_preferred_and_then_those_listed_first(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    devices = FileDevices([DeviceFile(name, NULL) for name in "abcd"], DeviceOptions(True, True))
+    wanted = api.ContainerPreferredAllocationRequest(
+        available_deviceIDs=["d", "c", "b"], must_include_deviceIDs=["c"], allocation_size=2
+    )
+    async with connected(devices) as stub:
+        answer = await stub.GetPreferredAllocation(
+            api.PreferredAllocationRequest(container_requests=[wanted]), timeout=5
+        )
+        await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=["c"]), timeout=5)
+    assert [list(container.deviceIDs) for container in answer.container_responses] == [["c", "b"]]
+
+
+async def test_each_open_stream_gets_the_list_after_each_change(autojump_clock: trio.testing.MockClock) -> None:
+    devices = FileDevices([DeviceFile("a", NULL, (1,)), DeviceFile("b", NULL)])
+    async with connected(devices) as stub, stub.ListAndWatch.open() as stream:
+        await stream.send_message(api.Empty(), end=True)
+        first = await stream.recv_message()
+        devices.turn(["b"], healthy=False)
+        second = await stream.recv_message()
+        await stream.cancel()
+    topology = api.TopologyInfo(nodes=[api.NUMANode(ID=1)])
+    healthy = api.Device(ID="a", health="Healthy", topology=topology)
+    assert first == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Healthy")])
+    assert second == api.ListAndWatchResponse(devices=[healthy, api.Device(ID="b", health="Unhealthy")])
+
+
+def test_a_call_that_names_devices_shows_them_in_its_line() -> None:
+    line = to_json(Call(0.0, "Allocate", devices=("a",), reaction=Reaction.ANSWERED, peer_pid=7), "/s", 1.5)
+    assert line == (
+        '{"time": 1.5, "call": "Allocate", "devices": ["a"], "socket": "/s", "peer_pid": 7, "outcome": "answered"}'
+    )
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def sick(devices: FileDevices) -> list[str]:
+    return [device.id for device in devices.devices if not device.healthy]
+
+
+def test_commands_turn_devices_and_answer_what_they_did() -> None:
+    devices = FileDevices(DeviceFile(f"d{number}", NULL) for number in range(10))
+    assert obey("unhealthy d1 d2\n", devices) == "d1, d2 are unhealthy"
+    assert sick(devices) == ["d1", "d2"]
+    assert obey("  healthy d1  ", devices) == "d1 is healthy"
+    assert sick(devices) == ["d2"]
+    obey("unhealthy all", devices)
+    assert len(sick(devices)) == 10
+    obey("healthy all", devices)
+    assert sick(devices) == []
+
+
+@pytest.mark.parametrize("line", ["healthy", "broken d1", "unhealthy\x1b d1"])
+def test_an_unknown_command_is_answered_with_those_that_there_are(line: str) -> None:
+    devices = FileDevices([DeviceFile("d1", NULL)])
+    usage = "the commands are: healthy ID..., unhealthy ID...; all stands for all devices"
+    assert obey(line, devices) == f"unknown command {line!r}: {usage}"
+    assert sick(devices) == []
+
+
+def test_a_command_with_an_unknown_device_changes_nothing() -> None:
+    devices = FileDevices(DeviceFile(f"d{number}", NULL) for number in range(10))
+    ids = ", ".join(f"'d{number}'" for number in range(8))
+    assert obey("unhealthy d1 x", devices) == f"there is no device 'x': the devices are {ids} and 2 more"
+    assert sick(devices) == []
+    with pytest.raises(UnknownDeviceError):
+        devices.turn(["x"], healthy=True)
+
+
+def fed(pieces: Iterable[bytes]) -> list[str]:
+    lines = Lines()
+    return [line for piece in pieces for line in lines.add(piece)] + list(lines.end())
+
+
+def test_lines_are_put_together_from_pieces_and_a_long_one_is_cut() -> None:
+    assert fed([b"a b\nc", b"", b"d\n\n", b"e"]) == ["a b", "cd", "", "e"]
+    assert fed([b"\xff\n"]) == ["\\xff"]
+    long = fed([b"x" * MAX_LINE, b"yy", b"zz\nnext\n"])
+    assert long == ["x" * 80, "next"]
+
+
+async def test_a_pipe_takes_the_commands_of_several_writers(tmp_path: Path) -> None:
+    path = str(tmp_path / "pipe")
+    devices = FileDevices([DeviceFile("a", NULL), DeviceFile("b", NULL)])
+    said: list[str] = []
+    with trio.fail_after(10), named_pipe(path) as pipe:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_pipe, pipe, devices, said.append)
+            for name in ("a", "b"):
+                write(path, f"unhealthy {name}\n\n")
+                while name not in sick(devices):  # noqa: ASYNC110 - the pipe says nothing when it is read
+                    await trio.sleep(0.001)
+            nursery.cancel_scope.cancel()
+    assert said == ["a is unhealthy", "b is unhealthy"]
+    assert os.listdir(tmp_path) == []
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def test_a_pipe_that_nobody_reads_is_taken_over_and_another_is_not(tmp_path: Path) -> None:
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    with named_pipe(path), pytest.raises(OSError, match="another process reads it"), named_pipe(path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_pipe_that_cannot_be_made_is_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "control").touch()
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args([*BASE, f"--socket={tmp_path}/s", f"--control={tmp_path}/control"])
+    assert fake.run(args) == 1
+    reason = f'cannot take commands at "{tmp_path}/control": something that is no pipe is in the way'
+    assert capsys.readouterr().err == f"plugind fake: {reason}\n"
+    assert os.listdir(tmp_path) == ["control"]
+
+
+# --- calls of Register ------------------------------------------------------------------------------------------------
+
+
+class Node(RegistrationBase):
+    """The service on ``kubelet.sock``, which refuses the first calls."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.refuses = refuses
+        self.requests: list[api.RegisterRequest] = []
+
+    async def Register(self, stream: Stream[api.RegisterRequest, api.Empty]) -> None:  # noqa: N802
+        request = await stream.recv_message()
+        assert request is not None
+        self.requests.append(request)
+        if len(self.requests) <= self.refuses:
+            raise GRPCError(Status.UNKNOWN, "not now")
+        await stream.send_message(api.Empty())
+
+
+@attrs.define
+class Played:
+    """A plugin that calls Register in a directory, and what it said."""
+
+    directory: Path
+    nursery: trio.Nursery
+    said: list[str] = attrs.field(factory=list)
+    answers: list[Registered] = attrs.field(factory=list)
+
+    async def answered(self, times: int) -> None:
+        """Wait until so many of its calls were answered."""
+        with trio.fail_after(10):
+            while len(self.answers) < times:  # noqa: ASYNC110 - what it waits for is said to a function
+                await trio.sleep(0.001)
+
+    async def serve(self, node: Node) -> None:
+        """Serve ``kubelet.sock`` from now on; a socket that is there is replaced."""
+        path = self.directory / "kubelet.sock"
+        path.unlink(missing_ok=True)
+        await self.nursery.start(partial(serve_unix, [node], str(path)))
+
+
+@asynccontextmanager
+async def played(directory: Path) -> AsyncIterator[Played]:
+    kubelet = directory / "kubelet.sock"
+    announcement = Announcement(str(kubelet), "v1beta1", "example.com/gpu", DeviceOptions())
+    async with trio.open_nursery() as nursery:
+        playing = Played(directory, nursery)
+        caller = Caller(announcement, playing.said.append, playing.answers.append)
+        devices = FileDevices([DeviceFile("a", NULL)])
+        serve: Callable[..., Awaitable[None]] = partial(serve_listener, [devices])
+        await nursery.start(caller.play, listen(str(directory / "own.sock")), serve)
+        yield playing
+        nursery.cancel_scope.cancel()
+
+
+WANTED = api.RegisterRequest(
+    version="v1beta1", endpoint="own.sock", resource_name="example.com/gpu", options=api.DevicePluginOptions()
+)
+
+
+async def test_a_plugin_waits_for_the_node_and_calls_each_new_one(tmp_path: Path) -> None:
+    """Consumers B.3: the creation of ``kubelet.sock`` is one sign of a restart."""
+    kubelet = tmp_path / "kubelet.sock"
+    first, second = Node(), Node()
+    async with played(tmp_path) as plugin:
+        await trio.testing.wait_all_tasks_blocked()
+        assert plugin.said == [f"waiting for {kubelet}"]
+        await plugin.serve(first)
+        await plugin.answered(1)
+        assert plugin.said[1:] == [f"registered with {kubelet}"]
+        await plugin.serve(second)
+        await plugin.answered(2)
+    assert (first.requests, second.requests) == ([WANTED], [WANTED])
+    assert [answer.error for answer in plugin.answers] == ["", ""]
+
+
+async def test_a_plugin_whose_socket_is_removed_or_replaced_listens_and_calls_again(tmp_path: Path) -> None:
+    """Consumers B.3: the other sign of a restart is that the plugin's own socket is gone."""
+    own, registered = tmp_path / "own.sock", f"registered with {tmp_path}/kubelet.sock"
+    again = "the file of its socket was removed or replaced: listening again"
+    node = Node()
+    async with played(tmp_path) as plugin:
+        await plugin.serve(node)
+        await plugin.answered(1)
+        own.unlink()
+        await plugin.answered(2)
+        with socket.socket(socket.AF_UNIX) as another:
+            another.bind(str(tmp_path / "another"))
+        os.rename(tmp_path / "another", own)
+        await plugin.answered(3)
+        await (await trio.open_unix_socket(str(own))).aclose()
+    assert plugin.said[1:] == [registered, again, registered, again, registered]
+    assert node.requests == [WANTED] * 3
+
+
+async def test_a_refused_call_is_repeated_after_a_second(tmp_path: Path) -> None:
+    kubelet = tmp_path / "kubelet.sock"
+    node = Node(refuses=1)
+    async with played(tmp_path) as plugin:
+        await plugin.serve(node)
+        await plugin.answered(2)
+    refused = f"not registered with {kubelet}: UNKNOWN: not now; the next try is in 1 s"
+    assert plugin.said[1:] == [refused, f"registered with {kubelet}"]
+    assert len(node.requests) == 2
+    first, second = plugin.answers
+    assert (first.error, second.error) == ("UNKNOWN: not now", "")
+    assert second.time - first.time >= 1.0
