@@ -8,6 +8,8 @@ nodes are 0 and 1 in turn. By hand, in a checkout::
     (cd tests/end_to_end/plugins/grpc-js && npm ci)
     mkdir d && node tests/end_to_end/plugins/grpc-js/devices.js d a.sock example.com/a --devices 8
 
+``go_programs.py`` says how the one in Go is built.
+
 ========================  ======================================================================================
 ``--route call``          (default) calls Register on DIRECTORY/kubelet.sock each 0.1 s until the answer is OK
 ``--route socket``        serves the registration service of the plugin watcher on the same socket instead
@@ -42,6 +44,7 @@ from pathlib import Path
 import attrs
 
 from plugind.tests.end_to_end.foreign import GRPC_JS, PLUGINS, install_grpc_js
+from plugind.tests.end_to_end.go_programs import go_program
 
 
 @attrs.frozen
@@ -65,6 +68,11 @@ def _grpc_js() -> list[str]:
     return ["node", str(GRPC_JS / "devices.js")]
 
 
+def _grpc_go() -> list[str]:
+    return [go_program("devices")]
+
+
 GRPCIO = DevicePluginProgram("grpcio", _grpcio)
 NODE = DevicePluginProgram("grpc-js", _grpc_js)
-ALL = (GRPCIO, NODE)
+GO = DevicePluginProgram("grpc-go", _grpc_go)
+ALL = (GRPCIO, NODE, GO)

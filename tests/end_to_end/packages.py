@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ PACKAGES = {
     "nghttpd": "nghttp2-server",
     "node": "nodejs",
     "npm": "npm",
+    "go": "golang-go",
+    "protoc-gen-go": "golang-goprotobuf-dev",
 }
 
 
@@ -27,3 +30,13 @@ def program(name: str) -> str:
     if found is None:
         pytest.skip(f"{name} (Debian package {PACKAGES[name]}) is not installed")
     return found
+
+
+#: Where Debian puts the sources of Go packages.
+GO_SOURCES = Path("/usr/share/gocode")
+
+
+def go_package(name: str, package: str) -> None:
+    """Skip the test if the sources of a Go package are not installed; ``package`` is the Debian package."""
+    if not (GO_SOURCES / "src" / name).is_dir():
+        pytest.skip(f"the Go package {name} (Debian package {package}) is not installed")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plugind.tests.end_to_end.foreign import npm_ci
-from plugind.tests.end_to_end.packages import PACKAGES, program
+from plugind.tests.end_to_end.packages import PACKAGES, go_package, program
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -21,6 +21,12 @@ def test_a_missing_program_is_a_skip_that_names_its_package(name: str, monkeypat
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(pytest.skip.Exception, match=rf"{name} \(Debian package {PACKAGES[name]}\) is not installed"):
         program(name)
+
+
+def test_a_missing_go_package_is_a_skip_that_names_its_debian_package() -> None:
+    reason = r"the Go package example\.com/x \(Debian package golang-x-dev\) is not installed"
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        go_package("example.com/x", "golang-x-dev")
 
 
 def test_a_program_in_the_path_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""Go programs that tests build from the sources in this checkout, with what Debian has of Go and of grpc-go.
+
+``apt install golang-go golang-goprotobuf-dev golang-google-grpc-dev`` installs all of it; nothing is fetched while a
+program is built. The first build compiles grpc-go, which takes a minute on a busy machine; Go keeps the result in the
+user's cache.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from plugind.tests.end_to_end.packages import GO_SOURCES, go_package, program
+
+SOURCES = Path(__file__).parent / "plugins" / "go"
+PROTO = Path(__file__).parents[2] / "protocol" / "proto"
+#: The .proto file of each Go package that the programs import, below ``plugind/``.
+PROTOS = {"deviceplugin": "deviceplugin_v1beta1.proto", "pluginregistration": "pluginregistration.proto"}
+#: Seconds in which grpc-go must be compiled.
+BUILD_DEADLINE = 240.0
+
+
+@functools.cache
+def go_program(name: str) -> str:
+    """Build ``plugins/go/NAME.go`` and return the path of the program; skip the test where Go is missing."""
+    go, generator = program("go"), program("protoc-gen-go")
+    go_package("google.golang.org/grpc", "golang-google-grpc-dev")
+    build = SOURCES / "build"
+    build.mkdir(exist_ok=True)
+    with (build / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for package, proto in PROTOS.items():
+            _generate(generator, proto, build / "src" / "plugind" / package, package)
+        main = build / "src" / "plugind" / name
+        main.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(SOURCES / f"{name}.go", main / f"{name}.go")
+        # Debian's packages of grpc-go are older than modules.
+        settings = {"GO111MODULE": "off", "GOPATH": f"{build}:{GO_SOURCES}", "GOFLAGS": "", "GOTOOLCHAIN": "local"}
+        _run([go, "build", "-o", str(build / name), f"plugind/{name}"], {**os.environ, **settings})
+    return str(build / name)
+
+
+def _generate(generator: str, proto: str, into: Path, package: str) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    options = f"plugins=grpc,import_path={package}"
+    compiler = [sys.executable, "-m", "grpc_tools.protoc", f"--plugin=protoc-gen-go={generator}", f"-I{PROTO}"]
+    _run([*compiler, f"--go_out={options}:{into}", proto], dict(os.environ))
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=BUILD_DEADLINE)
+    assert done.returncode == 0, f"{command[0]} failed: {done.stderr}"
