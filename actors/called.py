@@ -24,11 +24,12 @@ CUT_SHORT = "the registration ended before it was complete: call Register again"
 class CalledConversation:
     """Stands for :class:`~plugind.actors.conversation.Conversation` where the plugin has called."""
 
-    __slots__ = ("_answered", "_users", "dialed_at", "endpoint", "peer", "reached_at")
+    __slots__ = ("_reply", "_users", "dialed_at", "endpoint", "peer", "reached_at")
 
     def __init__(self, call: m.Called, users: Users) -> None:
         self._users = users
-        self._answered = call.reply is None
+        #: Where the answer goes, until it is given.
+        self._reply = call.reply
         #: Its endpoint is its own socket.
         self.endpoint = None
         #: The process that called.
@@ -47,6 +48,8 @@ class CalledConversation:
             case states.Notify():
                 # A caller that waits no more has no part in this: it is registered, or it calls again.
                 self._answer(_answer_of(command.refusal))
+                if command.error is None:
+                    self.peer = self.peer.as_answered()
                 return states.Notified()
         assert_never(command)
 
@@ -59,10 +62,10 @@ class CalledConversation:
         return self._users.is_privileged(uid)
 
     def _answer(self, answer: m.CallAnswered) -> None:
-        if not self._answered and self.peer.reply is not None:
-            self._answered = True
+        if self._reply is not None:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                self.peer.reply.send_nowait(answer)
+                self._reply.send_nowait(answer)
+            self._reply = None
 
 
 def _answer_of(refusal: states.Refusal | None) -> m.CallAnswered:

@@ -75,6 +75,7 @@ class _Registration:
         """Return the report to the reconciler."""
         assert self.info.uid is not None, "the kernel names the user of each caller"
         call = m.Called(self.info, self.info.uid, self.pid, reply)
+        call = call if reply is not None else call.as_answered()
         path, now = self.info.endpoint, trio.current_time()
         return m.SocketAppeared(path, self.generation, self.identity, root, now, call=call)
 

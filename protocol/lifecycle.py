@@ -637,7 +637,7 @@ def _tell(info: PluginInfo | None, error: str, reason: str, outcome: Outcome) ->
 
 def _then_again(info: PluginInfo | None, error: str, reason: str, attempt: int, cause: Cause) -> Then:
     """Return what follows a try that failed: the backoff, or the next call of a plugin that called Register."""
-    if info is None or not info.called:
+    if info is None or not info.called or info.answered:
         return ThenWait(error, attempt, cause)
     return ThenPark(f"{reason}: {CALL_AGAIN}", attempt, cause=cause)
 

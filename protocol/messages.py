@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+import attrs
+
 from .directories import Condition, DirectoryReport
 from .endpoint_owners import PluginDisplaced
 from .identity import Identity
@@ -71,8 +73,12 @@ class Called:
     #: The process that called.
     uid: int
     pid: int
-    #: Where the answer goes; None if the call was answered before, and is reported again after a crash.
+    #: Where the answer goes; None if the call was answered before.
     reply: Address[CallAnswered] | None = None
+
+    def as_answered(self) -> Called:
+        """Return the call once it was answered yes."""
+        return attrs.evolve(self, info=attrs.evolve(self.info, answered=True), reply=None)
 
 
 @value

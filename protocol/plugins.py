@@ -181,6 +181,8 @@ class PluginInfo:
     uid: int | None = None
     #: The plugin gave it with a call of Register. So it is not asked for it, and after a refusal it has to call again.
     called: bool = False
+    #: That call was answered yes. The plugin does not call again then, so a failure is tried again by the backoff.
+    answered: bool = attrs.field(default=False, eq=False)
 
     @property
     def version(self) -> Version | None:

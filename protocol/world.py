@@ -592,6 +592,7 @@ class World:
         actor = self._actors[message.path]
         actor.registered_at = self._now
         actor.life.notified(self._now)
+        self._note_answered(message.path, actor)
         claim.phase, claim.was_registered = Phase.REGISTERED, True
         key = key_of(claim.info)
         name = self._names[key]
@@ -608,6 +609,12 @@ class World:
         before = self._former.get(key_of(claim.info)) if last is None else Holder(last.info.uid, last.path)
         if before is not None and before.uid != claim.info.uid:
             self._effects.append(Show(NamePassed(claim.path, claim.generation, claim.info, before)))
+
+    def _note_answered(self, path: str, actor: _Actor) -> None:
+        """Note that a call is answered yes, which counts for a successor of the actor, too."""
+        entry = self._desired.get(path)
+        if entry is not None and entry.call is not None and entry.generation == actor.sent.generation:
+            self._desired[path] = actor.sent = attrs.evolve(entry, call=entry.call.as_answered())
 
     def _released(self, path: str, generation: int) -> None:
         claim, actor = self._claims.get(path), self._actors.get(path)

@@ -322,6 +322,19 @@ async def test_after_a_crash_of_the_reconciler_what_was_registered_is_reported_a
         assert [attempt.answers for attempt in node.calls.attempts] == [[OK]] * 3
 
 
+async def test_what_is_reported_again_is_tried_until_it_is_registered_again(autojump_clock: MockClock) -> None:
+    """The plugin was told that it is registered, and does not call again."""
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        node.handler.script("register", Fails(PluginError("no")), times=3)
+        node.crash("reconciler")
+        await trio.sleep(60.0)
+        assert node.handler.asked().count("register") == 5
+        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
+
+
 async def test_a_call_while_the_reconciler_is_down_waits_and_is_answered(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.serve("a.sock")

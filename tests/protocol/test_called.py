@@ -61,6 +61,16 @@ def test_a_call_that_is_refused_is_told_the_plain_reason_and_parks(
     assert not any(isinstance(command, s.StartTimer) for command in commands)
 
 
+def test_a_plugin_whose_call_was_answered_yes_is_tried_again_by_the_backoff() -> None:
+    """It does not call again, whatever happens to its registration later: a crash of the reconciler, for example."""
+    answered = attrs.evolve(INFO, answered=True)
+    state, _ = play(s.Dialed(), s.InfoReceived(answered), ADMITTED, s.HandlerAccepted(), s.Failed("no"))
+    state, _ = lifecycle.step(state, s.Notified())
+    state, commands = lifecycle.step(state, s.HandlerAccepted())
+    assert isinstance(state, s.Waiting)
+    assert commands[-1] == s.StartTimer(1)
+
+
 def test_a_call_for_which_there_is_no_handler_parks_until_there_is_one() -> None:
     """Behaviour 29: the info is known, so that the plugin need not call again."""
     state, commands = play(*TO_CLAIM, NO_HANDLER)
@@ -139,6 +149,18 @@ def test_any_other_call_at_the_path_supersedes_the_generation_before(
     again: m.SocketAppeared, before: tuple[m.ReconcilerMessage, ...]
 ) -> None:
     assert take(world_with(*before), again) == [Send(PATH, again)]
+
+
+def test_the_successor_of_a_crashed_registration_knows_that_the_call_was_answered() -> None:
+    """Fault 85."""
+    world = world_with(*REGISTERED)
+    (start,) = [
+        effect
+        for effect in take(world, m.RegistrationEnded(PATH, crashed=True, error="Oops"))
+        if isinstance(effect, StartRegistration)
+    ]
+    assert start.appeared.call is not None
+    assert (start.appeared.call.reply, start.appeared.call.info.answered) == (None, True)
 
 
 def test_a_plugin_that_is_gone_is_deregistered_if_it_is_that_very_generation() -> None:
