@@ -87,9 +87,11 @@ class RegisterCalls:
         self._config = config
         self._directory = directory
         self._counter = CallCounter(config.limits)
-        #: The registrations that are not answered, and those that succeeded, by the path of the socket.
+        #: The registrations that are not answered, those that succeeded, and those that were refused and are still
+        #: shown, by the path of the socket.
         self._under_way: dict[str, _Registration] = {}
         self._registered: dict[str, _Registration] = {}
+        self._refused: dict[str, _Registration] = {}
         #: Why no call is accepted any more.
         self._closed: str | None = None
 
@@ -153,6 +155,7 @@ class RegisterCalls:
             before.send_nowait(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
         registration = _Registration(info, identity, pid, next(self._config.generations), self)
         self._under_way[path] = registration
+        self._refused.pop(path, None)
         await report(self._config.reconciler, registration.appeared(self._config.path, registration))
         return registration
 
@@ -160,14 +163,18 @@ class RegisterCalls:
         """Check that one more registration can be kept; those whose socket is gone need not be."""
         if self._closed is not None:
             raise CallRefusedError(Status.UNAVAILABLE, self._closed)
-        limit = self._config.limits.kept
-        if path not in self._registered and len(self._registered) + len(self._under_way) >= limit:
+        if path not in self._registered and not self._has_room():
             self._registered = {path: it for path, it in self._registered.items() if self._is_there(it)}
-            if len(self._registered) + len(self._under_way) >= limit:
-                raise CallRefusedError(Status.RESOURCE_EXHAUSTED, f"{limit} device plugins are registered already")
+            if not self._has_room():
+                limit = self._config.limits.kept
+                raise CallRefusedError(Status.RESOURCE_EXHAUSTED, f"{limit} device plugins have called already")
+
+    def _has_room(self) -> bool:
+        kept = len(self._registered) + len(self._under_way) + len(self._refused)
+        return kept < self._config.limits.kept
 
     def note_answer(self, registration: _Registration, answer: m.CallAnswered) -> None:
-        """Keep what is registered. Whatever was so at the path before is not any more."""
+        """Keep what is registered, and what was refused. Whatever was so at the path before is not any more."""
         path = registration.info.endpoint
         if self._under_way.get(path) is not registration:
             return
@@ -176,18 +183,23 @@ class RegisterCalls:
         if answer.error is None:
             registration.generation = answer.generation or registration.generation
             self._registered[path] = registration
+        else:
+            self._refused[path] = registration
 
     # --- what the server asks for -------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """End the registrations whose socket is gone, or another one: nothing is left to wait for."""
+        """End the registrations whose socket is gone, or another one: nothing is left to wait for, or to show."""
         for registration in [it for it in self._under_way.values() if not self._is_there(it)]:
             text = f"{registration.info.endpoint} was removed before the plugin was registered"
             await self._give_up(registration, text, Outcome.FAILED)
+        for registration in [it for it in self._refused.values() if not self._is_there(it)]:
+            await self._give_up(registration, "the socket was removed", Outcome.FAILED)
 
     async def report_again(self) -> None:
         """Report what is registered to a new reconciler, as far as the sockets are still there."""
         self._under_way.clear()
+        self._refused.clear()
         there = [registration for registration in self._registered.values() if self._is_there(registration)]
         self._registered = {registration.info.endpoint: registration for registration in there}
         for registration in there:
@@ -197,7 +209,7 @@ class RegisterCalls:
     async def close(self, reason: str) -> None:
         """Refuse all calls from now on, and have everything deregistered that was registered by one."""
         self._closed = reason
-        everything = (*self._registered.values(), *self._under_way.values())
+        everything = (*self._registered.values(), *self._under_way.values(), *self._refused.values())
         for registration in everything:
             await self._give_up(registration, reason, Outcome.FAILED)
         self._registered.clear()
@@ -206,9 +218,11 @@ class RegisterCalls:
         """Forget everything, since the plugins have to call again."""
         self._registered.clear()
         self._under_way.clear()
+        self._refused.clear()
 
     async def _give_up(self, registration: _Registration, reason: str, outcome: Outcome) -> None:
         registration.send_nowait(m.CallAnswered(reason, outcome))
+        self._refused.pop(registration.info.endpoint, None)
         gone = m.PluginGone(registration.info.endpoint, registration.generation, reason)
         await report(self._config.reconciler, gone)
 

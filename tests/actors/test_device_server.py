@@ -136,6 +136,17 @@ async def test_a_refusal_of_the_handler_is_told_in_plain_words_and_the_plugin_pa
         )
 
 
+async def test_a_plugin_that_was_refused_is_shown_until_its_socket_is_gone(autojump_clock: MockClock) -> None:
+    async with running(scripted(Fails(PluginError("no")))) as node:
+        plugin = node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        assert node.state(f"{DIRECTORY}/a.sock") == "parked"
+        plugin.unlink()
+        await trio.sleep(2.0)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+
+
 async def test_a_refused_call_touches_no_other_instance(autojump_clock: MockClock) -> None:
     """Consumers B.1: the kubelet removes whoever has the name when a connection fails."""
     async with running() as node:

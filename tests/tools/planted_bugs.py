@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import attrs
+import trio
 
 from plugind.actors import registration
 from plugind.actors.handlers.actor import Lane
@@ -27,6 +28,7 @@ from plugind.actors.handlers.calls import BROKE, Call, Calls, Ending
 from plugind.actors.io import endpoints
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
+from plugind.actors.register_calls import RegisterCalls
 from plugind.actors.simulation import directory as simulated_directory
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
@@ -464,6 +466,28 @@ def forget_what_a_double_crash_leaves() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def keep_plugins_of_a_directory_that_was_taken() -> Iterator[None]:
+    """A server whose socket was replaced answers no call any more, and lets nothing go."""
+
+    async def close(calls: RegisterCalls, reason: str) -> None:
+        calls._closed = reason
+
+    with patch.object(RegisterCalls, "close", close):
+        yield
+
+
+@contextmanager
+def report_nothing_again() -> Iterator[None]:
+    """What was registered by a call is lost when the reconciler crashes."""
+
+    async def report_again(_calls: RegisterCalls) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with patch.object(RegisterCalls, "report_again", report_again):
+        yield
+
+
 @attrs.frozen
 class Planted:
     """A bug, and the fewest events that find it."""
@@ -536,6 +560,8 @@ NEW = (
     Planted(notify_whoever_listens, "trust", 0, (196, 200, 223, 227)),
     Planted(blame_the_plugin, "blame", 1, (8, 12, 13)),
     Planted(forget_what_a_double_crash_leaves, "order", 5, (163, 254, 262)),
+    Planted(keep_plugins_of_a_directory_that_was_taken, "converges", 7, (138, 301, 318)),
+    Planted(report_nothing_again, "calls", 91, (178, 184, 260, 273)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -18,13 +18,16 @@ from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.crashes import INTERNAL
 from ....protocol.errors import PluginError
 from ....protocol.messages import RetryAnswer
+from ....protocol.plugins import DEVICE
 from ....protocol.status import PluginStatus, StateName
 from ....supervisor import NodeEndedError
+from ...handlers.handler import Handler
 from ..faults import ACTORS, Actor
 from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
+from .device_calls import DeviceCalls
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle, WatchedHandler
 from .script import NAMES, SOCKETS, TYPE
@@ -68,6 +71,7 @@ class DaemonActs:
     #: The handler that the daemon has now; None while it has none.
     handler: WatchedHandler | None
     _background: trio.Nursery
+    _device_calls: DeviceCalls | None
     #: The requests that run in the background.
     _requests: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
     #: Set when the daemon that runs begins to stop; each daemon has its own.
@@ -228,7 +232,11 @@ class DaemonActs:
         self._generations.forget()
         self._sentinels.give_up()
         self._sentinels.grant_grace(1.0)
-        await self._node.start(handlers={TYPE: self._new_handler()})
+        handlers: dict[str, Handler] = {TYPE: self._new_handler()}
+        if self._device_calls is not None:
+            self._device_calls.before_start()
+            handlers[DEVICE] = self._device_calls.handler
+        await self._node.start(handlers=handlers)
 
     async def calm_down(self) -> None:
         """End the faults of handlers: the daemon has one, which does what it is asked at once."""

@@ -34,8 +34,10 @@ import trio
 from trio.testing import MockClock
 
 from ....protocol.backoff import Backoff, RestartIntensity
-from ....protocol.plugins import InstancePolicy, Plugin
+from ....protocol.config import DevicePluginDirectory
+from ....protocol.plugins import DEVICE, InstancePolicy, Plugin
 from ....protocol.trust import Trust
+from ...handlers.handler import Handler
 from ...supervision import leaves
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG, ROOT
@@ -44,12 +46,13 @@ from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .blame_oracle import BlameOracle
 from .daemon_acts import DaemonActs
+from .device_calls import DIRECTORY, DeviceCalls
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .plugs import Plugs
-from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, numbers, write
+from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, has_calls, numbers, write
 from .sentinels import Sentinels
 from .trace import Trace, Violation
 from .trust_oracle import TrustOracle
@@ -177,9 +180,24 @@ class _Simulation:
             sees_all=sees_all,
         )
         self._handler = self._oracle.new_handler()
+        handlers: dict[str, Handler] = {TYPE: self._handler}
+        #: The device plugins of the scripts that have some.
+        self._device_calls = DeviceCalls(trace, faults) if has_calls(seed) else None
+        if self._device_calls is not None:
+            config = attrs.evolve(config, device_plugins=DevicePluginDirectory(DIRECTORY))
+            handlers[DEVICE] = self._device_calls.handler
         self.node = WatchedNode(
-            config, trace, self._oracle, self._backoff, self._generations, trust, handlers={TYPE: self._handler}
+            config,
+            trace,
+            self._oracle,
+            self._backoff,
+            self._generations,
+            trust,
+            handlers=handlers,
+            device_calls=self._device_calls,
         )
+        if self._device_calls is not None:
+            self._device_calls.node = self.node
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
@@ -214,6 +232,7 @@ class _Simulation:
                     self._oracle,
                     self._handler,
                     background,
+                    self._device_calls,
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
@@ -280,6 +299,9 @@ class _Simulation:
                 daemon.crash(chance)
             case Act.CRASH_BOTH:
                 daemon.crash_both(chance)
+            case Act.CALL:
+                if self._device_calls is not None:
+                    self._device_calls.act(chance)
             case Act.RESTART_DAEMON:
                 # A daemon does not start on a root to which others may write.
                 self._acts.mend_root()
@@ -297,3 +319,6 @@ class _Simulation:
         self._serving.look(disturbed=False)
         await trio.sleep(NOTICED)
         self._serving.look(disturbed=False)
+        if self._device_calls is not None:
+            await self._device_calls.check()
+            self._serving.look(disturbed=True)

@@ -92,6 +92,7 @@ class Act(enum.Enum):
     CHANGE_USER = enum.auto()
     CHANGE_ENDPOINT = enum.auto()
     CRASH_BOTH = enum.auto()
+    CALL = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -140,6 +141,10 @@ _EVENTS_PER_MODE: Final = 25
 _EVENTS_PER_ENDPOINT: Final = 10
 #: Where actors crash, the reconciler and a registration crash in the same instant now and then; numbered last of all.
 _EVENTS_PER_DOUBLE_CRASH: Final = 40
+#: Calls of Register, in the scripts that have a directory for them, one for so many other events; numbered after those.
+_EVENTS_PER_CALL: Final = 3
+#: The seeds of these scripts leave one of these remainders.
+_CALLS: Final = (16, (7, 11))
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -184,12 +189,20 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     changed = _with_changes(Act.CHANGE_ENDPOINT, seed, _endpoints(events), changed)
     if Fault.CRASHES in faults:
         changed = _with_changes(Act.CRASH_BOTH, seed, _double_crashes(events), changed)
+    if has_calls(seed):
+        changed = _with_changes(Act.CALL, seed, _calls(events), changed)
     return (*changed,)
+
+
+def has_calls(seed: int) -> bool:
+    """Whether the script of ``seed`` has calls of Register."""
+    divisor, remainders = _CALLS
+    return seed % divisor in remainders
 
 
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_double_crashes(events).stop)
+    return range(_calls(events).stop)
 
 
 def _users(events: int) -> range:
@@ -206,6 +219,10 @@ def _endpoints(events: int) -> range:
 
 def _double_crashes(events: int) -> range:
     return range(_endpoints(events).stop, _endpoints(events).stop + events // _EVENTS_PER_DOUBLE_CRASH)
+
+
+def _calls(events: int) -> range:
+    return range(_double_crashes(events).stop, _double_crashes(events).stop + events // _EVENTS_PER_CALL)
 
 
 def _races_end(events: int) -> int:
@@ -228,6 +245,7 @@ _DRAWN: Final = {
     Act.CHANGE_MODE: "modes",
     Act.CHANGE_ENDPOINT: "endpoints",
     Act.CRASH_BOTH: "double crashes",
+    Act.CALL: "calls",
 }
 
 

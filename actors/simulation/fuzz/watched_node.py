@@ -24,6 +24,7 @@ from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
+from .device_calls import DIRECTORY, DeviceCalls
 from .dial_order_oracle import DialOrderOracle
 from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
@@ -107,7 +108,9 @@ class WatchedNode(SimulatedNode):
         trust: TrustOracle,
         *,
         handlers: Mapping[str, Handler],
+        device_calls: DeviceCalls | None = None,
     ) -> None:
+        self._device_calls = device_calls
         self.log = LogOracle(trace.violated)
         super().__init__(config, handlers=handlers, log=self.log)
         self.trace = trace
@@ -184,6 +187,9 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
+        if self._device_calls is not None and status.root == DIRECTORY:
+            self._device_calls.shown(change)
+            return
         to_notify = self._must_be_notified(status)
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)
