@@ -470,8 +470,8 @@ def forget_what_a_double_crash_leaves() -> Iterator[None]:
 def keep_plugins_of_a_directory_that_was_taken() -> Iterator[None]:
     """A server whose socket was replaced answers no call any more, and lets nothing go."""
 
-    async def close(calls: RegisterCalls, reason: str) -> None:
-        calls._closed = reason
+    async def close(_calls: RegisterCalls, _reason: str) -> None:
+        await trio.lowlevel.checkpoint()
 
     with patch.object(RegisterCalls, "close", close):
         yield
