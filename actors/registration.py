@@ -413,7 +413,7 @@ class _Registration:
 
     def _go_to_newest(self) -> None:
         """Forget the plugin of the generation before. Until now its facts were shown, and sent to its handler."""
-        self._socket, self._info, self._life_reported = self._newest, self._newest.last_known, False
+        self._socket, self._info, self._life_reported = self._newest, None, False
         if isinstance(self.conversation, Conversation) and self._newest.call is None:
             self.conversation.peer = self.conversation.reached_at = None
         else:
@@ -490,6 +490,7 @@ class _Registration:
             self._take_ended(),
             isinstance(state, states.Gone) and state.stopped,
             self._socket.identity.owner,
+            self._socket.last_known,
         )
         await self._wait.to_send(self._config.status, self._shown)
 

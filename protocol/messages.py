@@ -598,6 +598,8 @@ class StateChanged:
     still_there: bool = False
     #: The user that the file of the socket belongs to.
     owner: int | None = None
+    #: Type and name of the plugin that was last at the path, if the socket waits because of short lives (fault 49).
+    last_known: PluginInfo | None = None
 
 
 @value

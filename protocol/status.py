@@ -140,6 +140,9 @@ class PluginStatus:
     health_since: float | None = None
     #: What its handler knows of it.
     facts: Facts = ()
+    #: Whether type and name are those of the plugin that was last at the path. This one has not said any yet, and waits
+    #: because the lives before it were short.
+    last_known: bool = False
 
     @property
     def source(self) -> str:

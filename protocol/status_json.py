@@ -65,6 +65,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "health_reason": _text(plugin.health_reason),
         "health_since": _time_of(plugin.health_since, now, unix),
         "source": encodable(plugin.source),
+        "last_known": plugin.last_known,
     }
 
 

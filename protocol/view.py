@@ -72,13 +72,15 @@ class Row(NamedTuple):
 
     @property
     def type(self) -> str | None:
-        """The plugin's type, once it is known."""
-        return None if self.info is None else self.info.type
+        """The plugin's type; until it has said that, the type of the one that was last at the path, if it is known."""
+        info = self.info or self.last.last_known
+        return None if info is None else info.type
 
     @property
     def name(self) -> str | None:
-        """The plugin's name, once it is known."""
-        return None if self.info is None else self.info.name
+        """The plugin's name; until it has said that, the name of the one that was last at the path, if it is known."""
+        info = self.info or self.last.last_known
+        return None if info is None else info.name
 
     @property
     def refused(self) -> bool:
@@ -104,8 +106,8 @@ class Row(NamedTuple):
             last.reason,
             last.attempt,
             last.next_try,
-            None if info is None else info.type,
-            None if info is None else info.name,
+            self.type,
+            self.name,
             None if info is None else info.endpoint or None,
             None if info is None else info.versions,
             self.registered_in if registered else None,
@@ -124,6 +126,7 @@ class Row(NamedTuple):
             health_reason=None if self.health is None else self.health.reason or None,
             health_since=None if self.health is None else self.health.time,
             facts=() if self.health is None else self.health.facts,
+            last_known=info is None and last.last_known is not None,
         )
 
     @property
@@ -336,7 +339,7 @@ class View:
 
 
 def _is(row: Row, target: str) -> bool:
-    return (row.info is not None and _is_shown(row.info.name, target)) or _is_shown(row.last.socket, target)
+    return (row.name is not None and _is_shown(row.name, target)) or _is_shown(row.last.socket, target)
 
 
 def _is_shown(text: str, shown: str) -> bool:

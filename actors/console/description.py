@@ -28,8 +28,8 @@ def described(plugin: Plugin) -> str:
     """Return all that is known of one plugin, line by line, with nothing cut off."""
     facts: list[tuple[str, str]] = [
         ("Socket", text(plugin.get("socket"))),
-        ("Name", text(plugin.get("name"))),
-        ("Type", text(plugin.get("type"))),
+        ("Name", text(plugin.get("name")) + _last_known(plugin)),
+        ("Type", text(plugin.get("type")) + _last_known(plugin)),
         ("State", f"{text(plugin.get('state'))} for {duration(age(plugin))}, since {ago(age(plugin))}"),
         ("Cause", cause(plugin) or "-"),
         ("Attempt", text(plugin.get("attempt"))),
@@ -72,6 +72,11 @@ def change(plugin: Plugin) -> str:
 
 def _texts(values: Json) -> list[str]:
     return [text(value) for value in values] if isinstance(values, list) else []
+
+
+def _last_known(plugin: Plugin) -> str:
+    """Say that this plugin has not said it itself."""
+    return " (last known)" if plugin.get("last_known") is True else ""
 
 
 def _active(plugin: Plugin) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import attrs
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -103,6 +104,37 @@ async def test_the_pause_of_the_plugins_own_supervisor_is_part_of_the_delay(auto
         await trio.sleep(0.01)
         assert node.state("a.sock") == "registered"
         assert all(entry.state is not StateName.WAITING for entry in node.history("a.sock"))
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["replaced", "removed and made again"])
+async def test_a_plugin_that_waits_in_a_crash_loop_is_known_by_its_last_name(
+    removed: bool, autojump_clock: MockClock
+) -> None:
+    """Fault 49: ``retry NAME`` did not find it. Of the life before, nothing else is shown as if it were this one's."""
+    async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
+        plugin = node.plug("a.sock", red())
+        await restart_when_told(node, plugin, 5)
+        if removed:
+            plugin.stop()
+            await trio.sleep(0.1)
+            plugin = node.plug("a.sock", red())
+        await trio.sleep(0.1)
+        waiting = node.status("a.sock")
+        assert waiting is not None
+        assert (waiting.reason, waiting.type, waiting.name) == ("crash loop: 5 short lives", "Colour", "red")
+        assert (waiting.last_known, waiting.versions, waiting.endpoint) == (True, None, None)
+        plugin.plugin = FakePlugin("Colour", "blue", hang="get-info")
+        (answer,) = await node.supervisor.retry("red")
+        assert (answer.socket, answer.tried) == (plugin.path, True)
+        await trio.sleep(0.1)
+        asking = node.status("a.sock")
+        assert asking is not None
+        assert (asking.state, asking.name, asking.last_known) == (StateName.ASKING_INFO, "red", True)
+        plugin.plugin = FakePlugin("Colour", "blue")
+        await trio.sleep(3.0)
+        registered = node.status("a.sock")
+        assert registered is not None
+        assert (registered.state, registered.name, registered.last_known) == (StateName.REGISTERED, "blue", False)
 
 
 async def test_a_crash_of_the_reconciler_forgets_no_crash_loop(autojump_clock: MockClock) -> None:

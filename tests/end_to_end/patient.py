@@ -1,7 +1,7 @@
 """``plugind run`` with deadlines other than its own: ``python patient.py '{"get_info": 60}' OPTION...``.
 
 Tests that expect the first attempt to succeed must not fail on a machine that is too busy for an answer to GetInfo
-within a second.
+within a second. ``backoff`` is the first delay of the backoff: a test can look at what waits for so long.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from plugind.actors.console.run import add_arguments, config_from, run_daemon
+from plugind.protocol.backoff import Backoff
 from plugind.protocol.config import Timeouts
 
 
@@ -22,8 +23,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     args = parser.parse_args(sys.argv[2:])
-    timeouts = Timeouts(**json.loads(sys.argv[1]))
-    trio.run(run_daemon, args, attrs.evolve(config_from(args, os.environ), timeouts=timeouts))
+    seconds: dict[str, float] = json.loads(sys.argv[1])
+    backoff = Backoff(initial=seconds.pop("backoff", Backoff().initial))
+    config = attrs.evolve(config_from(args, os.environ), timeouts=Timeouts(**seconds), backoff=backoff)
+    trio.run(run_daemon, args, config)
 
 
 if __name__ == "__main__":

@@ -189,8 +189,8 @@ def daemon(
     """Start a daemon whose root, status socket and log are in ``directory``; kill it at exit if it still runs.
 
     It almost never rescans, since a rescan would hide events that were missed. It has the
-    deadlines of ``plugind run``, unless ``timeouts`` names others. ``script`` names a file beside this one to run in
-    place of ``plugind run``; ``output`` is where it prints.
+    deadlines of ``plugind run``, unless ``timeouts`` names others (see ``patient.py``). ``script`` names a file beside
+    this one to run in place of ``plugind run``; ``output`` is where it prints.
     """
     root = root or directory / "root"
     status = str(directory / "status.sock")

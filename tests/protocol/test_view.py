@@ -63,6 +63,22 @@ def test_a_new_generation_has_no_info_until_get_info_returns() -> None:
     assert only(view) == PluginStatus("/r/a.sock", "/r", 2, StateName.DIALING, 2.0)
 
 
+def test_a_socket_that_waits_after_short_lives_is_found_by_the_last_known_name() -> None:
+    """Fault 49: what the plugin says itself counts for more; nothing but type and name is taken from the last one."""
+    view = View()
+    waiting = attrs.evolve(change(StateName.WAITING, generation=2), last_known=INFO)
+    view.apply(waiting)
+    assert [row.last.generation for row in view.find("csi.example.com")] == [2]
+    known = PluginStatus("/r/a.sock", "/r", 2, StateName.WAITING, 1.0, type="CSIPlugin", name="csi.example.com")
+    assert only(view) == attrs.evolve(known, last_known=True)
+    other = PluginInfo("CSIPlugin", "other.example.com", "/r/a.sock", ("1.0.0",))
+    view.apply(attrs.evolve(waiting, state=StateName.VALIDATING, info=other))
+    # A change without an info does not forget it.
+    view.apply(attrs.evolve(waiting, state=StateName.REGISTERING))
+    assert (only(view).name, only(view).versions, only(view).last_known) == ("other.example.com", ("1.0.0",), False)
+    assert view.find("csi.example.com") == []
+
+
 def test_a_late_change_of_an_older_generation_is_ignored() -> None:
     """Test_ASW_PluginExistsWithCorrectUUID_Negative_WrongUUID: another identity is ignored."""
     view = View()

@@ -179,5 +179,8 @@ def test_a_socket_that_waits_after_short_lives_says_when_it_is_tried() -> None:
     waiting: dict[str, Json] = {"state": "waiting", "cause": "crash loop: 7 short lives", "next_try_in": 7.3}
     assert cause(waiting) == "crash loop: 7 short lives, next try in 8 s"
     assert "Cause:      crash loop: 7 short lives, next try in 8 s\n" in described(waiting)
+    named = {**waiting, "name": "red", "type": "Colour"}
+    assert "Name:       red\nType:       Colour\n" in described({**named, "last_known": False})
+    assert "Name:       red (last known)\nType:       Colour (last known)\n" in described({**named, "last_known": True})
     # Older entries of its history do not wait any more.
     assert cause({"cause": "crash loop: 6 short lives"}) == "crash loop: 6 short lives"
