@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from typing import Any
 
 import attrs
 import trio
@@ -23,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     args = parser.parse_args(sys.argv[2:])
-    seconds: dict[str, float] = json.loads(sys.argv[1])
+    seconds: dict[str, Any] = json.loads(sys.argv[1])
     backoff = Backoff(initial=seconds.pop("backoff", Backoff().initial))
     config = attrs.evolve(config_from(args, os.environ), timeouts=Timeouts(**seconds), backoff=backoff)
     trio.run(run_daemon, args, config)
