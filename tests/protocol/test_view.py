@@ -69,8 +69,8 @@ def test_a_socket_that_waits_after_short_lives_is_found_by_the_last_known_name()
     waiting = attrs.evolve(change(StateName.WAITING, generation=2), last_known=INFO)
     view.apply(waiting)
     assert [row.last.generation for row in view.find("csi.example.com")] == [2]
-    known = PluginStatus("/r/a.sock", "/r", 2, StateName.WAITING, 1.0, type="CSIPlugin", name="csi.example.com")
-    assert only(view) == attrs.evolve(known, last_known=True)
+    expected = PluginStatus("/r/a.sock", "/r", 2, StateName.WAITING, 1.0, type="CSIPlugin", name="csi.example.com")
+    assert only(view) == attrs.evolve(expected, last_known=True)
     other = PluginInfo("CSIPlugin", "other.example.com", "/r/a.sock", ("1.0.0",))
     view.apply(attrs.evolve(waiting, state=StateName.VALIDATING, info=other))
     # A change without an info does not forget it.
