@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from . import messages as m
+from .line import Line
 from .plugins import InstancePolicy, PluginInfo
 from .ranking import Rank, Ranking
 from .trust import Users, user_words
@@ -76,14 +77,8 @@ class Name:
     _privileged: int = 0
     #: Paths between admission and registration, or leaving. While there is one, no other claim is admitted.
     busy: Paths = attrs.Factory(dict)
-    #: The line for the name: paths whose plugin was refused under it, perhaps because of another one. When one goes,
-    #: each may try again, one after the other. The number is that of the last release before it was refused, or of the
-    #: one that it was told of.
-    blocked: dict[str, int] = attrs.Factory(dict)
-    #: How often a plugin has left the name.
-    releases: int = 0
-    #: The path in line whose turn it is to try.
-    turn: str | None = None
+    #: The plugins that were refused the name.
+    line: Line = attrs.Factory(Line)
     #: Registered paths that are not active.
     standby: Paths = attrs.Factory(dict)
     #: The path that was last found to be the active one, if the policy has a single one.
@@ -98,7 +93,7 @@ class Name:
     @property
     def empty(self) -> bool:
         """Whether no plugin has the name or wants it."""
-        return not (self.registered or self.busy or self._queue or self.blocked)
+        return not (self.registered or self.busy or self._queue or self.line)
 
     # --- the claims that wait ---
 
@@ -175,27 +170,6 @@ class Name:
         elif self._ranking is not None:
             self._ranking.remove(path)
         return True
-
-    # --- the line of those that were refused ---
-
-    def block(self, path: str) -> None:
-        """Put ``path`` at the end of the line. The next release is the first that it is told of."""
-        self.blocked.pop(path, None)
-        self.blocked[path] = self.releases
-
-    def in_line(self) -> Iterator[str]:
-        """Yield the paths in line that were not told of the last release, in order."""
-        for path, notified_of in self.blocked.items():
-            if notified_of >= self.releases:
-                return
-            yield path
-
-    def take_turn(self, path: str | None = None) -> str | None:
-        """Give the turn to the next path in line, or to that one, and return it; None if each had its turn."""
-        self.turn = next(self.in_line(), None) if path is None else path
-        if self.turn is not None:
-            self.block(self.turn)
-        return self.turn
 
     # --- roles ---
 

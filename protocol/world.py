@@ -16,8 +16,9 @@ being deregistered, and of two that appear at once the second is validated again
 37).
 
 When a plugin leaves its name, those that were refused the name may try again, one after the other: the next in line is
-sent ``NameFreed``, and the one after it when that one is registered, fails or is refused, after :data:`TURN` seconds at
-the latest. If all were told at once, the removal of one socket would have thousands of others dialed.
+sent ``NameFreed``, and the one after it when that one is registered, fails or is refused, after a second at the latest.
+Plugins of root and of the user that runs plugind go first (``plugind.protocol.line``). If all were told at once, the
+removal of one socket would have thousands of others dialed.
 :attr:`World.next_turn` is the only time that the world has; the reconciler calls :meth:`World.pass_turns` then.
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` follows one path through all of this.
@@ -28,7 +29,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import collections
-import itertools
 import math
 from collections.abc import Iterable
 from typing import assert_never
@@ -54,6 +54,7 @@ from .effects import (
 )
 from .endpoint_owners import EndpointOwners, Owner, PluginDisplaced, belongs_to
 from .kept_names import KeptNames, kept_for
+from .line import Turns
 from .lives import Life, Lives
 from .plugins import MAX_INSTANCES, InstancePolicy, PluginInfo
 from .status import StateName
@@ -74,10 +75,6 @@ __all__ = [
     "Stopped",
     "World",
 ]
-
-
-#: Seconds after which the next plugin in line may try for a name, however far the one before it has come.
-TURN = 1.0
 
 
 @attrs.define
@@ -154,8 +151,8 @@ class World:
         self._retiring: dict[str, list[m.Address[m.HandlerMessage]]] = {}
         #: The last request to stop.
         self._stopping: m.StopAsked | m.StopForced | None = None
-        #: When the turn of a plugin ends that was told that its name is free, by name; the earliest first.
-        self._turns: dict[tuple[str, str], float] = {}
+        #: The turns of plugins that were told that their names are free.
+        self._turns = Turns()
         #: The time of the message that is being handled.
         self._now = 0.0
         self._effects: list[Effect] = []
@@ -165,7 +162,7 @@ class World:
     @property
     def next_turn(self) -> float:
         """When :meth:`pass_turns` has something to do; infinity if no plugin has a turn or waits for a kept name."""
-        return min(next(iter(self._turns.values()), math.inf), self._kept.next_end)
+        return min(self._turns.next_end, self._kept.next_end)
 
     def desired(self) -> dict[str, int]:
         """Return the generation of each socket, by path."""
@@ -193,9 +190,7 @@ class World:
     def pass_turns(self, now: float) -> list[Effect]:
         """End the turns whose time is over, and free the names that are kept no more; return what to do, in order."""
         self._effects, self._now = [], now
-        due = itertools.takewhile(lambda turn: turn[1] <= now, self._turns.items())
-        for key in [key for key, _ in due]:
-            del self._turns[key]
+        for key in self._turns.take_ended(now):
             if key in self._names:
                 self._give_turn(key, self._names[key])
         for key in self._kept.ended(now):
@@ -425,7 +420,7 @@ class World:
         key, actor.key = actor.key, None
         name = None if key is None else self._names.get(key)
         if key is not None and name is not None:
-            name.blocked.pop(path, None)
+            name.line.remove(path)
             if name.empty:
                 del self._names[key]
 
@@ -460,11 +455,11 @@ class World:
             if handler is None:
                 self._refuse_orphan(claimed)
             elif (reason := self._name_of_another_user(claimed.info, name)) is not None:
-                name.block(claimed.path)
+                name.line.add(claimed.path, privileged=self._users.is_privileged(claimed.info.uid))
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
                 self._report_claim(claimed, reason)
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
-                name.block(claimed.path)
+                name.line.add(claimed.path, privileged=self._users.is_privileged(claimed.info.uid))
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             elif (owner := self._owner_of_endpoint(claimed)) is not None:
                 reason = belongs_to(claimed.info.endpoint, owner)
@@ -504,13 +499,13 @@ class World:
         """Give the turn to the next plugin in line; while the name is kept, to the next one for which it is kept."""
         keep = self._kept.get(key, self._now)
         if keep is None:
-            return name.take_turn()
-        for path in name.in_line():
+            return name.line.take_turn()
+        for path in name.line.waiting():
             uid = self._actors[path].uid
             if uid == keep.uid or self._users.is_privileged(uid):
-                return name.take_turn(path)
+                return name.line.take_turn(path)
             self._kept.wait(key, keep)
-        name.turn = None
+        name.line.turn = None
         return None
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
@@ -564,25 +559,25 @@ class World:
 
     def _freed(self, key: tuple[str, str], name: Name) -> None:
         """Let those that were refused the name try again, from the next in line on."""
-        name.releases += 1
-        if name.turn is None:
+        name.line.releases += 1
+        if name.line.turn is None:
             self._give_turn(key, name)
 
     def _give_turn(self, key: tuple[str, str], name: Name) -> None:
         """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
-        self._turns.pop(key, None)
-        handler, first = self._handlers.get(key[0]), next(name.in_line(), None)
+        self._turns.end(key)
+        handler, first = self._handlers.get(key[0]), next(name.line.waiting(), None)
         privileged = first is not None and self._users.is_privileged(self._actors[first].uid)
         if handler is not None and self._is_full(name, handler.policy, privileged=privileged):
-            name.turn = None
+            name.line.turn = None
         elif (path := self._next_in_line(key, name)) is not None:
-            self._turns[key] = self._now + TURN
+            self._turns.begin(key, self._now)
             self._effects.append(Send(path, m.NameFreed()))
 
     def _end_turn(self, key: tuple[str, str] | None, path: str) -> None:
         """Let the next plugin in line try for the name, if the one at ``path`` had its turn."""
         name = None if key is None else self._names.get(key)
-        if key is not None and name is not None and name.turn == path:
+        if key is not None and name is not None and name.line.turn == path:
             self._give_turn(key, name)
 
     def _registered(self, message: m.PluginRegistered) -> None:
@@ -646,7 +641,7 @@ class World:
         elif actor is not None and actor.key == key:
             # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
             # sent ``NameFreed`` when that one goes.
-            name.block(claim.path)
+            name.line.add(claim.path, privileged=claim.privileged)
         self._end_turn(key, claim.path)
         self._admit(key, name)
         self._retire(claim.info.type)

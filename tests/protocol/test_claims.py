@@ -49,13 +49,13 @@ def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_be
 def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
     """Behaviour 37, fault 78."""
     name = Name()
-    name.block("/r/c")
+    name.line.add("/r/c", privileged=False)
     name.register(claim(A, Phase.REGISTERED))
     assert name.change_roles(InstancePolicy.NEWEST) == []
     name.register(claim(B, Phase.REGISTERED, 2))
     assert [changed.path for changed in name.change_roles(InstancePolicy.NEWEST)] == [A]
     assert name.release(name.registered[A]) == Freed(stood_by=True, was_taken=True)
-    assert (set(name.registered), name.standby, name.blocked) == ({B}, {}, {"/r/c": 0})
+    assert (set(name.registered), name.standby, len(name.line)) == ({B}, {}, 1)
 
 
 @pytest.mark.parametrize(("plugin_type", "highest"), [("CSIPlugin", B), ("T", A)])

@@ -9,8 +9,10 @@ import pytest
 
 from plugind.protocol import messages as m
 from plugind.protocol.effects import Effect, Send
+from plugind.protocol.kept_names import NAME_KEPT
+from plugind.protocol.line import TURN, Line, Turns
 from plugind.protocol.plugins import InstancePolicy, PluginInfo
-from plugind.protocol.world import TURN, World
+from plugind.protocol.world import World
 from plugind.tests.protocol.playbook import Nowhere, appeared, vanished
 
 HANDLER = Nowhere()
@@ -145,3 +147,101 @@ def test_one_of_thousands_is_told() -> None:
             m.Released(path, number),
         )
     assert rig.woken(*LEAVES) == [A]
+
+
+SOMEBODY = 1001
+U, V, P, Q = "/reg/u.sock", "/reg/v.sock", "/reg/p.sock", "/reg/q.sock"
+#: Sockets and their users; those of root and of plugind's own user are privileged.
+USERS = {U: SOMEBODY, V: SOMEBODY, P: 0, Q: 0, HOLDER: 0, A: SOMEBODY, B: SOMEBODY}
+
+
+def claim_of(path: str) -> m.Claimed:
+    return m.Claimed(path, 1, attrs.evolve(INFO, uid=USERS[path]), 1)
+
+
+def mixed(policy: InstancePolicy, *holders: str, line: tuple[str, ...], most: int = 64) -> Rig:
+    """Return a rig in which ``holders`` register one after the other, and those in ``line`` are refused."""
+    rig = Rig(World((m.HandlerAdded("T", HANDLER, policy),), max_instances=most))
+    for path in holders:
+        rig.take(appeared(1, path), claim_of(path), m.PluginRegistered(path, 1))
+    assert rig.world.actual() == dict.fromkeys(holders, 1)
+    for path in line:
+        # Refused as the name is full, or else by its handler.
+        rig.take(appeared(1, path), claim_of(path), m.Released(path, 1))
+    assert rig.world.actual() == dict.fromkeys(holders, 1)
+    return rig
+
+
+def ended(path: str) -> tuple[m.ReconcilerMessage, ...]:
+    return vanished(1, path), m.Released(path, 1)
+
+
+@pytest.mark.parametrize("line", [(U, P), (P, U), (U, V, P)], ids=["last", "first", "last of three"])
+def test_a_privileged_plugin_does_not_wait_behind_those_for_which_the_name_is_taken(line: tuple[str, ...]) -> None:
+    """Fault 80, REJECT: root's plugin that succeeded another user's leaves, and another one of root waits."""
+    rig = mixed(InstancePolicy.REJECT, A, HOLDER, line=line)
+    assert rig.woken(*ended(HOLDER)) == [P]
+    assert rig.woken(claim_of(P), m.PluginRegistered(P, 1)) == []
+    # The others may have the name once its holder of their user has left, and the privileged one as well.
+    assert rig.woken(*ended(P)) == []
+    rig.now += NAME_KEPT
+    assert rig.woken(*ended(A)) == [path for path in line if path != P][:1]
+
+
+def test_a_privileged_plugin_does_not_wait_behind_those_for_which_the_name_has_too_many_instances() -> None:
+    """Faults 49 and 80: for others the name is full with the plugins of all users, for it with those of root alone."""
+    rig = mixed(InstancePolicy.ALL, A, B, HOLDER, Q, line=(U, P), most=2)
+    assert rig.woken(*ended(HOLDER)) == [P]
+    assert rig.woken(claim_of(P), m.PluginRegistered(P, 1)) == []
+
+
+def test_privileged_plugins_are_told_first_and_each_line_in_its_order() -> None:
+    """Fault 80: nobody is told twice of one release."""
+    rig = mixed(InstancePolicy.ALL, A, line=(U, Q, V, P))
+    told = rig.woken(*ended(A))
+    while len(told) < 4:
+        told += rig.woken(claim_of(told[-1]), m.Released(told[-1], 1))
+    assert told == [Q, P, U, V]
+    assert rig.woken(claim_of(V), m.Released(V, 1)) == []
+    # Whoever is refused again stands at the end of its own line.
+    rig.take(claim_of(Q), m.Released(Q, 1), appeared(1, A), claim_of(A), m.PluginRegistered(A, 1))
+    assert rig.woken(*ended(A)) == [P]
+
+
+def test_a_plugin_that_comes_back_as_another_user_stands_in_the_other_line() -> None:
+    """Fault 80."""
+    rig = mixed(InstancePolicy.REJECT, A, HOLDER, line=(U, P))
+    rig.take(attrs.evolve(claim_of(P), info=attrs.evolve(INFO, uid=SOMEBODY)))
+    rig.take(attrs.evolve(claim_of(U), info=attrs.evolve(INFO, uid=0)))
+    assert rig.woken(*ended(HOLDER)) == [U]
+
+
+def test_thousands_of_others_in_line_are_not_looked_at() -> None:
+    """Fault 48: a turn costs as much as in a line of one; a search for each one would take minutes."""
+    line = Line()
+    for number in range(20_000):
+        line.add(f"u{number}", privileged=False)
+        line.add(f"p{number}", privileged=True)
+    line.releases += 1
+    told = [line.take_turn() for _ in range(40_000)]
+    assert told == [f"{who}{number}" for who in "pu" for number in range(20_000)]
+    assert line.take_turn() is None
+    for path in told:
+        line.remove(path or "")
+    assert len(line) == 0
+
+
+def test_the_first_of_thousands_of_turns_is_found_at_once() -> None:
+    """Fault 48: a plain dictionary would be read over all turns that have ended before it, which would take minutes."""
+    turns = Turns()
+    names = [("T", str(number)) for number in range(100_000)]
+    for number, named in enumerate(names):
+        turns.begin(named, float(number))
+    found = []
+    for named in names[:-1]:
+        found.append(turns.next_end)
+        turns.end(named)
+    assert found == [number + TURN for number in range(99_999)]
+    assert turns.take_ended(99_999.0 + TURN) == names[-1:]
+    assert turns.next_end == math.inf
+    assert len(turns) == 0
