@@ -198,10 +198,10 @@ def test_a_privileged_plugin_does_not_wait_behind_those_for_which_the_name_has_t
 def test_privileged_plugins_are_told_first_and_each_line_in_its_order() -> None:
     """Fault 80: nobody is told twice of one release."""
     rig = mixed(InstancePolicy.ALL, A, line=(U, Q, V, P))
-    told = rig.woken(*ended(A))
-    while len(told) < 4:
-        told += rig.woken(claim_of(told[-1]), m.Released(told[-1], 1))
-    assert told == [Q, P, U, V]
+    woken = rig.woken(*ended(A))
+    while len(woken) < 4:
+        woken += rig.woken(claim_of(woken[-1]), m.Released(woken[-1], 1))
+    assert woken == [Q, P, U, V]
     assert rig.woken(claim_of(V), m.Released(V, 1)) == []
     # Whoever is refused again stands at the end of its own line.
     rig.take(claim_of(Q), m.Released(Q, 1), appeared(1, A), claim_of(A), m.PluginRegistered(A, 1))
@@ -223,10 +223,10 @@ def test_thousands_of_others_in_line_are_not_looked_at() -> None:
         line.add(f"u{number}", privileged=False)
         line.add(f"p{number}", privileged=True)
     line.releases += 1
-    told = [line.take_turn() for _ in range(40_000)]
-    assert told == [f"{who}{number}" for who in "pu" for number in range(20_000)]
+    woken = [line.take_turn() for _ in range(40_000)]
+    assert woken == [f"{who}{number}" for who in "pu" for number in range(20_000)]
     assert line.take_turn() is None
-    for path in told:
+    for path in woken:
         line.remove(path or "")
     assert len(line) == 0
 
