@@ -35,6 +35,8 @@ _BEAT = 0.05
 _LOOK = 1.0
 #: Seconds in which a good plugin must be told, and in which the daemon must come to rest.
 _PATIENCE = 15.0
+#: How often what is wrong must be found before it is a violation.
+_LOOKS = 5
 #: Seconds of a mixture.
 _MIXTURE = (4.0, 12.0)
 #: The most kinds of one mixture, and the most plugins of each.
@@ -231,12 +233,14 @@ class Soak:
             self._check(soak_oracle.check_refused(group.kind, int(counts["notified"])))
 
     def _wrong_words(self, groups: Sequence[_Group], living: Sequence[_Group]) -> dict[str, str]:
-        words = {p["path"]: True for p in self._good.report() if p["notified"] and not p["removed_ns"]}
+        words: dict[str, bool] = {}
         for group in living:
             group.server.ask("words")
             heard = group.server.event("words")["words"]
             assert isinstance(heard, dict)
             words |= heard
+        # The good ones come last: a busy hostile process takes seconds for its words, and good plugins come meanwhile.
+        words |= {p["path"]: True for p in self._good.report() if p["notified"] and not p["removed_ns"]}
         dead = [group for group in groups if group.killed]
         shown = {path: state for path, state in self._shown().items() if not any(g.owns(path) for g in dead)}
         return soak_oracle.check_words(words, shown)
@@ -259,16 +263,17 @@ class Soak:
     def _await(self, wrong: Callable[[], Mapping[str, str]]) -> None:
         """Wait until of all paths that were wrong at first none is any more.
 
-        Others may be wrong in between: good plugins come and go while the plugins and the daemon are asked.
+        Others may be wrong in between: good plugins come and go while the plugins and the daemon are asked. A look may
+        take seconds where hostile processes are slow to answer, so a few looks are needed as well.
         """
+        found, looks = wrong(), 1
         deadline = time.monotonic() + _PATIENCE
-        found = wrong()
         while found:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and looks >= _LOOKS:
                 self._check(found.values())
             self._wait(_BEAT * 4)
             now = wrong()
-            found = {path: now[path] for path in found if path in now}
+            found, looks = {path: now[path] for path in found if path in now}, looks + 1
 
     def _check(self, found: Iterable[str]) -> None:
         if violations := list(found):
