@@ -121,7 +121,7 @@ class Ports:
     #: How many conversations are under way at once, those that last long not counted.
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
-    device_directory: Callable[[DevicePluginDirectory, bool], DeviceDirectory] = RealDeviceDirectory
+    device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = RealDeviceDirectory
     #: Returns what keeps the state over a restart; the first argument is the directory for it, or None.
     state: Callable[[str | None, Logger], StateStore] = state_store
 
@@ -348,7 +348,7 @@ class Supervisor:
         if where is None:
             return None
         config = CallsConfig(where.directory, self._rules, generations, self._to_reconciler, self._to_status)
-        directory = ports.device_directory(where, bool(self.config.trust.uids))
+        directory = ports.device_directory(where, bool(self.config.trust.uids), self._log)
         return DeviceServer(config, directory, heartbeat=self.config.rescan)
 
     # --- the block ---

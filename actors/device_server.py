@@ -96,11 +96,12 @@ class DeviceServer:
         elif self._serving is None:
             await self._begin(nursery, delete_sockets=True)
         else:
+            # One watch for long, since to close an instance of inotify blocks for milliseconds.
             with self._directory.watch() as watch:
-                if await self._look(nursery, self._serving):
+                while await self._look(nursery, self._serving):
                     with trio.move_on_after(LOOK):
                         await watch.wait()
-            await trio.sleep(_LOOK_GAP)
+                    await trio.sleep(_LOOK_GAP)
 
     async def _look(self, nursery: trio.Nursery, serving: Serving) -> bool:
         """Look at the directory; return whether all is as it was."""

@@ -129,10 +129,10 @@ class RegisterCalls:
 
     async def _find_socket(self, path: str) -> Identity:
         """Return which socket is at ``path``, once there is one: some plugins call before they listen."""
-        with trio.move_on_after(self._config.limits.socket), self._directory.watch() as watch:
-            while (identity := self._look_at(path)) is None:
-                with trio.move_on_after(_SOCKET_LOOK):
-                    await watch.wait()
+        with trio.move_on_after(self._config.limits.socket):
+            # Not a watch of its own: to close an instance of inotify blocks for milliseconds.
+            while (identity := self._look_at(path)) is None:  # noqa: ASYNC110 - another process makes it
+                await trio.sleep(_SOCKET_LOOK)
             return identity
         waited = f"no socket at {path} after {self._config.limits.socket:g} s"
         raise CallRefusedError(Status.UNAVAILABLE, f"failed to dial device plugin: {waited}")

@@ -142,8 +142,8 @@ class CallCounter:
             raise CallRefusedError(
                 Status.RESOURCE_EXHAUSTED, f"{self._limits.at_once} calls of Register are under way: call again later"
             )
-        # Processes of other pid namespaces have no number here, and count as one.
-        if self._by_process[pid] >= self._limits.per_process:
+        # Processes of other pid namespaces have no number here, so they cannot be told apart.
+        if pid and self._by_process[pid] >= self._limits.per_process:
             raise CallRefusedError(
                 Status.RESOURCE_EXHAUSTED,
                 f"{self._limits.per_process} calls of Register of process {pid} are under way: wait for their answers",

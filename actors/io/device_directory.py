@@ -23,21 +23,41 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol import device_directory as rules
 from ...protocol.config import DevicePluginDirectory
+from ...protocol.crashes import in_one_line
 from ...protocol.device_calls import CallRefusedError, RegisterCall
 from ...protocol.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
+from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.proto.deviceplugin_v1beta1_grpc import RegistrationBase
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty, RegisterRequest
 from .directory_trust import check_above_root
 from .file_identity import identity_at
 from .file_watch import FileWatch
-from .grpc_server.serve import ServerLimits, ServerStream, serve_listener
+from .grpc_server.serve import (
+    ConnectionEnded,
+    Ending,
+    EndReason,
+    HandlerFailed,
+    ServerLimits,
+    ServerStream,
+    serve_listener,
+)
 from .roots import RootBusyError, RootLock, make
 from .unix_socket import connect, listen, peer_credentials, stream_socket
 
 #: What a caller may cost. A call is one small message.
-_LIMITS: Final = ServerLimits(max_message=64 * 1024, max_streams=8, max_connections=256, idle_timeout=60.0)
+_LIMITS: Final = ServerLimits(
+    max_message=64 * 1024,
+    max_header_list=16 * 1024,
+    max_streams=8,
+    max_connections=256,
+    max_connections_per_process=16,
+    idle_timeout=60.0,
+)
+
+#: Endings of a connection for which the process that called is to blame.
+_HOSTILE: Final = frozenset({EndReason.FLOOD, EndReason.PROTOCOL, EndReason.NOT_READING})
 
 #: Registers a device plugin; raises CallRefusedError.
 Register = Callable[[RegisterCall], Awaitable[None]]
@@ -149,8 +169,9 @@ class _Registration(RegistrationBase):
 class _RealServing:
     """See :class:`Serving`."""
 
-    def __init__(self, directory: str, mode: int) -> None:
+    def __init__(self, directory: str, mode: int, log: Logger) -> None:
         self._directory = directory
+        self._log = log
         self._listener = listen(
             os.path.join(directory, TEMPORARY_SOCKET), mode=mode, remove_stale=True, any_length=True
         )
@@ -163,11 +184,26 @@ class _RealServing:
             [service],
             self._listener,
             limits=_LIMITS,
+            report=self._report,
+            on_exhausted=self._report_exhausted,
             stopping=self._stopping,
             keep_open=True,
             task_status=task_status,
         )
         self.close()
+
+    def _report(self, what: HandlerFailed | ConnectionEnded) -> None:
+        match what:
+            case HandlerFailed(method, error):
+                self._log.event(Level.ERROR, "a call of Register failed", method=method, error=in_one_line(error))
+            case ConnectionEnded(peer, Ending(reason, detail), _):
+                level = Level.WARNING if reason in _HOSTILE else Level.DEBUG
+                pid = None if peer.credentials is None else peer.credentials.pid
+                message = "a connection to kubelet.sock ended"
+                self._log.event(level, message, reason=reason.value, detail=detail, pid=pid)
+
+    def _report_exhausted(self, error: OSError) -> None:
+        self._log.event(Level.WARNING, "kubelet.sock cannot accept", reason=str(error))
 
     def publish(self, *, delete_sockets: bool) -> None:
         """See :class:`Serving`."""
@@ -208,11 +244,12 @@ def _delete_sockets(directory: int) -> None:
 class RealDeviceDirectory:
     """See :class:`DeviceDirectory`."""
 
-    def __init__(self, config: DevicePluginDirectory, others: bool = False) -> None:
+    def __init__(self, config: DevicePluginDirectory, others: bool = False, log: Logger = SILENT) -> None:
         """Take the directory of ``config``. With ``others`` the processes of all users can connect to the socket."""
         self._config = config
         self._path = config.directory
         self._mode = 0o666 if others else 0o600
+        self._log = log
         self._lock = RootLock(insecure=config.insecure)
 
     def hold(self) -> None:
@@ -238,7 +275,7 @@ class RealDeviceDirectory:
 
     def listen(self) -> _RealServing:
         """See :class:`DeviceDirectory`."""
-        return _RealServing(self._path, self._mode)
+        return _RealServing(self._path, self._mode, self._log)
 
     def who_serves(self) -> int | None:
         """See :class:`DeviceDirectory`."""

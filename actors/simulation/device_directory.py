@@ -22,6 +22,7 @@ from ...protocol.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET, answe
 from ...protocol.discovery import Kind
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
+from ...protocol.logs import Logger
 from ..io.device_directory import Place, Register, SocketTakenError
 from .directory import MemoryDirectory
 from .faults import InjectedError
@@ -171,9 +172,9 @@ class MemoryDeviceDirectory:
         #: All calls so far.
         self.attempts: list[RegisterAttempt] = []
 
-    def open(self, config: DevicePluginDirectory, others: bool) -> MemoryDeviceDirectory:
-        """Return itself, for ``Ports.device_directory``; ``others`` may call whatever it is."""
-        del others
+    def open(self, config: DevicePluginDirectory, others: bool, log: Logger) -> MemoryDeviceDirectory:
+        """Return itself, for ``Ports.device_directory``; ``others`` may call whatever it is, and nothing is logged."""
+        del others, log
         assert config.directory == self.path, "a node has one such directory"
         return self
 

@@ -87,3 +87,27 @@ def test_a_directory_that_may_not_be_taken_ends_the_start_and_nothing_is_deleted
         " sockets are not deleted: give plugind an empty directory with --device-plugins=DIR",
     )
     assert os.listdir(directory) == ["docker.sock"]
+
+
+async def test_a_daemon_whose_kubelet_socket_was_replaced_lets_its_device_plugins_go(tmp_path: Path) -> None:
+    """Consumers B.3, consequence 5: whoever starts later wins, and two consumers never share the directory."""
+    directory = tmp_path / "device-plugins"
+    with daemon(tmp_path, f"--device-plugins={directory}") as started:
+        await started.ready()
+        async with device_plugin(directory, "a.sock") as plugin, started.watch() as watch:
+            assert await register(plugin, "a.sock") == ("OK", "")
+            await watch.state(directory / "a.sock", "registered")
+            with socket.socket(socket.AF_UNIX) as kubelet:
+                os.unlink(directory / "kubelet.sock")
+                kubelet.bind(str(directory / "kubelet.sock"))
+                kubelet.listen()
+                await watch.state(directory / "a.sock", "gone")
+                reason = (
+                    f"{directory}/kubelet.sock was replaced, by pid {os.getpid()}: device plugins are let go until"
+                    " plugind is started again"
+                )
+                await started.logged("device plugins are let go")
+                status, body = await started.get("/readyz")
+                assert (status, json.loads(body)["awaiting"]) == (503, [f"the root {directory} ({reason})"])
+                done = run("ls", status=started.status)
+                assert f"root {directory} is taken: {reason}" in done.err + done.out

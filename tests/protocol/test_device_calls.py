@@ -101,19 +101,28 @@ def test_no_other_user_may_call(uid: int) -> None:
 
 def test_at_most_four_calls_of_a_process_and_64_in_all_are_under_way() -> None:
     calls = CallCounter(CallLimits())
-    for pid in range(16):
+    for pid in range(1, 17):
         for _ in range(4):
             calls.begin(pid)
     with pytest.raises(CallRefusedError, match=r"^64 calls of Register are under way: call again later$") as caught:
         calls.begin(99)
     assert caught.value.code is Status.RESOURCE_EXHAUSTED
-    calls.end(0)
+    calls.end(2)
     with pytest.raises(
         CallRefusedError, match=r"^4 calls of Register of process 1 are under way: wait for their answers$"
     ) as caught:
         calls.begin(1)
     assert caught.value.code is Status.RESOURCE_EXHAUSTED
     calls.begin(99)
+
+
+def test_processes_of_other_pid_namespaces_count_only_for_all() -> None:
+    """They have no number here, so they cannot be told apart."""
+    calls = CallCounter(CallLimits())
+    for _ in range(64):
+        calls.begin(0)
+    with pytest.raises(CallRefusedError, match=r"^64 calls"):
+        calls.begin(0)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ class ServerLimits:
     max_streams: int = 100
     #: Connections at once on one listener; those over it are closed at once.
     max_connections: int = 512
+    #: Of these, those of one process, if that has a number in our pid namespace; None if there is no such limit.
+    max_connections_per_process: int | None = None
     #: From the connection to the client's preface and SETTINGS, in total.
     handshake_timeout: float = 10.0
     #: Without a call in progress and without a PING. gRPC clients reconnect by themselves.

@@ -13,9 +13,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import collections
 import logging
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import trio
@@ -66,6 +67,10 @@ def log_report(what: HandlerFailed | ConnectionEnded) -> None:
             text = "connection ended: reason=%r detail=%r peer_pid=%s"
             pid = None if peer.credentials is None else peer.credentials.pid
             _log.log(level, text, reason.value, detail, pid, exc_info=error)
+
+
+def _log_exhausted(error: OSError) -> None:
+    _log.warning("cannot accept: error=%r", str(error))
 
 
 async def serve_stream(
@@ -124,17 +129,20 @@ async def serve_listener(
     report: Report = log_report,
     stopping: trio.Event | None = None,
     keep_open: bool = False,
+    on_exhausted: Callable[[OSError], None] = _log_exhausted,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the connections of ``listener`` as :func:`serve_unix` does, and close it at the end.
 
     With ``keep_open`` it is not closed, so that it can be served again: who connects meanwhile waits in its backlog.
+    ``on_exhausted`` is called with each error of accept() while there are no descriptors left.
     """
     stopping = trio.Event() if stopping is None else stopping
     async with trio.open_nursery() as nursery:
         with nullcontext() if keep_open else listener:
             accepting = trio.CancelScope()
-            nursery.start_soon(_accept_until, accepting, _routes(services), listener, limits, report, stopping)
+            routes = _routes(services)
+            nursery.start_soon(_accept_until, accepting, routes, listener, limits, report, stopping, on_exhausted)
             task_status.started()
             await stopping.wait()
             accepting.cancel()
@@ -147,19 +155,17 @@ async def _accept_until(
     limits: ServerLimits,
     report: Report,
     stopping: trio.Event,
+    on_exhausted: Callable[[OSError], None],
 ) -> None:
+    by_process: collections.Counter[int] = collections.Counter()
     async with trio.open_nursery() as nursery:
         with scope:
             while True:
-                accepted = await listener.accept(_log_exhausted)
+                accepted = await listener.accept(on_exhausted)
                 if len(nursery.child_tasks) >= limits.max_connections:
                     accepted.close()
                     continue
-                nursery.start_soon(_serve_socket, routes, accepted, limits, report, stopping)
-
-
-def _log_exhausted(error: OSError) -> None:
-    _log.warning("cannot accept: error=%r", str(error))
+                nursery.start_soon(_serve_socket, routes, accepted, limits, report, stopping, by_process)
 
 
 async def _serve_socket(
@@ -168,6 +174,7 @@ async def _serve_socket(
     limits: ServerLimits,
     report: Report,
     stopping: trio.Event,
+    by_process: collections.Counter[int],
 ) -> None:
     with accepted:
         stream = trio.SocketStream(accepted)
@@ -176,7 +183,25 @@ async def _serve_socket(
         except OSError as error:
             _log.warning("a connection is closed, the kernel does not tell whose it is: error=%r", str(error))
             return
-        await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
+        with _counted(by_process, peer, limits.max_connections_per_process) as may_be_served:
+            if may_be_served:
+                await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
+
+
+@contextmanager
+def _counted(by_process: collections.Counter[int], peer: Peer, limit: int | None) -> Iterator[bool]:
+    """Count a connection of its process, and say whether the process has no more than it may."""
+    pid = 0 if peer.credentials is None else peer.credentials.pid
+    if limit is None or not pid:
+        yield True
+        return
+    by_process[pid] += 1
+    try:
+        yield by_process[pid] <= limit
+    finally:
+        by_process[pid] -= 1
+        if not by_process[pid]:
+            del by_process[pid]
 
 
 def _routes(services: Collection[Service]) -> Mapping[str, Handler]:

@@ -1,0 +1,168 @@
+"""Hostile callers of Register, on the real socket: what they cost is bounded, and good plugins are served."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+
+from plugind.actors.io.device_directory import RealDeviceDirectory
+from plugind.actors.io.grpc_client.channel import Channel
+from plugind.actors.io.grpc_client.dial import dial
+from plugind.actors.register_calls import CallsConfig, RegisterCalls
+from plugind.protocol import messages as m
+from plugind.protocol.config import DevicePluginDirectory
+from plugind.protocol.proto.deviceplugin_v1beta1_grpc import RegistrationStub
+from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import RegisterRequest
+from plugind.protocol.rules import Rules
+from plugind.protocol.trust import Users
+from plugind.protocol.wire.errors import DialError
+from plugind.tests.wire.hostile import HELLO
+
+#: Seconds in which any step must end, even on a busy machine.
+DEADLINE = 60.0
+GPU = "vendor.com/gpu"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+Reconciler = trio.MemoryReceiveChannel[m.ReconcilerMessage]
+
+
+@asynccontextmanager
+async def served(path: Path) -> AsyncIterator[Reconciler]:
+    """Serve Register in ``path`` as the device server does, and return what the reconciler would read."""
+    to_reconciler, reconciler = trio.open_memory_channel[m.ReconcilerMessage](10_000)
+    to_status, _status = trio.open_memory_channel[m.StatusMessage](10_000)
+    directory = RealDeviceDirectory(DevicePluginDirectory(path))
+    rules = Rules(users=Users(own=os.geteuid()))
+    config = CallsConfig(str(path), rules, itertools.count(1), to_reconciler, to_status)
+    directory.hold()
+    serving = directory.listen()
+    try:
+        with trio.fail_after(DEADLINE):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(serving.serve, RegisterCalls(config, directory).register)
+                serving.publish(delete_sockets=True)
+                yield reconciler
+                nursery.cancel_scope.cancel()
+    finally:
+        serving.close()
+        directory.release()
+
+
+async def accept(reconciler: Reconciler) -> None:
+    """Answer every call yes."""
+    async for message in reconciler:
+        if isinstance(message, m.SocketAppeared) and message.call is not None and message.call.reply is not None:
+            message.call.reply.send_nowait(m.CallAnswered())
+
+
+def bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unheard:
+        unheard.bind(str(path))
+
+
+async def call(path: Path, endpoint: str, resource: str = GPU) -> str:
+    """Call Register on a connection of its own; return the code of the answer."""
+    channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
+    try:
+        return await call_on(channel, endpoint, resource)
+    finally:
+        channel.close()
+
+
+async def call_on(channel: Channel, endpoint: str, resource: str) -> str:
+    try:
+        await channel.stub(RegistrationStub).Register(
+            RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
+        )
+    except GRPCError as error:
+        return error.status.name
+    return "OK"
+
+
+async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path: Path) -> None:
+    """They come from one process, of which four may be under way; the others are refused at once."""
+    path = tmp_path / "device-plugins"
+    async with served(path) as reconciler:
+        bind(path / "a.sock")
+        codes: collections.Counter[str] = collections.Counter()
+
+        async def caller() -> None:
+            channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
+            for number in range(100):
+                codes[await call_on(channel, "a.sock", f"vendor.com/r{number}")] += 1
+            channel.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, reconciler)
+            async with trio.open_nursery() as callers:
+                for _ in range(10):
+                    callers.start_soon(caller)
+            nursery.cancel_scope.cancel()
+        assert codes.total() == 1000
+        assert codes.keys() <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+        assert codes["OK"] > 0
+
+
+@pytest.mark.parametrize("endpoint", ["../x", "x" * 300, "a\x00b", "kubelet.sock"])
+async def test_what_is_no_file_name_reaches_nobody(tmp_path: Path, endpoint: str) -> None:
+    path = tmp_path / "device-plugins"
+    async with served(path) as reconciler:
+        assert await call(path, endpoint) == "INVALID_ARGUMENT"
+        assert await call(path, "a.sock", "x" * 300) == "INVALID_ARGUMENT"
+        assert reconciler.statistics().current_buffer_used == 0
+
+
+async def test_a_message_of_five_mebibytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "device-plugins"
+    async with served(path) as reconciler:
+        assert await call(path, "a" * 5_000_000) == "RESOURCE_EXHAUSTED"
+        assert reconciler.statistics().current_buffer_used == 0
+
+
+async def test_callers_that_never_read_keep_no_others_out(tmp_path: Path) -> None:
+    """A process has at most 16 connections; more are closed at once."""
+    path = tmp_path / "device-plugins"
+    async with served(path) as reconciler:
+        bind(path / "a.sock")
+        silent = []
+        for _ in range(40):
+            connection = trio.socket.socket(trio.socket.AF_UNIX)
+            await connection.connect(str(path / "kubelet.sock"))
+            with suppress(BrokenPipeError):
+                await connection.send(PREFACE + HELLO)
+            silent.append(connection)
+        closed = 0
+        for connection in silent:
+            closed += await is_closed(connection)
+        assert closed == 24
+        for connection in silent:
+            connection.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, reconciler)
+            assert await call_once_served(path) == "OK"
+            nursery.cancel_scope.cancel()
+
+
+async def is_closed(connection: trio.socket.SocketType) -> bool:
+    """Whether the server has closed the connection, rather than greeted on it."""
+    try:
+        return await connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def call_once_served(path: Path) -> str:
+    """Call until the server has noticed that the other connections of this process have ended."""
+    while True:
+        with suppress(StreamTerminatedError, DialError):
+            if (code := await call(path, "a.sock")) != "UNAVAILABLE":
+                return code
+        await trio.sleep(0.01)
