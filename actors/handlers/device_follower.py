@@ -133,7 +133,8 @@ class DeviceFollower:
             next_at = trio.current_time() + pause_after(newest)
             await stream.wait_message()
             if trio.current_time() < next_at:
-                await trio.sleep_until(next_at)
+                with trio.move_on_at(next_at):
+                    await stream.wait_end()
 
     async def _wait_first(self, stream: _Lists) -> None:
         with trio.move_on_after(FIRST_LIST) as waiting:

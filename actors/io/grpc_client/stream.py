@@ -225,6 +225,11 @@ class ClientStream(Generic[SendT, RecvT]):
         if not call.has_ended_or_message():
             await self._message_or_end(call)
 
+    async def wait_end(self) -> None:
+        """Wait until the end of the response has come, whether its messages were received or not."""
+        call = self._started()
+        await self._driver.until(call.has_ended, call, self._deadline)
+
     async def recv_newest(self) -> Newest | None:
         """Return the newest message that has come, as bytes; None at the end of the response.
 
