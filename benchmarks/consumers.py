@@ -168,15 +168,16 @@ def measure_restart(server: DeviceServer, scratch: Path, load: Load) -> float:
         began = time.monotonic()
         with plugind_started(scratch / "root", scratch / "log") as again:
             server.wait(lambda counts: counts["streams"] == load.plugins)
-            while server.counts()["registered"] - before < load.plugins or not _all_healthy(again, load):
+            while server.counts()["registered"] - before < load.plugins or not _all_listed(again, load):
                 time.sleep(0.01)
             return time.monotonic() - began
 
 
-def _all_healthy(daemon: DaemonProcess, load: Load) -> bool:
-    """Whether the daemon says of each plugin that its list has come."""
-    plugins: list[dict[str, object]] = json.loads(daemon.get("/plugins")[1])
-    return [plugin.get("health") for plugin in plugins].count("healthy") == load.plugins
+def _all_listed(daemon: DaemonProcess, load: Load) -> bool:
+    """Whether the daemon has a list of each plugin."""
+    metrics = daemon.get("/metrics")[1].decode().splitlines()
+    listed = sum(float(line.rpartition(" ")[2]) for line in metrics if line.startswith("plugind_devices{"))
+    return listed == load.plugins * load.devices
 
 
 def run(load: Load, seconds: float) -> list[Measured]:
