@@ -10,7 +10,16 @@ from typing import TypedDict
 
 import attrs
 
-from plugind.benchmarks.plugins.cheap_protocol import AskInfo, Notification, Part, failure, plugin_info, success
+from plugind.benchmarks.plugins.cheap_protocol import (
+    AskInfo,
+    DeviceCall,
+    Notification,
+    Part,
+    failure,
+    not_implemented,
+    plugin_info,
+    success,
+)
 
 VERSIONS = {"CSIPlugin": "1.0.0", "DevicePlugin": "v1beta1", "DRAPlugin": "v1.DRAPlugin"}
 HANGS = ("accept", "get-info", "notify", "backlog")
@@ -174,6 +183,8 @@ class Plugin:
                 out += part
             elif isinstance(part, AskInfo):
                 out += self._answer(part.stream)
+            elif isinstance(part, DeviceCall):
+                out += not_implemented(part.stream)
             else:
                 if self.hang == "notify":
                     return b""

@@ -21,6 +21,7 @@ from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, Registrati
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GET_INFO = "/pluginregistration.Registration/GetInfo"
+_DEVICE_PLUGIN = "/v1beta1.DevicePlugin/"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 #: Beyond this number all nodes are dropped and computed again, so that clients with random PINGs do not fill memory.
 MOST_TRANSITIONS = 8192
@@ -54,17 +55,29 @@ SETTINGS_ACK = frame(_SETTINGS, _ACK, 0)
 
 def success(stream: int, message: bytes) -> bytes:
     """Return a whole unary answer: HEADERS, DATA and the trailers with ``grpc-status: 0``."""
-    return (
-        frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _CONTENT_TYPE)
-        + frame(_DATA, 0, stream, _MESSAGE.pack(0, len(message)) + message)
-        + frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _literal(b"grpc-status", b"0"))
-    )
+    data = frame(_DATA, 0, stream, _MESSAGE.pack(0, len(message)) + message)
+    return response_head(stream) + data + trailers(stream)
+
+
+def response_head(stream: int) -> bytes:
+    """Return the HEADERS of an answer that goes on."""
+    return frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _CONTENT_TYPE)
+
+
+def trailers(stream: int) -> bytes:
+    """Return the end of an answer that is a success."""
+    return frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _literal(b"grpc-status", b"0"))
 
 
 def failure(stream: int, status: int, message: str) -> bytes:
     """Return a trailers-only answer, with a message that needs no percent-encoding."""
     fields = _literal(b"grpc-status", str(status).encode()) + _literal(b"grpc-message", message.encode("ascii"))
     return frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, _STATUS_200 + _CONTENT_TYPE + fields)
+
+
+def not_implemented(stream: int) -> bytes:
+    """Return the answer to a method that the plugin does not have."""
+    return failure(stream, 12, "this plugin only registers")
 
 
 def plugin_info(type_: str, name: str, endpoint: str, versions: tuple[str, ...]) -> bytes:
@@ -88,7 +101,15 @@ class Notification:
     error: str
 
 
-Part = bytes | AskInfo | Notification
+@attrs.frozen
+class DeviceCall:
+    """A method of the service of device plugins was called on ``stream``."""
+
+    stream: int
+    method: str
+
+
+Part = bytes | AskInfo | Notification | DeviceCall
 
 
 @attrs.frozen
@@ -243,8 +264,10 @@ class _Reading:
         elif call.path == NOTIFY:
             status = _status(call.body)
             self._parts += [Notification(stream, status.plugin_registered, status.error), success(stream, b"")]
+        elif call.path.startswith(_DEVICE_PLUGIN):
+            self._parts.append(DeviceCall(stream, call.path.removeprefix(_DEVICE_PLUGIN)))
         else:
-            self._parts.append(failure(stream, 12, "this plugin only registers"))
+            self._parts.append(not_implemented(stream))
 
 
 def _split(buffer: bytes) -> tuple[int, int, int, bytes, bytes] | None:

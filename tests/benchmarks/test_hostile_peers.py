@@ -322,3 +322,56 @@ def test_the_last_word_to_each_plugin_is_told() -> None:
 
 def test_every_kind_says_what_it_does() -> None:
     assert all(make().about for make in KINDS.values())
+
+
+# --- hostile endpoints ------------------------------------------------------------------------------------------------
+
+OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
+LISTS = "/v1beta1.DevicePlugin/ListAndWatch"
+
+
+@pytest.mark.parametrize("kind", ["no-options", "many-devices", "ending-streams", "list-flood"])
+def test_hostile_endpoints_register_as_device_plugins(kind: str) -> None:
+    with peers(kind) as server:
+        info = info_of(server)
+    assert (info.type, info.endpoint, list(info.supported_versions)) == ("DevicePlugin", "", ["v1beta1"])
+    assert info.name.startswith("hostile.example.com/")
+
+
+def answered(kind: str, path: str, count: int) -> list[Frame]:
+    """Return the first frames of the answer to one call."""
+    with peers(kind) as server, connected(server) as client:
+        client.sendall(calling(path))
+        return [frame for frame in islice(frames(client), count + 2) if frame[1] == 1]
+
+
+def test_a_peer_without_options_answers_nothing() -> None:
+    with peers("no-options") as server, connected(server) as client:
+        client.sendall(calling(OPTIONS))
+        found = frames(client)
+        assert [kind for kind, _, _ in islice(found, 2)] == [SETTINGS_FRAME, SETTINGS_FRAME]
+        client.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            next(found)
+
+
+def test_a_peer_with_many_devices_announces_a_message_of_twenty_megabytes() -> None:
+    head, data = answered("many-devices", LISTS, 2)
+    assert (head[0], data[0]) == (HEADERS, DATA)
+    assert int.from_bytes(data[2][1:5], "big") == 20_000_000
+
+
+def test_a_peer_of_ending_streams_sends_one_list_and_the_end() -> None:
+    assert [kind for kind, _, _ in answered("ending-streams", LISTS, 3)] == [HEADERS, DATA, HEADERS]
+
+
+def test_a_flood_of_lists_goes_on_when_the_client_allows_more() -> None:
+    with peers("list-flood") as server, connected(server) as client:
+        client.sendall(calling(LISTS))
+        found = frames(client)
+        first = [payload for kind, _, payload in islice(found, 8) if kind == DATA]
+        assert len(first) == 5
+        assert all(payload.startswith(first[0][:50]) for payload in first)
+        assert sum(len(payload) for kind, _, payload in islice(found, 3) if kind == DATA) > 40_000
+        client.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 128 * 1024)))
+        assert sum(len(payload) for kind, _, payload in islice(found, 8) if kind == DATA) > 100_000

@@ -16,6 +16,7 @@ from plugind.benchmarks.peers.hostile.closed import (
     Trickle,
     Unlistened,
 )
+from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, ListFlood, ManyDevices, NoOptions
 from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
 from plugind.benchmarks.peers.hostile.server import Kind
@@ -62,4 +63,8 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "directories": Directories,
     "moving-directories": MovingDirectories,
     "own-names": OwnNames,
+    "no-options": NoOptions,
+    "many-devices": ManyDevices,
+    "ending-streams": EndingStreams,
+    "list-flood": ListFlood,
 }

@@ -6,7 +6,16 @@ import os
 import select
 
 from plugind.benchmarks.peers.hostile.server import Connection, HostileServer, Kind
-from plugind.benchmarks.plugins.cheap_protocol import AskInfo, BadClient, Part, failure, plugin_info, success
+from plugind.benchmarks.plugins.cheap_protocol import (
+    AskInfo,
+    BadClient,
+    DeviceCall,
+    Part,
+    failure,
+    not_implemented,
+    plugin_info,
+    success,
+)
 
 _UNAVAILABLE = 14
 
@@ -33,6 +42,8 @@ class Speaking(Kind):
             return part
         if isinstance(part, AskInfo):
             return self.info(server, connection, part.stream)
+        if isinstance(part, DeviceCall):
+            return self.device_call(server, connection, part)
         if part.registered:
             connection.owner.notified += 1
         else:
@@ -40,6 +51,10 @@ class Speaking(Kind):
         connection.owner.last = part.registered
         self.on_notified(server, connection)
         return b""
+
+    def device_call(self, server: HostileServer, connection: Connection, call: DeviceCall) -> bytes:
+        """Return the answer to a call of the service of device plugins."""
+        return not_implemented(call.stream)
 
     def info(self, server: HostileServer, connection: Connection, stream: int) -> bytes:
         """Return the answer to GetInfo."""

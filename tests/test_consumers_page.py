@@ -1,0 +1,45 @@
+"""docs/consumers.md names the limits that hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.handlers import device_follower, device_plugin
+from plugind.protocol import device_lists, resources
+from plugind.protocol.plugins import MAX_INSTANCES
+from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
+
+PAGE = (Path(__file__).parents[1] / "docs" / "consumers.md").read_text()
+MEBIBYTE = 1024 * 1024
+LIMITS = {
+    "time until a plugin that registers listens on its endpoint": f"{device_plugin.CONNECT_TIMEOUT:g} s",
+    "time until it has said its options": f"{device_plugin.OPTIONS_TIMEOUT:g} s",
+    "time until the first list of a stream; later, the plugin's health is `unknown`": (
+        f"{device_follower.FIRST_LIST:g} s"
+    ),
+    "devices in a list": f"{device_lists.MAX_DEVICES:,}",
+    "characters in the id of a device, and in its health; all must print": str(device_lists.MAX_TEXT),
+    "NUMA nodes of a device; a node of -1 means none": str(device_lists.MAX_NODES),
+    "fields of a list that the API does not define": f"{device_lists.MAX_UNKNOWN:,}",
+    "bytes of a message": f"{ENDPOINT_LIMITS.message_bytes / MEBIBYTE:g} MiB",
+    "bytes of messages that have not come as a whole, of all plugins": (
+        f"{ENDPOINT_LIMITS.unparsed_bytes / MEBIBYTE:g} MiB"
+    ),
+    "lists taken from a plugin in a second": (
+        f"{1 / device_follower.INTERVAL:g}, and at most {device_follower.BYTES_PER_SECOND / MEBIBYTE:g} MiB, where a "
+        f"list counts at least {device_follower.LEAST_BYTES // 1024} KiB"
+    ),
+    "pause between two streams": f"{device_follower.STREAMS.initial:g} s to {device_follower.STREAMS.cap:g} s",
+    f"DATA frames of fewer than {SMALL_DATA_BYTES} bytes in {ENDPOINT_LIMITS.budget_period:g} s": (
+        f"{ENDPOINT_LIMITS.small_data:,}"
+    ),
+    "time for which a resource is kept without a plugin": f"{resources.GRACE / 60:g} min",
+    "resources, and plugins of one resource": f"{resources.MAX_RESOURCES}, {MAX_INSTANCES}",
+}
+
+
+@pytest.mark.parametrize("what", LIMITS)
+def test_the_page_names_each_limit(what: str) -> None:
+    assert f"| {what} | {LIMITS[what]} |" in PAGE
