@@ -20,7 +20,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import attrs
 import trio
@@ -89,9 +89,9 @@ class Links:
         return len(self._links)
 
     @property
-    def followed(self) -> set[tuple[str, int]]:
-        """The socket and the generation of each instance whose follow runs, or waits to be started again."""
-        return {key for key, link in self._links.items() if link.follow is not None}
+    def instances(self) -> Set[tuple[str, int]]:
+        """The socket and the generation of each instance that has a link."""
+        return self._links.keys()
 
     @property
     def unfinished(self) -> tuple[str, ...]:

@@ -32,7 +32,8 @@ class MemoryEndpoint:
 
     def transport(self) -> ClientEnd:
         """See :class:`~plugind.actors.io.endpoints.EndpointConnection`."""
-        self._network.opened.append((self._path, self._end))
+        self._network.linked = [(path, end) for path, end in self._network.linked if not end.closed]
+        self._network.linked.append((self._path, self._end))
         return self._end
 
 

@@ -154,6 +154,8 @@ class MemoryNetwork:
         self.crashes = 0
         #: The client's ends of all connections, with their paths: tests check that none is left open.
         self.opened: list[tuple[str, ClientEnd]] = []
+        #: Those of links, which may be open besides.
+        self.linked: list[tuple[str, ClientEnd]] = []
         #: The last process of each process id.
         self.processes: dict[int, Process] = {}
 

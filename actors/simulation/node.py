@@ -216,7 +216,7 @@ class SimulatedNode:
         """Do nothing; called every so many rounds of the scheduler, for subclasses that look for a livelock."""
 
     def _check_leaks(self) -> None:
-        connections = [path for path, stream in self.network.opened if not stream.closed]
+        connections = [path for path, stream in (*self.network.opened, *self.network.linked) if not stream.closed]
         watched = sum(len(process.watchers) for process in self.network.processes.values())
         if connections or watched or self.directory.inotify.instances:
             raise LeakError(
@@ -506,7 +506,9 @@ class SimulatedNode:
         internals = self.supervisor.internals
         handlers, streams = internals.handlers, internals.callers.streams
         found = [f"{path} has an actor" for path in self.actors()]
-        found += [f"a connection to {path} is open" for path, stream in self.network.opened if not stream.closed]
+        connections = (*self.network.opened, *self.network.linked)
+        found += [f"a connection to {path} is open" for path, stream in connections if not stream.closed]
+        found += [f"{path} has a link" for path, _ in internals.links.instances]
         if handlers.running != len(handlers.added):
             found.append(f"{handlers.running} handler actors run for {len(handlers.added)} handlers")
         # One of them is this node's own.

@@ -46,7 +46,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import old_bugs
+from plugind.tests.tools import link_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -562,6 +562,21 @@ NEW = (
     Planted(forget_what_a_double_crash_leaves, "order", 5, (163, 254, 262)),
     Planted(keep_plugins_of_a_directory_that_was_taken, "converges", 7, (138, 301, 318)),
     Planted(report_nothing_again, "calls", 91, (178, 184, 260, 273)),
+    Planted(link_bugs.keep_links_of_what_is_deregistered, "follow", 4, (258,)),
+    Planted(
+        link_bugs.deregister_what_cannot_be_followed,
+        "follow",
+        34,
+        (
+            *(0, 1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 15, 16, 17, 19, 20, 21, 23, 24, 26, 27, 29, 30, 32, 33, 34, 36, 37),
+            *(38, 49, 200, 224, 258),
+        ),
+    ),
+    Planted(
+        link_bugs.follow_no_more_after_an_error, "follow", 19, (82, 86, 87, 106, 108, 109, 112, 114, 116, 117, 118, 119)
+    ),
+    Planted(link_bugs.lose_delayed_reports, "view", 9, (257,)),
+    Planted(link_bugs.tell_links_no_role, "view", 9, (257,)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -20,6 +20,7 @@ from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .endpoint_oracle import EndpointOracle
+from .follow_oracle import FollowOracle
 from .handler_oracle import HandlerOracle
 from .log_oracle import LogOracle
 from .plugs import Plugs
@@ -48,6 +49,7 @@ class FinalChecks:
     _endpoints: EndpointOracle
     _log: LogOracle
     _policy: InstancePolicy
+    _follows: FollowOracle | None
 
     async def check(self) -> None:
         """Wait until the node is at rest, check what must hold then, remove every plugin, and check again."""
@@ -103,6 +105,7 @@ class FinalChecks:
         # Every plugin is well: somebody listens on each socket.
         found += [f"{path} does not serve" for path, status in self._node.statuses.items() if status.serving is False]
         found += [f"{call.ask} of {call.plugin.socket} is under way" for call in self._oracle.under_way]
+        found += () if self._follows is None else self._follows.differences(taken)
         if self._policy is InstancePolicy.REJECT:
             counts = Counter((plugin.name, plugin.privileged) for plugin in taken.values())
             found += [f"{count} plugins have the name {name}" for (name, _), count in counts.items() if count > 1]
@@ -146,6 +149,8 @@ class FinalChecks:
             self._endpoints.shown(status.socket, status.warnings, usable=usable)
             if plugin is not None and (plugin.name, plugin.generation) != (status.name, status.generation):
                 self._trace.violated("view", f"{status.socket} is shown as {status.name}, and is {plugin.name}")
+        if self._follows is not None:
+            self._follows.check_view(snapshot.plugins, taken)
         active = {status.socket for status in snapshot.plugins if status.active and status.type == TYPE}
         warnings = {status.socket: status.warnings for status in snapshot.plugins}
         expected = self._active() - self._endpoints.standing_by(warnings, taken)
@@ -165,15 +170,22 @@ class FinalChecks:
         match self._policy:
             case InstancePolicy.NEWEST | InstancePolicy.REJECT:
                 # max() keeps the first of equals.
-                return {max(reversed(paths), key=lambda path: taken[path].privileged) for paths in names.values()}
+                return {
+                    max(reversed(paths), key=lambda path: self._preference(taken[path])) for paths in names.values()
+                }
             case InstancePolicy.HIGHEST_VERSION:
                 # All versions here are 1.x.0.
                 return {
-                    max(reversed(paths), key=lambda path: (taken[path].privileged, taken[path].versions))
+                    max(reversed(paths), key=lambda path: (self._preference(taken[path]), taken[path].versions))
                     for paths in names.values()
                 }
             case _:
                 return set(taken)
+
+    def _preference(self, plugin: Plugin) -> tuple[bool, int]:
+        """Return what counts more than the version of a plugin and the order of registration."""
+        usable = None if self._follows is None else self._follows.usable(plugin)
+        return plugin.privileged, {True: 2, None: 1, False: 0}[usable]
 
     def leftovers(self) -> list[str]:
         """What is left though every plugin is gone."""

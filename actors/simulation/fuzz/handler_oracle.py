@@ -15,6 +15,7 @@ import trio
 from ....protocol.config import Timeouts
 from ....protocol.plugins import InstancePolicy, Plugin
 from ....protocol.status import PluginStatus, StateName
+from ...handlers.link import Link
 from ..handlers import Ask, Behaviour, behave
 from ..plugins import Call
 from ..scheduling import EPSILON
@@ -88,6 +89,19 @@ class EndpointsOfPlugins(Protocol):
         """A plugin is registered besides the ``others``, of whatever name."""
 
 
+class Follows(Protocol):
+    """What follows plugins; see :class:`plugind.actors.simulation.fuzz.follow_oracle.FollowOracle`."""
+
+    async def follow(self, plugin: Plugin, link: Link, *, registered: bool) -> None:
+        """Follow the plugin, which must be ``registered``."""
+
+    def deregistering(self, plugin: Plugin, /) -> None:
+        """Deregister of a plugin begins."""
+
+    def forget(self) -> None:
+        """Forget all: the daemon ended."""
+
+
 class HandlerOracle:
     """Per generation Validate, Register, Notify, Deregister in order; one at a time per path and per name.
 
@@ -105,8 +119,11 @@ class HandlerOracle:
         endpoints: EndpointsOfPlugins | None = None,
         *,
         sees_all: bool = False,
+        follows: Follows | None = None,
     ) -> None:
         self._trace = trace
+        #: Follows the plugins of the handlers, if they are followed.
+        self._follows = follows
         self._policy = policy
         #: Is given the name of a plugin once a Deregister of it has ended.
         self.freed = freed
@@ -137,6 +154,8 @@ class HandlerOracle:
     def new_handler(self) -> WatchedHandler:
         """Return another handler, whose calls this oracle checks."""
         self._handlers_made += 1
+        if self._follows is not None:
+            return WatchedFollower(self._handlers_made, self._policy, self, self._follows)
         return WatchedHandler(self._handlers_made, self._policy, self)
 
     def orphan(self, path: str | None = None) -> None:
@@ -161,6 +180,8 @@ class HandlerOracle:
         self._orphans.clear()
         self._crashed.clear()
         self._generations.clear()
+        if self._follows is not None:
+            self._follows.forget()
 
     def registered(self) -> dict[str, Plugin]:
         """Return the plugins that are registered now, by path."""
@@ -169,6 +190,17 @@ class HandlerOracle:
             for path, registration in self.registrations.items()
             if registration.succeeded and registration.deregistering_since is None
         }
+
+    def may_have_link(self, path: str, generation: int) -> bool:
+        """Whether a Register of this instance was asked, and its Deregister has not ended."""
+        registration = self.registrations.get(path)
+        candidates = self._orphans if registration is None else (*self._orphans, registration)
+        return any((each.plugin.socket, each.plugin.generation) == (path, generation) for each in candidates)
+
+    def is_registered(self, plugin: Plugin) -> bool:
+        """Whether this instance is registered, and no Deregister of it has begun."""
+        registration = self.registrations.get(plugin.socket)
+        return registration is not None and registration.succeeded and registration.plugin == plugin
 
     # --- the calls ----------------------------------------------------------------------------------------------------
 
@@ -187,6 +219,8 @@ class HandlerOracle:
                 self._register_began(handler, plugin)
             case "deregister":
                 self._deregister_began(handler, plugin)
+                if self._follows is not None:
+                    self._follows.deregistering(plugin)
         call = UnderWay(handler, ask, plugin)
         self.under_way.append(call)
         return call
@@ -407,3 +441,15 @@ class WatchedHandler:
             raise
         finally:
             self._oracle.ended(call, ok=ok, cut_off=cut_off)
+
+
+class WatchedFollower(WatchedHandler):
+    """A :class:`WatchedHandler` that follows its plugins."""
+
+    def __init__(self, number: int, policy: InstancePolicy, oracle: HandlerOracle, follows: Follows) -> None:
+        super().__init__(number, policy, oracle)
+        self._follows = follows
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """See :class:`plugind.actors.handlers.handler.Handler`."""
+        await self._follows.follow(plugin, link, registered=self._oracle.is_registered(plugin))

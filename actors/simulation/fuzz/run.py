@@ -36,6 +36,7 @@ from trio.testing import MockClock
 from ....protocol.backoff import Backoff, RestartIntensity
 from ....protocol.config import DevicePluginDirectory
 from ....protocol.plugins import DEVICE, InstancePolicy, Plugin
+from ....protocol.status import StateName
 from ....protocol.trust import Trust
 from ...handlers.handler import Handler
 from ...supervision import leaves
@@ -49,6 +50,7 @@ from .daemon_acts import DaemonActs
 from .device_calls import DIRECTORY, DeviceCalls
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
+from .follow_oracle import EVERY, REMAINDER, FollowOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .plugs import Plugs
@@ -168,6 +170,7 @@ class _Simulation:
         sees_all = not {Fault.EVENTS, Fault.SCANS, Fault.CRASHES} & set(faults)
         self._generations, trust = GenerationOracle(trace.violated), TrustOracle(trace.violated, PRIVILEGED, TRUSTED)
         blame = BlameOracle(trace.violated)
+        self._follows = FollowOracle(trace.violated, seed, self._is_untouched) if seed % EVERY == REMAINDER else None
         self._endpoints = EndpointOracle(trace.violated, (f"{ROOT}/", f"{DRIVERS}/"))
         self._oracle = HandlerOracle(
             trace,
@@ -178,6 +181,7 @@ class _Simulation:
             blame,
             self._endpoints,
             sees_all=sees_all,
+            follows=self._follows,
         )
         self._handler = self._oracle.new_handler()
         handlers: dict[str, Handler] = {TYPE: self._handler}
@@ -202,6 +206,7 @@ class _Simulation:
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
         self.node.directory.telling = TELLINGS[seed // 2 % len(TELLINGS)]
+        self._daemon: DaemonActs | None = None
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._plugs = Plugs(self._oracle.received)
@@ -222,7 +227,7 @@ class _Simulation:
         script = [event for event in script if not self._happens_before_the_start(event)]
         async with self.node:
             async with trio.open_nursery() as background:
-                daemon = DaemonActs(
+                daemon = self._daemon = DaemonActs(
                     self.node,
                     self._trace,
                     self._sentinels,
@@ -238,13 +243,42 @@ class _Simulation:
                 await self._calm_down(daemon)
             log = self.node.log
             await FinalChecks(
-                self.node, self._trace, self._plugs, self._sentinels, self._oracle, self._endpoints, log, self._policy
+                self.node,
+                self._trace,
+                self._plugs,
+                self._sentinels,
+                self._oracle,
+                self._endpoints,
+                log,
+                self._policy,
+                self._follows,
             ).check()
 
     def _validating(self, plugin: Plugin) -> None:
         socket = self.node.dialed(plugin.socket)
         if socket is not None:
             self._generations.validating(plugin, socket)
+
+    def _is_untouched(self, plugin: Plugin) -> bool:
+        """Whether a plugin is well and registered, and neither its socket nor the node was disturbed."""
+        path, plugged = plugin.socket, self._plugs.by_path.get(plugin.socket)
+        if plugged is None or path in self._plugs.faulty or not plugged.alive or self._acts.disturbed():
+            return False
+        registration = self._oracle.registrations.get(path)
+        directory = self.node.directory
+        return (
+            registration is not None
+            and not registration.orphan
+            and self._takes_plugins(registration.handler)
+            and self.node.state(path) == StateName.REGISTERED
+            and directory.exists(path)
+            and directory.inode(path) is self.node.network.reached.get(path)
+        )
+
+    def _takes_plugins(self, handler: int) -> bool:
+        """Whether the handler of that number was not removed."""
+        present = None if self._daemon is None else self._daemon.handler
+        return present is not None and present.number == handler
 
     def _happens_before_the_start(self, event: Event) -> bool:
         if event.act is not Act.START_AMID:
@@ -266,6 +300,11 @@ class _Simulation:
         disturbed = self._acts.disturbed()
         self._sentinels.look(disturbed=disturbed or daemon.handler is None)
         self._serving.look(disturbed=disturbed)
+        if self._follows is not None:
+            links = self.node.supervisor.internals.links.instances
+            self._follows.look(
+                [link for link in links if link[0].startswith(f"{self.node.root}/")], self._oracle.may_have_link
+            )
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -313,6 +352,8 @@ class _Simulation:
         """The faults stop, and every plugin is well."""
         self._trace.line("calm")
         self._acts.end_faults()
+        if self._follows is not None:
+            self._follows.calm = True
         await daemon.calm_down()
         self._acts.mend_plugins()
         # Whatever listens from now on is noticed soon, also by a watcher whose scans have failed.

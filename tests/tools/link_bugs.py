@@ -1,0 +1,90 @@
+"""Bugs of links, to be found by simulation; ``plugind.tests.tools.planted_bugs`` lists the events that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import trio
+
+from plugind.actors.handlers.calls import Calls
+from plugind.actors.handlers.link import Link
+from plugind.actors.links import Links
+from plugind.protocol import messages as m
+from plugind.protocol.effects import Effect
+from plugind.protocol.plugin_health import Report, Reports
+from plugind.protocol.plugins import Plugin
+from plugind.protocol.world import World
+
+
+@contextmanager
+def keep_links_of_what_is_deregistered() -> Iterator[None]:
+    """A link does not end before Deregister, or at all."""
+
+    async def end(self: Links, plugin: Plugin) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with patch.object(Links, "end", end):
+        yield
+
+
+@contextmanager
+def deregister_what_cannot_be_followed() -> Iterator[None]:
+    """A plugin whose follow fails is deregistered."""
+    follow = Calls.follow
+
+    async def give_up(self: Calls, plugin: Plugin, link: Link) -> str | None:
+        error = await follow(self, plugin, link)
+        if error is not None:
+            link.gone(error)
+        return error
+
+    handle = World.handle
+
+    def let_go(self: World, message: m.ReconcilerMessage, now: float) -> list[Effect]:
+        vanished = isinstance(message, m.PluginGone) and m.SocketVanished(message.path, message.generation)
+        return handle(self, vanished or message, now)
+
+    with patch.object(Calls, "follow", give_up), patch.object(World, "handle", let_go):
+        yield
+
+
+@contextmanager
+def follow_no_more_after_an_error() -> Iterator[None]:
+    """A follow that fails is not started again."""
+    follow = Calls.follow
+
+    async def once(self: Calls, plugin: Plugin, link: Link) -> str | None:
+        if await follow(self, plugin, link) is not None:
+            await trio.sleep_forever()
+        return None
+
+    with patch.object(Calls, "follow", once):
+        yield
+
+
+@contextmanager
+def lose_delayed_reports() -> Iterator[None]:
+    """A report that comes too soon after the one before is not sent later."""
+    put = Reports.put
+
+    def dropping(self: Reports, report: Report) -> None:
+        before = self.newest
+        put(self, report)
+        if 0 < self.due - trio.current_time() < 2:
+            put(self, before)
+
+    with patch.object(Reports, "put", dropping):
+        yield
+
+
+@contextmanager
+def tell_links_no_role() -> Iterator[None]:
+    """The role that the world decides does not reach the link."""
+
+    def ignore(self: Links, message: m.RoleChanged, /) -> None:
+        pass
+
+    with patch.object(Links, "send_nowait", ignore):
+        yield
