@@ -1,7 +1,8 @@
 """``plugind demo``: a small running node that needs no set-up.
 
 The demo makes a temporary directory, embeds a node as a program would, and runs eight fake plugins: some work, some are
-faulty, one dies and comes back, and one is replaced. :mod:`~plugind.actors.console.demo_display` shows what happens.
+faulty, one dies and comes back, one is replaced, and a device of one turns unhealthy and healthy again.
+:mod:`~plugind.actors.console.demo_display` shows what happens.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,6 +25,7 @@ import trio
 from ...protocol.config import Config, Root
 from ...protocol.plugins import CSI, DEVICE, DRA
 from ...supervisor import Supervisor
+from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin
 from ..status.actor import StatusConfig
 from .demo_display import Display, Guide
@@ -35,7 +37,7 @@ SETTLE = 60.0
 
 #: What each plugin demonstrates.
 LEGEND = (
-    ("csi, dra, gpu", "good plugins: each registers at once"),
+    ("csi, dra, gpu", "good plugins; a device of gpu turns unhealthy and healthy again"),
     ("faulty", "its first two answers are errors: registered at the third attempt"),
     ("hung", "never says its name: each attempt ends at a deadline, pauses grow"),
     ("odd", "no handler serves its type: parked, until a program adds one"),
@@ -65,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Run a node on a temporary directory with eight fake plugins: one of each type that works, one that fails"
         " twice, one that hangs, one of a type that no handler serves, one that dies and comes back, and one that is"
-        " replaced. It says what to look for, and what to try from a second terminal. Ctrl-C ends it."
+        " replaced. A device of the device plugin turns unhealthy and back. It says what to look for, and what to try"
+        " from a second terminal. Ctrl-C ends it."
     )
     parser.epilog = "examples:\n  plugind demo\n  plugind demo --once | grep registered"
     parser.add_argument("--once", action="store_true", help="print the table when all plugins have settled, and exit")
@@ -80,12 +83,19 @@ def steady_plugins(root: str) -> list[FakeSpec]:
     """Return the plugins that do not change."""
     return [
         FakeSpec(f"{root}/csi.sock", FakePlugin(CSI, "csi.example.com")),
-        FakeSpec(f"{root}/gpu.sock", FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",))),
+        gpu_plugin(root),
         FakeSpec(f"{root}/dra.sock", FakePlugin(DRA, "dra.example.com", ("v1.DRAPlugin", "v1beta1.DRAPlugin"))),
         FakeSpec(f"{root}/faulty.sock", FakePlugin(CSI, "faulty.example.com", get_info_fails=2)),
         FakeSpec(f"{root}/hung.sock", FakePlugin(CSI, "hung.example.com", hang="get-info")),
         FakeSpec(f"{root}/odd.sock", FakePlugin("OddPlugin", "odd.example.com")),
     ]
+
+
+def gpu_plugin(root: str) -> FakeSpec:
+    """Return the device plugin of which one device turns unhealthy."""
+    devices = FileDevices(DeviceFile(f"gpu-{number}", os.devnull) for number in range(4))
+    plugin = FakePlugin(DEVICE, "example.com/gpu", ("v1beta1",), serves=(devices,))
+    return FakeSpec(f"{root}/gpu.sock", plugin, devices=devices)
 
 
 def mortal_plugin(root: str) -> FakeSpec:
@@ -115,7 +125,7 @@ def guide(status: str) -> Guide:
             f"alias plugind={shlex.quote(own_command())}",
             f"export PLUGIND_STATUS={shlex.quote(status)}",
             "plugind ls; plugind describe faulty.example.com; plugind retry odd.example.com",
-            "plugind watch",
+            "plugind devices; plugind watch",
         ),
     )
 
@@ -149,9 +159,11 @@ async def _cancel_at_signal(
 
 async def _play(nursery: trio.Nursery, root: str, pace: Pace) -> set[str]:
     """Start all plugins; return the names of those that still have to change, a set that becomes empty."""
+    left_to_do = {"gpu", "mortal", "rolling"}
     for spec in steady_plugins(root):
         await nursery.start(_fake, spec)
-    left_to_do = {"mortal", "rolling"}
+        if spec.devices is not None:
+            nursery.start_soon(_fail_and_recover, spec.devices, pace, partial(left_to_do.discard, "gpu"))
     changing: list[tuple[str, Callable[[str, Pace, Callable[[], None]], Awaitable[None]]]]
     changing = [("mortal", _die_and_come_back), ("rolling", _replace)]
     for name, act in changing:
@@ -173,6 +185,15 @@ def _ignore(call: Call) -> None:
 
 def _rounds(pace: Pace) -> Iterable[int]:
     return itertools.count() if pace.rounds is None else range(pace.rounds)
+
+
+async def _fail_and_recover(devices: FileDevices, pace: Pace, done: Callable[[], None]) -> None:
+    for _ in _rounds(pace):
+        await trio.sleep(pace.overlaps)
+        devices.turn(devices.ids[1:2], healthy=False)
+        await trio.sleep(pace.stays_dead)
+        devices.turn(devices.ids, healthy=True)
+    done()
 
 
 async def _die_and_come_back(root: str, pace: Pace, done: Callable[[], None]) -> None:

@@ -8,21 +8,26 @@ from __future__ import annotations
 import shlex
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 from trio_util import periodic
 
+from ...protocol.device_messages import ResourceChanged
+from ...protocol.devices import DevicesSnapshot
 from ...protocol.messages import PluginChanged, Snapshot
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.status_json import plugin_to_json
 from ...supervisor import Supervisor
 from . import table
 from .client import Plugin
+from .demo_devices import DeviceLines
 from .description import change as change_line
 from .ending import say
+from .phrases import time_of_day
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,9 +39,15 @@ REFRESH = 0.5
 SHOWN_GONE = 4.0
 #: Plugins that are shown at a time at most: while one is replaced there is one more, and the layout must not jump.
 MOST_ROWS = 9
+#: Lines for devices at most.
+MOST_RESOURCES = 1
 #: Columns of the names in the legend.
 _LEGEND = 15
 _INDENT = "  "
+
+
+#: What the node reports of its plugins and of their devices.
+Change = Snapshot | PluginChanged | DevicesSnapshot | ResourceChanged
 
 
 @attrs.frozen
@@ -80,25 +91,36 @@ class Display:
     once: bool
     #: The last report of the node about each socket.
     plugins: dict[str, PluginStatus] = attrs.field(factory=dict)
+    devices: DeviceLines = attrs.field(factory=DeviceLines)
 
     async def follow(self, node: Supervisor, complete: Callable[[set[str]], bool]) -> bool:
         """Show changes for ever, or, if ``once``, until the sockets are ``complete`` and settled: then return True."""
-        async with node.changes() as changes:
-            if self.live:
-                return await self._follow_live(changes, complete)
-            return await self._follow_plain(changes, complete)
+        sender, changes = trio.open_memory_channel[Change](0)
+        async with trio.open_nursery() as nursery:
+            with sender:
+                nursery.start_soon(_pass_on, node.changes, sender.clone())
+                nursery.start_soon(_pass_on, node.device_changes, sender.clone())
+            follow = self._follow_live if self.live else self._follow_plain
+            settled = await follow(changes, complete)
+            nursery.cancel_scope.cancel()
+        return settled
 
-    def take(self, change: Snapshot | PluginChanged) -> None:
-        """Record a report of the node."""
+    def take(self, change: Change) -> list[str]:
+        """Record a report of the node; return what is new of devices, one line for each resource."""
+        if isinstance(change, DevicesSnapshot | ResourceChanged):
+            return self.devices.take(change)
         for plugin in change.plugins if isinstance(change, Snapshot) else (change.plugin,):
             self.plugins[plugin.socket] = plugin
+        return []
 
     def _present(self) -> dict[str, PluginStatus]:
         return {socket: plugin for socket, plugin in self.plugins.items() if plugin.state is not StateName.GONE}
 
-    def _settled(self, complete: Callable[[set[str]], bool]) -> bool:
+    def has_settled(self, complete: Callable[[set[str]], bool]) -> bool:
+        """Whether it is shown ``once``, and nothing will change any more."""
         present = self._present()
-        return self.once and complete(set(present)) and all(map(has_settled, present.values()))
+        settled = complete(set(present)) and all(map(has_settled, present.values()))
+        return self.once and settled and self.devices.all_healthy
 
     def rows(self, now: float, shown_gone: float) -> list[Plugin]:
         """Return the plugins that are there, and those that went within the last ``shown_gone`` seconds."""
@@ -108,24 +130,20 @@ class Display:
             if plugin.state is not StateName.GONE or now - plugin.since < shown_gone
         ]
 
-    async def _follow_plain(
-        self, changes: AsyncIterator[Snapshot | PluginChanged], complete: Callable[[set[str]], bool]
-    ) -> bool:
+    async def _follow_plain(self, changes: AsyncIterator[Change], complete: Callable[[set[str]], bool]) -> bool:
         if not self.once:
             say("".join(f"{line}\n" for line in self.guide.lines()))
         async for change in changes:
-            self.take(change)
-            if not self.once and isinstance(change, PluginChanged):
-                then = time.time() - trio.current_time() + change.time
-                say(change_line({"time": then, **plugin_to_json(change.plugin, change.time, then)}), now=True)
-            if self._settled(complete):
-                say(table.plain(self.rows(trio.current_time(), 0.0)))
+            new = self.take(change)
+            if not self.once:
+                say("".join(_said_of(change, new)), now=True)
+            if self.has_settled(complete):
+                now = trio.current_time()
+                say(table.plain(self.rows(now, 0.0)) + "".join(f"{line}\n" for line in self.devices.lines(now)))
                 return True
         return False
 
-    async def _follow_live(
-        self, changes: AsyncIterator[Snapshot | PluginChanged], complete: Callable[[set[str]], bool]
-    ) -> bool:
+    async def _follow_live(self, changes: AsyncIterator[Change], complete: Callable[[set[str]], bool]) -> bool:
         from rich.console import Console
         from rich.live import Live
 
@@ -136,23 +154,42 @@ class Display:
                 async for change in changes:
                     self.take(change)
                     self._draw(live)
-                    if self._settled(complete):
+                    if self.has_settled(complete):
                         break
                 nursery.cancel_scope.cancel()
-        return self._settled(complete)
+        return self.has_settled(complete)
 
     async def _refresh(self, live: Live) -> None:
         async for _ in periodic(REFRESH):
             self._draw(live)
 
     def _draw(self, live: Live) -> None:
-        size = live.console.size
-        rows = self.rows(trio.current_time(), SHOWN_GONE)
-        live.update(screen(self.guide, rows, size.width, size.height), refresh=True)
+        size, now = live.console.size, trio.current_time()
+        rows, devices = self.rows(now, SHOWN_GONE), self.devices.lines(now)
+        live.update(screen(self.guide, rows, devices, size.width, size.height), refresh=True)
 
 
-def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> RenderableType:
-    """Return the whole screen; if lines are short, the legend is dropped first, then the commands."""
+async def _pass_on(
+    subscribe: Callable[[], AbstractAsyncContextManager[AsyncIterator[Change]]], to: trio.MemorySendChannel[Change]
+) -> None:
+    """Send on each change of one stream of the node, until that ends."""
+    async with subscribe() as changes:
+        with to:
+            async for change in changes:
+                await to.send(change)
+
+
+def _said_of(change: Change, devices: list[str]) -> Iterator[str]:
+    """Yield a line for a change of a plugin, or the lines that are new of devices, with the time of day."""
+    then = time.time() - trio.current_time() + change.time
+    if isinstance(change, PluginChanged):
+        yield change_line({"time": then, **plugin_to_json(change.plugin, change.time, then)})
+    for line in devices:
+        yield f"{time_of_day(then, time.time())}  {'devices':<11}  {line}\n"
+
+
+def screen(guide: Guide, rows: list[Plugin], devices: list[str], width: int, height: int) -> RenderableType:
+    """Return the whole screen; if lines are short, the legend is dropped first, then the commands, then devices."""
     from rich.console import Group
     from rich.text import Text
 
@@ -171,6 +208,10 @@ def screen(guide: Guide, rows: list[Plugin], width: int, height: int) -> Rendera
     # The last line of the terminal stays free for the cursor.
     room = height - 1 - (max(len(rows), MOST_ROWS) + 1 + len(heading))
     shown: list[RenderableType] = [*top]
+    if room >= MOST_RESOURCES:
+        # Their room is kept from the start, for the layout must not jump.
+        shown += [Text(line, no_wrap=True, overflow="ellipsis") for line in (devices or [""])[:MOST_RESOURCES]]
+        room -= MOST_RESOURCES
     blank_lines = room - len(legend) - len(below)
     if blank_lines >= 0:
         shown += [*[Text()] * min(blank_lines, 1), *legend]

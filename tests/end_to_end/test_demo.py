@@ -22,7 +22,9 @@ def test_the_demo_ends_by_itself_when_every_plugin_has_settled() -> None:
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    rows = [line.split() for line in ended.stdout.splitlines()]
+    *table, devices = ended.stdout.splitlines()
+    assert devices == "example.com/gpu: 4 of 4 devices healthy"
+    rows = [line.split() for line in table]
     assert [(row[1], row[0]) for row in rows] == [
         ("NAME", "STATE"),
         ("csi.example.com", "registered"),
@@ -44,10 +46,9 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 if line == "From a second terminal:\n":
                     break
             *questions, watch = [demo.stdout.readline().strip() for _ in range(4)]
-            shown: list[str] = []
+            # It is the last one that is registered, and has no name before.
             for line in demo.stdout:
-                shown.append(line)
-                if sum("  registered  " in line for line in shown) >= 6:
+                if "  registered   faulty.example.com  " in line:
                     break
             script = PASTED + "\n".join(questions)
             result = subprocess.run(
@@ -58,7 +59,10 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
                 ["bash", "-euc", setting], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as watching:
                 assert watching.stdout is not None
-                now = [watching.stdout.readline() for _ in range(8)]
+                now = [watching.stdout.readline() for _ in range(6)]
+                while not now[-1].startswith("4 devices of "):
+                    now.append(watching.stdout.readline())
+                now += [watching.stdout.readline() for _ in range(8)]
                 demo.send_signal(signal.SIGINT)
                 _, complaint = watching.communicate(timeout=DEADLINE)
             # The output is read to the end, so that the demo never blocks.
@@ -70,8 +74,8 @@ def test_the_commands_that_the_demo_shows_work_when_pasted() -> None:
     assert result.stdout.splitlines()[0].split()[:3] == ["STATE", "NAME", "TYPE"]
     assert "Name:       faulty.example.com\n" in result.stdout
     assert result.stdout.endswith(f"{status.parent}/plugins/odd.sock: tried now\n")
-    assert watch == "plugind watch"
-    assert {"csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
+    assert watch == "plugind devices; plugind watch"
+    assert {"gpu-0", "gpu-3", "csi.example.com", "odd.example.com"} <= {word for line in now for word in line.split()}
     assert (watching.returncode, complaint) == (0, f"plugind: the daemon at {status} stopped\n")
     assert demo.returncode == 0
     assert not os.path.exists(status.parent)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 from rich.console import Console
 
@@ -21,13 +22,25 @@ from plugind.actors.console.demo import (
     rolling_plugin,
     steady_plugins,
 )
+from plugind.actors.console.demo_devices import DeviceLines
 from plugind.actors.console.demo_display import MOST_ROWS, Display, has_settled, screen
+from plugind.protocol.device_messages import ResourceChanged
+from plugind.protocol.devices import (
+    HEALTHY,
+    UNHEALTHY,
+    Device,
+    DeviceList,
+    DevicesSnapshot,
+    ResourceState,
+    ResourceStatus,
+)
 from plugind.protocol.messages import Snapshot
 from plugind.protocol.plugins import BUILT_IN_TYPES
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.status_json import plugin_to_json
 
 STATUS = "/tmp/plugind-demo-12345678/status.sock"
+DEVICES = ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy for 3.4s"]
 
 
 def test_the_demo_has_a_good_plugin_of_each_type_and_some_faulty_ones() -> None:
@@ -82,7 +95,7 @@ def shown(width: int, height: int, count: int = MOST_ROWS) -> list[str]:
     rows: list[Plugin] = [plugin_to_json(status(f"plugin{number}"), 1.0, 1_700_000_000.0) for number in range(count)]
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, record=True, width=width, height=height, force_terminal=True)
-        console.print(screen(guide(STATUS), rows, width, height))
+        console.print(screen(guide(STATUS), rows, DEVICES, width, height))
     return console.export_text().splitlines()
 
 
@@ -95,6 +108,7 @@ def test_heading_legend_and_commands_fit_a_usual_terminal(
     lines = shown(*size, count)
     assert len(lines) < size[1]
     assert "Ctrl-C ends it" in lines[0]
+    assert [line for line in lines if line in DEVICES] == DEVICES
     assert [name for name, _ in LEGEND if not any(line.startswith(name) for line in lines)] == []
     pasted = [f"  {command}" for command in guide(STATUS).commands]
     # The interpreter's path may be longer than a line; the other commands are whole lines.
@@ -131,6 +145,43 @@ def test_a_quoted_word_is_folded_without_a_backslash(monkeypatch: pytest.MonkeyP
         "  plugind='/opt/some/python/of/a/long/na",
         "me/bin/python3 -m plugind'",
     ]
+
+
+def resource(*unhealthy: str, since: float = 0.0, count: int = 4, lost_since: float | None = None) -> ResourceStatus:
+    listed = DeviceList(
+        Device(name, UNHEALTHY if name in unhealthy else HEALTHY) for name in map("gpu-{}".format, range(count))
+    )
+    state = ResourceState.LISTED if lost_since is None else ResourceState.LOST
+    changed = dict.fromkeys(listed.devices, since)
+    return ResourceStatus("example.com/gpu", state, 0.0, listed=listed, changed=changed, lost_since=lost_since)
+
+
+def test_devices_have_one_line_for_each_resource_with_those_that_are_unhealthy() -> None:
+    devices = DeviceLines()
+    assert (devices.take(DevicesSnapshot(0.0)), devices.lines(0.0), devices.all_healthy) == ([], [], False)
+    assert devices.take(DevicesSnapshot(1.0, (resource(count=0),))) == []
+    healthy = ["example.com/gpu: 4 of 4 devices healthy"]
+    assert (devices.take(ResourceChanged(1.0, resource())), devices.lines(2.0)) == (healthy, healthy)
+    assert devices.all_healthy
+    one = devices.take(ResourceChanged(3.0, resource("gpu-1", since=3.0)))
+    assert one == ["example.com/gpu: 3 of 4 devices healthy; gpu-1 unhealthy"]
+    assert devices.lines(6.4) == DEVICES
+    assert not devices.all_healthy
+    # A list that says the same again is not said again.
+    assert devices.take(ResourceChanged(7.0, resource("gpu-1", since=3.0))) == []
+    lost = devices.take(ResourceChanged(8.0, resource(lost_since=8.0)))
+    assert lost == ["example.com/gpu: 0 of 4 devices healthy; gpu-0 and 3 more unhealthy"]
+    gone = attrs.evolve(resource(), state=ResourceState.GONE)
+    assert (devices.take(ResourceChanged(9.0, gone)), devices.lines(9.0)) == ([], [])
+
+
+def test_the_demo_has_settled_once_all_devices_are_healthy_again() -> None:
+    display = Display(guide(STATUS), live=False, once=True)
+    display.take(Snapshot(0.0, (status("here"),), (), ()))
+    display.take(ResourceChanged(1.0, resource("gpu-1")))
+    assert not display.has_settled(lambda sockets: True)
+    display.take(ResourceChanged(2.0, resource()))
+    assert display.has_settled(lambda sockets: True)
 
 
 def test_a_terminal_with_few_lines_shows_the_table_and_not_the_legend() -> None:
