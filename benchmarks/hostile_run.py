@@ -105,7 +105,10 @@ def measure(kind: str, conditions: Conditions, *, dialed: bool) -> HostileRun:
         root, outside = scratch / "root", scratch / "outside"
         root.mkdir()
         outside.mkdir()
-        with _good_plugins(root, conditions, conditions.options_for(kind)) as (good, daemon):
+        options = conditions.options_for(kind)
+        if kind == "callers" and dialed:
+            options += (f"--device-plugins={scratch / 'device-plugins'}",)
+        with _good_plugins(root, conditions, options) as (good, daemon):
             place = root if dialed else outside
             pinned = conditions.peers_core is not None
             peers = hostile_peers(kind, place, conditions.peers, core=conditions.peers_core, idle=pinned, wait=False)

@@ -88,6 +88,22 @@ def test_a_silent_peer_accepts_and_sends_nothing() -> None:
         wait_until(lambda: server.counts()["ended"] == 1)
 
 
+def test_callers_call_register_all_the_time_and_read_no_answer() -> None:
+    with scratch_directory() as scratch, socket.socket(socket.AF_UNIX) as kubelet:
+        for name in ("root", "device-plugins"):
+            (scratch / name).mkdir()
+        kubelet.bind(str(scratch / "device-plugins" / "kubelet.sock"))
+        kubelet.listen(1)
+        kubelet.settimeout(PATIENCE)
+        with hostile_peers("callers", scratch / "root", 1):
+            for _ in range(3):
+                with kubelet.accept()[0] as caller:
+                    caller.settimeout(PATIENCE)
+                    data = caller.recv(65536)
+                    assert data.startswith(PREFACE)
+                    assert b"v1beta1" in data
+
+
 def test_a_full_backlog_takes_no_connection() -> None:
     with peers("full-backlog") as server, socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from plugind.benchmarks.peers.hostile import floods
+from plugind.benchmarks.peers.hostile.callers import Callers
 from plugind.benchmarks.peers.hostile.closed import (
     Closing,
     FullBacklog,
@@ -67,4 +68,5 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "many-devices": ManyDevices,
     "ending-streams": EndingStreams,
     "list-flood": ListFlood,
+    "callers": Callers,
 }
