@@ -20,7 +20,8 @@ handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
 each :class:`Call` that the plugin received, with
-the :class:`Reaction` of a fake. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
+the :class:`Reaction` of a fake. A fake device plugin serves :class:`FakeDevices`, which lists each :class:`Device` and
+says :class:`DeviceOptions`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
 happens to new connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
@@ -48,8 +49,11 @@ from .actors.simulation import (
     ROOT,
     Accepting,
     Call,
+    Device,
+    DeviceOptions,
     Entry,
     Fails,
+    FakeDevices,
     FakeFollower,
     FakeHandler,
     FakePlugin,
@@ -74,8 +78,11 @@ __all__ = [
     "ROOT",
     "Accepting",
     "Call",
+    "Device",
+    "DeviceOptions",
     "Entry",
     "Fails",
+    "FakeDevices",
     "FakeFollower",
     "FakeHandler",
     "FakePlugin",

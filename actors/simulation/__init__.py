@@ -5,7 +5,9 @@
 PYTEST_DONT_REWRITE
 """
 
+from ...protocol.devices import Device, DeviceOptions
 from ...supervisor import NodeEndedError
+from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
 from .faults import ACTORS, InjectedError
 from .handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
@@ -19,8 +21,11 @@ __all__ = [
     "ROOT",
     "Accepting",
     "Call",
+    "Device",
+    "DeviceOptions",
     "Entry",
     "Fails",
+    "FakeDevices",
     "FakeFollower",
     "FakeHandler",
     "FakePlugin",
