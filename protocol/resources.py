@@ -139,7 +139,7 @@ class _Resource:
         """Return its state now."""
         if self.serving is not None:
             return ResourceState.LISTED if self.serving.live else ResourceState.LOST
-        if self.state is ResourceState.GONE and self.instances:
+        if self.state is ResourceState.GONE:
             return ResourceState.GONE
         if any(it.lost_since is None for it in self.instances.values()):
             return ResourceState.STARTING
@@ -331,7 +331,10 @@ class Resources:
         del self._names[key], resource.instances[key]
         followed.removed, followed.active = True, False
         followed.lose(_REMOVED, time)
-        self._update(resource, time)
+        if resource.state is ResourceState.GONE and not resource.instances:
+            del self._resources[resource.name]
+        else:
+            self._update(resource, time)
 
     def _find(self, socket: str, generation: int) -> tuple[_Resource, Followed] | None:
         name = self._names.get((socket, generation))

@@ -51,6 +51,8 @@ class Memory:
     streams_ended: dict[str, int] = attrs.field(factory=dict)
     labels: set[str] = attrs.field(factory=set)
     subscribers: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
+    #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
+    changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
     #: Subscribers that were too slow and are to be sent that.
     lagging: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
 
@@ -92,8 +94,6 @@ class _Devices:
         self._memory = memory
         self._writer = writer
         self._log = log
-        #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
-        self._changed: dict[str, ResourceStatus | None] = {}
 
     @property
     def next_end(self) -> float:
@@ -125,11 +125,11 @@ class _Devices:
     def _carry_out(self, effect: r.Effect) -> None:
         match effect:
             case r.Changed():
-                self._changed[effect.name] = None
+                self._memory.changed[effect.name] = None
             case r.Remember() | r.Forget():
                 self._writer.keep(effect)
             case r.Gone():
-                self._changed[effect.name] = ResourceStatus(
+                self._memory.changed[effect.name] = ResourceStatus(
                     effect.name, ResourceState.GONE, trio.current_time(), effect.reason
                 )
                 self._log.event(Level.WARNING, "resource is gone", name=effect.name, reason=effect.reason)
@@ -187,7 +187,7 @@ class _Devices:
 
     def publish(self) -> None:
         """Tell the subscribers what has changed, and those that were dropped that they were."""
-        changed, self._changed = self._changed, {}
+        changed, self._memory.changed = self._memory.changed, {}
         if self._memory.subscribers:
             for name, last in changed.items():
                 status = self._resources.status(name) or last

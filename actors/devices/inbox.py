@@ -71,12 +71,16 @@ class DevicesInbox:
             _say(self._present[key], message)
 
     def start_again(self) -> frozenset[Key]:
-        """Let everything wait again that is the case; return the instances that are there."""
+        """Let everything wait again that is the case; return the instances of which something waits.
+
+        Any other instance has left, and the message that said so is lost.
+        """
         readers = [entry for entry in self._queue if not isinstance(entry, tuple)]
-        self._waiting = {key: dict(said) for key, said in self._present.items()}
+        removed = {key: said for key, said in self._waiting.items() if key not in self._present}
+        self._waiting = removed | {key: dict(said) for key, said in self._present.items()}
         self._queue = collections.deque([*self._waiting, *readers])
         self._lot.unpark_all()
-        return frozenset(self._present)
+        return frozenset(self._waiting)
 
     async def receive(self) -> DevicesMessage:
         """Return the next message, once there is one."""

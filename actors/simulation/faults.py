@@ -18,9 +18,9 @@ from ..supervision import leaves
 
 T = TypeVar("T")
 
-Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness"]
+Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness", "devices"]
 #: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
-ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler", "liveness")
+ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler", "liveness", "devices")
 
 
 Hangable = Literal["reconciler", "status"]

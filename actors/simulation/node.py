@@ -56,6 +56,7 @@ from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
 from ...protocol.trust import Users
 from ...supervisor import Ports, Supervisor
+from ..devices.state import MemoryStore
 from ..handlers.handler import Handler
 from ..io.device_directory import RealDeviceDirectory
 from ..io.grpc_server.serve import Service
@@ -157,6 +158,8 @@ class SimulatedNode:
         self.device_directory = (
             None if where is None else MemoryDeviceDirectory(where.directory, self.directory, self._note_change)
         )
+        #: What outlives the daemon: the resources that were known.
+        self.store = MemoryStore()
         self._handlers = dict(handlers or {})
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -262,6 +265,7 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
+            state=lambda _directory, _log: self.store,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
@@ -359,7 +363,7 @@ class SimulatedNode:
         return {health.actor: health for health in self.supervisor.internals.inboxes.check()}
 
     def _address(
-        self, actor: Literal["reconciler", "registration", "status", "handler", "liveness"], of: str
+        self, actor: Literal["reconciler", "registration", "status", "handler", "liveness", "devices"], of: str
     ) -> m.Address[Any] | None:
         internals = self.supervisor.internals
         match actor:
@@ -369,6 +373,8 @@ class SimulatedNode:
                 return internals.status
             case "liveness":
                 return internals.liveness
+            case "devices":
+                return internals.devices.inbox
             case "handler":
                 return internals.handlers.address(of)
             case "registration":

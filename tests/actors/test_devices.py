@@ -182,6 +182,30 @@ async def test_a_message_that_a_crash_loses_is_made_up_for(
     assert (shown.capacity, shown.allocatable) == (1, 0)
 
 
+async def test_a_subscriber_is_told_of_what_an_actor_that_crashed_had_taken(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The list and the crash come in one turn, so that nothing was told before it (fault 85)."""
+    subscriber, changes = trio.open_memory_channel[DevicesViewMessage](10)
+    running.send(DevicesSubscribed(subscriber), added("/a"), received("/a", listed()))
+    running.send("poison")  # type: ignore[arg-type]
+    await trio.sleep(1.0)
+    seen = [changes.receive_nowait() for _ in range(changes.statistics().current_buffer_used)]
+    assert [it.resource.capacity for it in seen if isinstance(it, ResourceChanged)] == [1]
+
+
+async def test_what_a_plugin_said_before_it_left_is_taken_after_a_crash(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It was lost then and not later, and its devices stay known for the grace."""
+    running.send("poison")  # type: ignore[arg-type]
+    await trio.testing.wait_all_tasks_blocked()
+    running.send(added("/a"), received("/a", listed()), InstanceRemoved("/a", 1, 0.0))
+    await trio.sleep(1.0)
+    shown = await running.shown()
+    assert (shown.capacity, shown.state, shown.lost_since) == (1, ResourceState.LOST, 0.0)
+
+
 async def test_while_the_actor_lags_only_the_newest_list_of_each_plugin_waits(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

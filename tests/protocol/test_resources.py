@@ -171,6 +171,16 @@ def test_a_resource_that_went_comes_back_with_a_list(script: Script) -> None:
     assert script.effects == [r.Remember(GPU, 2), r.Serves(GPU, "/a", 2, 2), r.Changed(GPU)]
 
 
+def test_a_resource_that_went_stays_away_when_its_plugin_leaves(script: Script) -> None:
+    """Its grace is over."""
+    script.register("/a", HEALTHY)
+    script.lose("/a")
+    script.wait(400.0)
+    script.remove("/a")
+    assert script.resources.status(GPU) is None
+    assert script.resources.next_end == math.inf
+
+
 def test_a_resource_without_a_list_is_known_with_no_devices(script: Script) -> None:
     """The node test of ListAndWatch that fails at once: 0/0."""
     script.add("/a")

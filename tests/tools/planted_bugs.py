@@ -46,7 +46,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import link_bugs, old_bugs
+from plugind.tests.tools import device_bugs, link_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -577,6 +577,12 @@ NEW = (
     ),
     Planted(link_bugs.lose_delayed_reports, "view", 9, (257,)),
     Planted(link_bugs.tell_links_no_role, "view", 9, (257,)),
+    Planted(device_bugs.let_the_newest_plugin_serve_at_once, "surge", 0, (34, 335, 339, 340, 348)),
+    Planted(device_bugs.count_the_devices_of_all_plugins, "devices", 0, (368,)),
+    Planted(device_bugs.leave_lost_devices_healthy, "devices", 0, (368,)),
+    Planted(device_bugs.begin_the_grace_again, "grace", 0, (369,)),
+    Planted(device_bugs.forget_resources_in_a_crash, "devices", 1, (340, 342, 343, 346, 347)),
+    Planted(device_bugs.tell_nothing_after_a_crash, "devices", 8, (36, 340, 346, 348)),
 )
 
 #: Bugs that ``simulate`` found in plugind, put back.

@@ -184,7 +184,7 @@ class DaemonActs:
 
     def crash(self, chance: random.Random) -> None:
         """Crash an actor."""
-        actor: Actor = chance.choice([actor for actor in ACTORS if actor != "liveness"])
+        actor: Actor = chance.choice([actor for actor in ACTORS if actor not in ("liveness", "devices")])
         if actor == "status" and chance.random() < 0.5:
             # Drawn apart from the others, so that the other events of all seeds stay what they were without it.
             actor = "liveness"

@@ -47,7 +47,9 @@ from .acts import Acts
 from .backoff_oracle import BackoffOracle
 from .blame_oracle import BlameOracle
 from .daemon_acts import DaemonActs
+from .device_acts import DeviceActs
 from .device_calls import DIRECTORY, DeviceCalls
+from .device_oracle import DeviceOracle
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
 from .follow_oracle import EVERY, REMAINDER, FollowOracle
@@ -209,6 +211,8 @@ class _Simulation:
         self._daemon: DaemonActs | None = None
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
+        self._devices = DeviceActs(self.node, DeviceOracle(trace.violated), trace)
+        self._may_crash = Fault.CRASHES in faults
         self._plugs = Plugs(self._oracle.received)
         self._acts = Acts(
             self.node,
@@ -253,6 +257,7 @@ class _Simulation:
                 self._policy,
                 self._follows,
             ).check()
+            await self._devices.end()
 
     def _validating(self, plugin: Plugin) -> None:
         socket = self.node.dialed(plugin.socket)
@@ -305,6 +310,7 @@ class _Simulation:
             self._follows.look(
                 [link for link in links if link[0].startswith(f"{self.node.root}/")], self._oracle.may_have_link
             )
+        self._devices.look()
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -345,6 +351,9 @@ class _Simulation:
                 # A daemon does not start on a root to which others may write.
                 self._acts.mend_root()
                 await daemon.restart(chance)
+                self._devices.forget()
+            case Act.DEVICES:
+                self._devices.act(chance, may_crash=self._may_crash)
             case _:
                 assert_never(act)
 
@@ -363,3 +372,4 @@ class _Simulation:
         if self._device_calls is not None:
             await self._device_calls.check()
             self._serving.look(disturbed=True)
+        self._devices.look()

@@ -93,6 +93,7 @@ class Act(enum.Enum):
     CHANGE_ENDPOINT = enum.auto()
     CRASH_BOTH = enum.auto()
     CALL = enum.auto()
+    DEVICES = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -145,6 +146,8 @@ _EVENTS_PER_DOUBLE_CRASH: Final = 40
 _EVENTS_PER_CALL: Final = 3
 #: The seeds of these scripts leave one of these remainders.
 _CALLS: Final = (16, (7, 11))
+#: What device plugins list is part of every script, too; numbered after all others.
+_EVENTS_PER_DEVICES: Final = 5
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -191,7 +194,7 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
         changed = _with_changes(Act.CRASH_BOTH, seed, _double_crashes(events), changed)
     if has_calls(seed):
         changed = _with_changes(Act.CALL, seed, _calls(events), changed)
-    return (*changed,)
+    return (*_with_changes(Act.DEVICES, seed, _devices(events), changed),)
 
 
 def has_calls(seed: int) -> bool:
@@ -202,7 +205,7 @@ def has_calls(seed: int) -> bool:
 
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_calls(events).stop)
+    return range(_devices(events).stop)
 
 
 def _users(events: int) -> range:
@@ -223,6 +226,10 @@ def _double_crashes(events: int) -> range:
 
 def _calls(events: int) -> range:
     return range(_double_crashes(events).stop, _double_crashes(events).stop + events // _EVENTS_PER_CALL)
+
+
+def _devices(events: int) -> range:
+    return range(_calls(events).stop, _calls(events).stop + events // _EVENTS_PER_DEVICES)
 
 
 def _races_end(events: int) -> int:
@@ -246,6 +253,7 @@ _DRAWN: Final = {
     Act.CHANGE_ENDPOINT: "endpoints",
     Act.CRASH_BOTH: "double crashes",
     Act.CALL: "calls",
+    Act.DEVICES: "devices",
 }
 
 
