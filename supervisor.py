@@ -371,6 +371,7 @@ class Supervisor:
         failure: BaseException | None = None
         try:
             self._hold_roots()
+            await self._devices.open()
             with self._reserve:
                 async with trio.open_nursery() as nursery:
                     self._start(nursery)

@@ -45,8 +45,8 @@ _NAMED = 8
 class Memory:
     """What outlives a crash of the actor."""
 
-    #: None until the store was read.
-    resources: r.Resources | None = None
+    #: Those of a node whose store was empty, until the store was read.
+    resources: r.Resources = attrs.field(factory=r.Resources)
     #: How often the stream of a plugin has ended, by label.
     streams_ended: dict[str, int] = attrs.field(factory=dict)
     labels: set[str] = attrs.field(factory=set)
@@ -57,16 +57,18 @@ class Memory:
     lagging: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
 
 
-async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) -> None:
-    """Own the resources until cancelled.
+async def read(writer: Writer, memory: Memory) -> None:
+    """Read the names of the resources that are awaited from now on.
 
     Raises:
       ConfigError: if the store is another daemon's.
     """
+    memory.resources = r.Resources(await writer.read(), now=trio.current_time())
+
+
+async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) -> None:
+    """Own the resources until cancelled; the store was read before."""
     inbox.problem = lambda: writer.problem
-    if memory.resources is None:
-        names = await writer.read()
-        memory.resources = r.Resources(names, now=trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run)
         actor = _Devices(memory.resources, memory, writer, log)

@@ -21,12 +21,16 @@ class Devices:
         self._memory = actor.Memory()
         self._log = log
 
-    async def run(self) -> None:
-        """Run the actor until cancelled.
+    async def open(self) -> None:
+        """Read the store, before anything is done for which two daemons must not share it.
 
         Raises:
           ConfigError: if the store is another daemon's.
         """
+        await actor.read(self._writer, self._memory)
+
+    async def run(self) -> None:
+        """Run the actor until cancelled."""
         await actor.run(self.inbox, self._writer, self._memory, self._log)
 
     def close(self) -> None:

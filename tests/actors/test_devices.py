@@ -99,6 +99,7 @@ class Running:
         crashes = Crashes(RestartIntensity(), lambda name, _: self.crashes.append(name))
         async with trio.open_nursery() as nursery:
             children = Children(nursery, crashes)
+            await actor.read(writer, self.memory)
             children.start(ChildSpec("devices", lambda: actor.run(self.inbox, writer, self.memory, SILENT)))
             await trio.testing.wait_all_tasks_blocked()
             yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import socket
 from pathlib import Path
 
@@ -161,3 +162,27 @@ def test_directories_for_endpoints_are_added_to_the_defaults(monkeypatch: pytest
         f"{tmp_path}/drivers",
         "/run/csi",
     )
+
+
+def test_the_state_is_kept_where_it_is_told_to_or_where_programs_of_the_user_keep_theirs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only a daemon with device plugins keeps any."""
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser()
+    daemon.add_arguments(parser)
+
+    def state(*words: str, **environment: str) -> str | None:
+        return daemon.config_from(parser.parse_args(words), environment).state
+
+    assert state(PLUGIND_STATE="/s") is None
+    assert state("--device-plugins", "--state", "here") == f"{tmp_path}/here"
+    assert state("--device-plugins", PLUGIND_STATE="/s") == "/s"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state("--device-plugins") == "/var/lib/plugind"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert state("--device-plugins", XDG_STATE_HOME="/home/me/state") == "/home/me/state/plugind"
+    with pytest.raises(ConfigError, match="add --device-plugins"):
+        state("--state", "here")
+    with pytest.raises(ConfigError, match="the path of the state is empty"):
+        state("--device-plugins", "--state", "")
