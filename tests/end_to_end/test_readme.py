@@ -92,6 +92,24 @@ def offline(python: Path, directory: Path) -> dict[str, str]:
     }
 
 
+def test_the_commands_about_devices_show_the_table_of_the_page(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    done = subprocess.run(
+        ["bash", "-euc", block("devices")],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in README.split("```\n")[1].split("```")[0].splitlines()]
+    shown = [line.split() for line in done.stdout.splitlines()[-len(table) :]]
+    assert [row[:3] for row in shown] == [row[:3] for row in table]
+    assert shown[-1] == table[-1]
+
+
 def test_the_first_command_installs_plugind_and_shows_a_running_node_until_ctrl_c(
     fresh_copy: Path, tmp_path: Path
 ) -> None:
