@@ -188,8 +188,8 @@ class DeviceActs:
         present = self._oracle.present(name)
         live = [it for it in present if it.live] or present
         wanted = {it: it is live[-1] for it in present}
-        known = {it: it.active for it in present} | dict(self._roles)
-        decided = [(it, active) for it, active in wanted.items() if known[it] is not active]
+        has = {it: it.active for it in present} | dict(self._roles)
+        decided = [(it, active) for it, active in wanted.items() if has[it] is not active]
         self._roles += chance.sample(decided, len(decided))
         if chance.random() < 0.5 or self._is_behind():
             self._send_roles(chance)
