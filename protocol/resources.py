@@ -112,7 +112,9 @@ Effect = Changed | Remember | Forget | Serves | HealthTurned | StreamEnded | Gon
 
 
 @attrs.define(eq=False)
-class _Resource:
+class Resource:
+    """One resource, with its plugins."""
+
     name: str
     #: When it came into its state, and into which.
     since: float
@@ -146,6 +148,7 @@ class _Resource:
         return ResourceState.LOST
 
     def status(self) -> ResourceStatus:
+        """Return what is shown of it."""
         serving = self.serving
         return ResourceStatus(
             self.name,
@@ -179,7 +182,7 @@ class Resources:
 
     def __init__(self, awaited: Iterable[str] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES) -> None:
         """Begin with the resources that were known before a restart: they are awaited for :data:`GRACE` seconds."""
-        self._resources: dict[str, _Resource] = {}
+        self._resources: dict[str, Resource] = {}
         #: The resource of each plugin.
         self._names: dict[Key, str] = {}
         #: What is remembered for a restart: the capacity of each resource.
@@ -191,7 +194,7 @@ class Resources:
         for name in awaited:
             if len(self._resources) < max_resources:
                 self._remembered[name] = 0
-                self._resources[name] = _Resource(name, now, ResourceState.AWAITED, until=now + GRACE)
+                self._resources[name] = Resource(name, now, ResourceState.AWAITED, until=now + GRACE)
                 self._ends[name] = now + GRACE
 
     # --- to inspect ---
@@ -280,7 +283,7 @@ class Resources:
         resource.instances[key] = Followed(plugin, message.options, message.source)
         self._update(resource, message.time)
 
-    def _new_resource(self, message: InstanceAdded) -> _Resource | None:
+    def _new_resource(self, message: InstanceAdded) -> Resource | None:
         name = message.plugin.name
         if len(self._resources) >= self._max:
             without = [it for it in self._resources.values() if not it.instances]
@@ -290,7 +293,7 @@ class Resources:
                 return None
             oldest = min(without, key=lambda it: it.until)
             self._let_go(oldest, f"another resource has taken its place, since there may be {self._max}", message.time)
-        resource = self._resources[name] = _Resource(name, message.time)
+        resource = self._resources[name] = Resource(name, message.time)
         return resource
 
     def _list(self, message: ListReceived) -> None:
@@ -336,7 +339,7 @@ class Resources:
         else:
             self._update(resource, time)
 
-    def _find(self, socket: str, generation: int) -> tuple[_Resource, Followed] | None:
+    def _find(self, socket: str, generation: int) -> tuple[Resource, Followed] | None:
         name = self._names.get((socket, generation))
         if name is None:
             return None
@@ -345,7 +348,7 @@ class Resources:
 
     # --- what follows from each of them ---
 
-    def _update(self, resource: _Resource, now: float, *, news: bool = True) -> None:
+    def _update(self, resource: Resource, now: float, *, news: bool = True) -> None:
         """Choose the list that counts, and enter the state that follows."""
         before = resource.serving if resource.state is ResourceState.LISTED else None
         chosen = resource.choose()
@@ -362,7 +365,7 @@ class Resources:
         if news:
             self._effects.append(Changed(resource.name))
 
-    def _enter(self, resource: _Resource, state: ResourceState, now: float) -> None:
+    def _enter(self, resource: Resource, state: ResourceState, now: float) -> None:
         resource.state, resource.since = state, now
         self._ends.pop(resource.name, None)
         resource.until = math.inf
@@ -374,7 +377,7 @@ class Resources:
             self._remembered[name] = len(listed)
             self._effects.append(Remember(name, len(listed)))
 
-    def _let_go(self, resource: _Resource, reason: str, now: float) -> None:
+    def _let_go(self, resource: Resource, reason: str, now: float) -> None:
         name = resource.name
         if resource.instances:
             self._enter(resource, ResourceState.GONE, now)

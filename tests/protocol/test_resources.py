@@ -119,6 +119,15 @@ def test_capacity_is_all_devices_and_allocatable_the_healthy_ones(
     assert script.counts() == counts
 
 
+def test_each_resource_has_the_devices_of_its_own_plugins(script: Script) -> None:
+    """TestGetAllocatableDevicesMultipleResources: sets by resource; an id may be in several of them."""
+    script.register("/a", HEALTHY, SICK, name="v.com/a")
+    script.register("/b", HEALTHY, HEALTHY, HEALTHY, name="v.com/b")
+    script.lose("/a")
+    assert (script.counts("v.com/a"), script.counts("v.com/b")) == ((2, 0), (3, 3))
+    assert script.resources.counts() == {"v.com/a": (0, 2), "v.com/b": (3, 0)}
+
+
 def test_each_list_replaces_the_one_before(script: Script) -> None:
     """TestUpdateCapacityAllocatable: 3/2, 2/2, 3/1, 2/0, one list after the other."""
     script.register("/a", HEALTHY, HEALTHY, UNHEALTHY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -12,8 +13,7 @@ from plugind.actors.devices import actor as devices_actor
 from plugind.actors.devices.inbox import DevicesInbox
 from plugind.actors.devices.state import Writer
 from plugind.protocol import devices, resources
-from plugind.protocol.device_messages import ListLost
-from plugind.protocol.devices import DeviceStatus, ResourceState, ResourceStatus
+from plugind.protocol.devices import DeviceStatus, ResourceStatus
 from plugind.protocol.followed import Followed
 from plugind.protocol.logs import Logger
 
@@ -22,11 +22,11 @@ from plugind.protocol.logs import Logger
 def let_the_newest_plugin_serve_at_once() -> Iterator[None]:
     """A device plugin that takes over counts before it has listed a device."""
 
-    def hasty(resource: resources._Resource) -> Followed | None:
+    def hasty(resource: resources.Resource) -> Followed | None:
         active = [it for it in resource.instances.values() if it.active]
         return active[-1] if active else resource.serving
 
-    with patch.object(resources._Resource, "choose", hasty):
+    with patch.object(resources.Resource, "choose", hasty):
         yield
 
 
@@ -49,17 +49,9 @@ def leave_lost_devices_healthy() -> Iterator[None]:
 
 
 @contextmanager
-def begin_the_grace_again() -> Iterator[None]:
-    """Each try in vain begins the grace of a resource anew."""
-    lose = resources.Resources._lose
-
-    def again(self: resources.Resources, message: ListLost) -> None:
-        found = self._find(message.socket, message.generation)
-        if found is not None and found[0].state is ResourceState.LOST:
-            self._enter(found[0], ResourceState.LOST, message.time)
-        lose(self, message)
-
-    with patch.object(resources.Resources, "_lose", again):
+def let_no_resource_go() -> Iterator[None]:
+    """The devices actor does not wake when a grace is over."""
+    with patch.object(resources.Resources, "next_end", property(lambda _: math.inf)):
         yield
 
 

@@ -580,7 +580,7 @@ NEW = (
     Planted(device_bugs.let_the_newest_plugin_serve_at_once, "surge", 0, (34, 335, 339, 340, 348)),
     Planted(device_bugs.count_the_devices_of_all_plugins, "devices", 0, (368,)),
     Planted(device_bugs.leave_lost_devices_healthy, "devices", 0, (368,)),
-    Planted(device_bugs.begin_the_grace_again, "grace", 0, (369,)),
+    Planted(device_bugs.let_no_resource_go, "grace", 0, (369,)),
     Planted(device_bugs.forget_resources_in_a_crash, "devices", 1, (340, 342, 343, 346, 347)),
     Planted(device_bugs.tell_nothing_after_a_crash, "devices", 8, (36, 340, 346, 348)),
 )
