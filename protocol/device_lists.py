@@ -265,7 +265,7 @@ def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | 
         for was, device in zip(old.devices, new.devices, strict=True):
             if device.id != was.id:
                 return None
-            if device != was:
+            if device.health != was.health or device.numa != was.numa:
                 changed.append(device)
     return changed
 

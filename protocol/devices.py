@@ -89,7 +89,7 @@ class DeviceList:
         for device in given:
             before = now.get(device.id)
             now[device.id] = device
-            healthy += device.healthy - (before is not None and before.healthy)
+            healthy += (device.health == HEALTHY) - (before is not None and before.health == HEALTHY)
         made = DeviceList.__new__(DeviceList)
         made.devices, made.healthy, made._token = now, healthy, _Token()
         made._base, made._difference = self._token, Difference(given)
