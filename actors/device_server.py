@@ -37,6 +37,10 @@ LOOK = 1.0
 _LOOK_GAP = 0.05
 #: Seconds until a ``kubelet.sock`` that was removed is made again.
 REMAKE = 1.0
+#: Why nothing is served after a crash, in the words of the kubelet.
+_FAILED = (
+    "device plugin registration error: device plugin registration gRPC server failed and no device plugins can register"
+)
 #: The delays between tries to have the directory.
 _BACKOFF = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 
@@ -80,7 +84,9 @@ class DeviceServer:
             self._close()
             self._calls.forget()
             text = "device plugin registration gRPC server failed and no device plugins can register"
-            await self._show(Watching.UNAVAILABLE, f"device plugin registration error: {text}: {in_one_line(error)}")
+            await self._show(
+                Watching.UNAVAILABLE, f"device plugin registration error: {text}: {in_one_line(_first(error))}"
+            )
             raise
 
     def _close(self) -> None:
@@ -134,7 +140,7 @@ class DeviceServer:
             await nursery.start(serving.serve, self._calls.register)
             if delete_sockets:
                 # Nothing is left of what was registered before.
-                await report(self._config.reconciler, m.ScanCompleted(self._config.path, first=True, paths=frozenset()))
+                await self._report_nothing()
             serving.publish(delete_sockets=delete_sockets)
         except OSError as error:
             serving.retire()
@@ -166,9 +172,15 @@ class DeviceServer:
         """Leave the directory to the process that has taken its socket."""
         self._taken = taken(self._config.path, pid)
         await self._calls.close(self._taken)
+        # What was registered before a crash of the server is not known here any more.
+        await self._report_nothing()
         if self._serving is not None:
             self._serving.retire()
             self._serving = None
+
+    async def _report_nothing(self) -> None:
+        """Report that the directory has no plugins, so that all that were in it are deregistered."""
+        await report(self._config.reconciler, m.ScanCompleted(self._config.path, first=True, paths=frozenset()))
 
     async def _show(self, watching: str, reason: str | None = None) -> None:
         """Report the state of the directory if it has changed, or if the last report is old."""
@@ -185,3 +197,10 @@ class DeviceServer:
             sockets=len(self._calls),
         )
         await report(self._config.status, self._report)
+
+
+def _first(error: Exception) -> Exception:
+    """Return the first error of a group, whose own text says nothing."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

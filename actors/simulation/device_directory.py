@@ -45,6 +45,28 @@ class RegisterAttempt:
     #: Called with each answer.
     on_answer: Callable[[], object] = attrs.field(default=lambda: None, repr=False)
 
+    _connection: trio.CancelScope = attrs.field(factory=trio.CancelScope, repr=False)
+
+    def leave(self) -> None:
+        """Close the connection of the caller, which wants no answer any more."""
+        self._connection.cancel()
+
+    async def make(self, register: Register) -> None:
+        """Have the server answer, for as long as the connection is there."""
+        with self._connection:
+            await self._make(register)
+
+    async def _make(self, register: Register) -> None:
+        try:
+            await register(self.call)
+        except CallRefusedError as error:
+            self.answer(error.code.name, str(error))
+        except BaseException:
+            self.answer(*LOST)
+            raise
+        else:
+            self.answer("OK")
+
     def answer(self, code: str, text: str = "") -> None:
         """Take an answer."""
         self.answers.append((code, text))
@@ -96,21 +118,10 @@ class MemoryServing:
                     raise InjectedError
                 backlog, self._backlog = self._backlog, []
                 for attempt in backlog:
-                    nursery.start_soon(self._answer, register, attempt)
+                    nursery.start_soon(attempt.make, register)
                 await self._arrived.wait()
                 self._arrived = trio.Event()
         self.close()
-
-    async def _answer(self, register: Register, attempt: RegisterAttempt) -> None:
-        try:
-            await register(attempt.call)
-        except CallRefusedError as error:
-            attempt.answer(error.code.name, str(error))
-        except BaseException:
-            attempt.answer(*LOST)
-            raise
-        else:
-            attempt.answer("OK")
 
     def connect(self, attempt: RegisterAttempt) -> None:
         """Let a script call."""

@@ -364,6 +364,13 @@ async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock
         node.register("a.sock", GPU)
         await node.settled()
         assert node.calls.crash()
+        await trio.testing.wait_all_tasks_blocked()
+        shown = await node.shown()
+        assert (shown.watching, shown.ready) == ("unavailable", False)
+        assert shown.reason == (
+            "device plugin registration error: device plugin registration gRPC server failed and no device plugins can"
+            " register: InjectedError"
+        )
         await trio.sleep(2.0)
         assert node.status(f"{DIRECTORY}/a.sock") is None
         assert sorted(node.directory.inode(DIRECTORY).children) == ["kubelet.sock"]
@@ -371,3 +378,32 @@ async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock
         attempt = node.register("a2.sock", GPU)
         await node.settled()
         assert attempt.answers == [OK]
+
+
+async def test_a_server_that_finds_another_in_its_place_after_a_crash_yields(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        assert node.calls.crash()
+        node.calls.take(4711)
+        await trio.sleep(5.0)
+        shown = await node.shown()
+        assert (shown.watching, shown.ready) == ("taken", False)
+        assert node.status(f"{DIRECTORY}/a.sock") is None
+        assert node.handler.registered == {}
+
+
+async def test_a_caller_that_leaves_changes_nothing_of_its_registration(autojump_clock: MockClock) -> None:
+    """It is no failed notification: the plugin is registered, and is answered at once when it calls again."""
+    async with running(scripted(Takes(3.0))) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(1.0)
+        attempt.leave()
+        await trio.sleep(5.0)
+        assert node.state(f"{DIRECTORY}/a.sock") == "registered"
+        again = node.register("a.sock", GPU)
+        await node.settled()
+        assert (attempt.answers, again.answers) == ([LOST], [OK])
+        assert node.handler.asked() == ["validate", "register"]

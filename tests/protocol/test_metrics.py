@@ -3,7 +3,16 @@ from __future__ import annotations
 import attrs
 
 from plugind.protocol.messages import RootReported, StateChanged
-from plugind.protocol.metrics import BUCKETS, MAX_TYPES, Histogram, Metrics, RootCounters, worlds
+from plugind.protocol.metrics import (
+    BUCKETS,
+    MAX_RESOURCES,
+    MAX_TYPES,
+    ByResource,
+    Histogram,
+    Metrics,
+    RootCounters,
+    worlds,
+)
 from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.view import View
@@ -48,6 +57,17 @@ def test_a_bounded_number_of_types_have_a_label() -> None:
     assert metrics.label("Odd") == "Odd"
     metrics.learn_types(f"T{number}" for number in range(1000))
     assert len({metrics.label(f"T{number}") for number in range(1000)}) <= MAX_TYPES + 1
+
+
+def test_a_bounded_number_of_resources_have_a_label() -> None:
+    """Fault 92: the first 64 have one of their own; the others, and names that no resource can have, share one."""
+    calls = ByResource()
+    for number in range(70):
+        calls.count(f"vendor.com/r{number}")
+        calls.count("vendor.com/r0")
+    calls.count(None)
+    assert len(calls.counts) == MAX_RESOURCES + 1
+    assert (calls.counts["vendor.com/r0"], calls.counts["vendor.com/r63"], calls.counts["other"]) == (71, 1, 7)
 
 
 def test_a_registration_is_timed_when_it_is_complete() -> None:

@@ -30,6 +30,7 @@ from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.register_calls import RegisterCalls
 from plugind.actors.simulation import directory as simulated_directory
+from plugind.actors.simulation.fuzz.device_calls import DIRECTORY
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
 from plugind.actors.simulation.fuzz.shrink import shrink
 from plugind.actors.simulation.fuzz.watched_node import WatchedNetwork
@@ -473,7 +474,10 @@ def keep_plugins_of_a_directory_that_was_taken() -> Iterator[None]:
     async def close(_calls: RegisterCalls, _reason: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    with patch.object(RegisterCalls, "close", close):
+    def is_of_the_server(message: m.ReconcilerMessage) -> bool:
+        return isinstance(message, m.ScanCompleted) and message.root == DIRECTORY
+
+    with patch.object(RegisterCalls, "close", close), reconciler_messages(is_of_the_server):
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
-from plugind.protocol.config import DEFAULT_ROOT, Config, Root
+from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root
 from plugind.protocol.errors import ConfigError
 from plugind.protocol.trust import Trust
 
@@ -45,6 +45,31 @@ def test_all_roots_may_be_insecure_if_that_is_asked_for(insecure: bool) -> None:
     flags = ["--insecure-root"] * insecure
     config = configured("--root", "/a", "--deprecated-root", "/b", *flags)
     assert [root.insecure for root in config.roots] == [insecure] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory"),
+    [
+        (("--device-plugins=/dp",), "/dp"),
+        (("--device-plugins", "/dp/"), "/dp"),
+        (("--device-plugins",), "/var/lib/kubelet/device-plugins"),
+        (("--root=/a/plugins_registry", "--device-plugins"), "/a/device-plugins"),
+        (("--root=/plugins", "--device-plugins"), "/var/lib/kubelet/device-plugins"),
+    ],
+)
+def test_device_plugins_may_call_beside_the_root_of_the_kubelet_or_elsewhere(
+    arguments: tuple[str, ...], directory: str
+) -> None:
+    assert configured(*arguments).device_plugins == DevicePluginDirectory(directory)
+
+
+def test_device_plugins_may_not_call_unless_that_is_asked_for() -> None:
+    """Two consumers on one directory break some device plugins (consumers B.3)."""
+    assert configured().device_plugins is None
+    with pytest.raises(ConfigError, match="add --device-plugins"):
+        configured("--take-over-kubelet")
+    taken = configured("--device-plugins=/dp", "--take-over-kubelet", "--insecure-root").device_plugins
+    assert taken == DevicePluginDirectory("/dp", take_over_kubelet=True, insecure=True)
 
 
 def test_the_default_root_is_that_of_the_kubelet() -> None:
