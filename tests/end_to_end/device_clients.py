@@ -38,9 +38,9 @@ class Running:
 
 
 @contextmanager
-def running(command: list[str]) -> Iterator[Running]:
+def running(command: list[str], *, stdin: int = subprocess.PIPE) -> Iterator[Running]:
     """Start a device plugin; kill it at exit."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE) as process:
         try:
             yield Running(process)
         finally:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 from pathlib import Path
 
 import grpc
+import trio
 
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as device
 from plugind.protocol.proto import pluginregistration_pb2 as registration
 from plugind.tests.end_to_end.device_clients import SERVICE, call, health, kubelet, running, watch
-from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
+from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND, daemon, plugin_process
 
+#: A shell with job control: its own process group is in the foreground. The command ends when the shell is killed.
+SHELL = ["setsid", "--ctty", "bash", "-c", 'set -m; setpriv --pdeathsig KILL "$@" & wait', "bash"]
 FAKE = [*PLUGIND, "fake", "--type", "DevicePlugin"]
 NULL = device.DeviceSpec(container_path="/dev/gpu-0", host_path="/dev/null", permissions="rw")
 
@@ -73,3 +78,42 @@ def test_a_fake_device_plugin_calls_register_again_after_a_restart_of_the_node(t
         fake.process.terminate()
         assert fake.process.wait(DEADLINE) == 0
     assert not own.exists()
+
+
+def test_a_fake_device_plugin_in_the_background_leaves_the_terminal_to_the_shell(tmp_path: Path) -> None:
+    """A process that reads the terminal in the background is stopped, unless it ignores SIGTTIN."""
+    socket, pipe = tmp_path / "gpu.sock", tmp_path / "gpu.control"
+    fake = [*FAKE, "--name", "example.com/gpu", "--socket", str(socket), "--devices", "2", "--control", str(pipe)]
+    terminal, stdin = pty.openpty()
+    with (
+        os.fdopen(terminal, "wb", buffering=0) as keyboard,
+        running([*SHELL, *fake], stdin=stdin),
+        grpc.insecure_channel(f"unix:{socket}") as channel,
+    ):
+        os.close(stdin)
+        lists = watch(channel)
+        assert health(next(lists)) == {"gpu-0": "Healthy", "gpu-1": "Healthy"}
+        keyboard.write(b"unhealthy gpu-0\n")
+        for command, health_1 in [("unhealthy", "Unhealthy"), ("healthy", "Healthy")]:
+            pipe.write_text(f"{command} gpu-1\n")
+            assert health(next(lists)) == {"gpu-0": "Healthy", "gpu-1": health_1}
+
+
+def devices_of(shown: bytes) -> dict[str, str]:
+    resources = json.loads(shown)["resources"]
+    return {device["id"]: device["health"] for resource in resources for device in resource["devices"]}
+
+
+async def test_a_daemon_shows_a_device_that_the_fake_turns_unhealthy_and_healthy(tmp_path: Path) -> None:
+    directory, pipe = tmp_path / "device-plugins", tmp_path / "gpu.control"
+    fake = [*FAKE, "--name", "example.com/gpu", f"--device-plugins={directory}", "--devices", "2"]
+    with daemon(tmp_path, f"--device-plugins={directory}", "--state", str(tmp_path / "state")) as started:
+        await started.ready()
+        async with plugin_process([*fake, "--control", str(pipe)]) as plugin:
+            assert (await plugin.line(sent="Register"))["plugin_registered"] is True
+            for command, health_1 in [("unhealthy", "Unhealthy"), ("healthy", "Healthy")]:
+                await trio.Path(pipe).write_text(f"{command} gpu-1\n")
+                with trio.fail_after(DEADLINE):
+                    wanted = {"gpu-0": "Healthy", "gpu-1": health_1}
+                    while devices_of((await started.get("/v1/devices"))[1]) != wanted:  # noqa: ASYNC110 - a process
+                        await trio.sleep(0.02)
