@@ -2,11 +2,13 @@
 
     python -m benchmarks.idle --registered 0 100 1000 10000 --seconds 30
     python -m benchmarks.idle --registered 1000 --daemon plugind without-liveness
+    python -m benchmarks.idle --registered 0 1000 --daemon plugind with-links
     python -m benchmarks.idle --registered 0 --stale 5000 --settle 150 --daemon plugind without-liveness
 
 CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
 what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need. Stale
 sockets are dialed with backoff, too, and it takes two minutes until that is rare: give them as long to settle.
+``with-links`` is plugind with a handler that holds a connection to each plugin.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -25,7 +29,7 @@ from plugind.benchmarks.peers.daemon_process import (
     DaemonProcess,
     peer_started,
     plugind_started,
-    without_liveness_started,
+    variant_started,
 )
 from plugind.benchmarks.plugins.cheap_plugin import ServerOptions
 from plugind.benchmarks.plugins.cheap_server import raise_descriptor_limit
@@ -35,9 +39,20 @@ from plugind.benchmarks.report.plots import Lines, Plot, Series
 from plugind.benchmarks.report.table import Cell, Progress, Row, Spread, machine, table
 
 _PATIENCE = 300.0
-_COLOURS = {"plugind": "#0072b2", "without-liveness": "#009e73", "peer": "#e69f00", "the reference, in Go": "#8a94a0"}
+_COLOURS = {
+    "plugind": "#0072b2",
+    "without-liveness": "#009e73",
+    "with-links": "#cc79a7",
+    "peer": "#e69f00",
+    "the reference, in Go": "#8a94a0",
+}
 #: Per cent of a core that the reference uses with this many plugins (Kubernetes v1.36.2, on two cores).
-_STARTED = {"plugind": plugind_started, "without-liveness": without_liveness_started, "peer": peer_started}
+_STARTED: dict[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]]] = {
+    "plugind": plugind_started,
+    "without-liveness": partial(variant_started, "without_liveness"),
+    "with-links": partial(variant_started, "with_links"),
+    "peer": peer_started,
+}
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}
 
 

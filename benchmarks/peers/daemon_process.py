@@ -208,10 +208,10 @@ def plugind_started(
 
 
 @contextmanager
-def without_liveness_started(root: Path, log: Path) -> Iterator[DaemonProcess]:
-    """Run plugind with a liveness actor that does nothing."""
+def variant_started(variant: str, root: Path, log: Path) -> Iterator[DaemonProcess]:
+    """Run a variant of plugind: the module ``without_liveness`` or ``with_links`` beside this one."""
     status = log.parent / "status.sock"
-    command = [sys.executable, "-m", "plugind.benchmarks.peers.without_liveness", "run", "--root", str(root)]
+    command = [sys.executable, "-m", f"plugind.benchmarks.peers.{variant}", "run", "--root", str(root)]
     with _running([*command, "--status", str(status)], log, status, None) as daemon:
         yield daemon
 
