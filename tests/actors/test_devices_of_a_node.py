@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from plugind.actors.simulation import FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.protocol.config import Config, Root
 from plugind.protocol.devices import Device, DevicesSnapshot, ResourceState
-from plugind.supervisor import NodeEndedError
+from plugind.supervisor import NodeEndedError, Supervisor
 
 GPU = "vendor.com/gpu"
 FOUR = tuple(Device(f"gpu-{number}") for number in range(4))
@@ -115,3 +119,12 @@ async def test_a_node_that_has_ended_has_no_devices_to_show(autojump_clock: Mock
         with pytest.raises(NodeEndedError):
             async with supervisor.device_changes():
                 pass
+
+
+async def test_without_device_plugins_no_file_is_made(tmp_path: Path) -> None:
+    """Only a node that serves them keeps a state."""
+    (tmp_path / "root").mkdir()
+    config = Config(roots=(Root(tmp_path / "root"),), state=str(tmp_path / "state"))
+    async with Supervisor(config) as node:
+        assert (await node.devices()).problem is None
+    assert os.listdir(tmp_path) == ["root"]
