@@ -42,6 +42,10 @@ Registrations and the liveness actor also send ``ListenerChanged`` to the reconc
 ``SocketDialed`` and ``PluginRefused``: the life of a plugin at a path begins when a dial has reached its socket, and
 ends with its listener (``plugind.protocol.lives``).
 
+The followers of device plugins, which are links of the handler, send ``plugind.protocol.device_messages`` to the
+devices actor by ``send_nowait``; its inbox keeps of each kind of message of a plugin only the newest. The status socket
+asks it with a deadline. It sends to nobody but those that ask.
+
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.
 
