@@ -362,7 +362,7 @@ class Resources:
             self._remember(resource.name, resource.serving.listed)
             if resource.serving is not before:
                 self._effects.append(_serves(resource.name, resource.serving))
-        if news:
+        if news and state is not ResourceState.GONE:
             self._effects.append(Changed(resource.name))
 
     def _enter(self, resource: Resource, state: ResourceState, now: float) -> None:

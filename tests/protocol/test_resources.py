@@ -172,9 +172,9 @@ def test_a_resource_that_went_comes_back_with_a_list(script: Script) -> None:
     script.lose("/a")
     script.wait(400.0)
     assert script.shown().state is ResourceState.GONE
-    script.lose("/a", "the endpoint refuses connections")
-    assert script.shown().state is ResourceState.GONE
     script.effects.clear()
+    script.lose("/a", "the endpoint refuses connections")
+    assert (script.shown().state, script.effects) == (ResourceState.GONE, []), "that it is gone is told once"
     script.list("/a", HEALTHY, HEALTHY)
     assert script.counts() == (2, 2)
     assert script.effects == [r.Remember(GPU, 2), r.Serves(GPU, "/a", 2, 2), r.Changed(GPU)]

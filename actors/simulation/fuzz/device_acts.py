@@ -81,7 +81,7 @@ class DeviceActs:
         if self._changes is not None:
             self._changes.close()
             self._changes = None
-            self._oracle.forget(trio.current_time())
+        self._oracle.forget(trio.current_time())
         self._roles.clear()
 
     def look(self) -> None:

@@ -110,7 +110,8 @@ class DeviceOracle:
         for device, health in healths.items():
             old = before.get(device)
             if old is not None and not (old != health or (lost_since is not None and health == HEALTHY)):
-                since[device] = instance.since[device]
+                # An actor that is behind may not have seen the list before this one.
+                since[device] = instance.since[device] | ({now} if self.behind else set())
                 continue
             begun = now
             if old == HEALTHY and health != HEALTHY and lost_since is not None:
