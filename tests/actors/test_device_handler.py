@@ -20,6 +20,8 @@ from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.handler import policy_of
 from plugind.actors.simulation import FakePlugin, PluggedIn, SimulatedNode
 from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.actors.simulation.node import DEFAULT_CONFIG
+from plugind.protocol.config import Config, DevicePluginDirectory
 from plugind.protocol.device_messages import (
     InstanceAdded,
     InstanceMessage,
@@ -82,11 +84,12 @@ class Bench:
     """A simulated node that tells a list what its devices are."""
 
     said: Said = attrs.Factory(Said)
+    config: Config = DEFAULT_CONFIG
     node: SimulatedNode = attrs.field(init=False)
 
     @node.default
     def _make_node(self) -> SimulatedNode:
-        return SimulatedNode(handlers={"DevicePlugin": DevicePluginHandler(self.said)})
+        return SimulatedNode(self.config, handlers={"DevicePlugin": DevicePluginHandler(self.said)})
 
     def plug(
         self, socket: str, devices: FakeDevices | Iterable[Device], endpoint: str = ""
@@ -432,6 +435,79 @@ async def test_a_plugin_that_is_lost_passes_its_role_to_one_that_is_not(autojump
         assert status is not None
         assert status.active
     assert bench.said.capacities()[-1][1:] == (4, 4)
+
+
+# --- plugins that register by a call ----------------------------------------------------------------------------------
+
+
+def bench_with_calls() -> Bench:
+    return Bench(config=attrs.evolve(DEFAULT_CONFIG, device_plugins=DevicePluginDirectory("/dp")))
+
+
+async def test_a_plugin_that_calls_is_followed_and_goes_with_its_socket(autojump_clock: MockClock) -> None:
+    """No watcher looks at its socket. The follower finds it gone when it connects again, and the plugin leaves."""
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        plugin, service = bench.plug("/dp/a.sock", FOUR)
+        attempt = node.register("a.sock", GPU, pid=812)
+        await node.settled()
+        assert attempt.answers == [("OK", "")]
+        await trio.sleep(60)
+        plugin.stop()
+        await trio.sleep(10)
+        assert node.status("/dp/a.sock") is None
+    added = bench.said.messages[0][1]
+    assert isinstance(added, InstanceAdded)
+    assert added.source == "Register call of pid 812"
+    assert bench.said.losses()[0][0] == 60.0
+    assert bench.said.kinds()[-1] == (62.0, "InstanceRemoved")
+    assert service.most_streams == 1
+
+
+async def test_a_plugin_that_dies_and_leaves_its_socket_stays_registered_by_its_call(autojump_clock: MockClock) -> None:
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        plugin, _ = bench.plug("/dp/a.sock", FOUR)
+        node.register("a.sock", GPU)
+        await node.settled()
+        plugin.close_listener()
+        await trio.sleep(60)
+        assert node.state("/dp/a.sock") == "registered"
+        plugin.listen()
+        await trio.sleep(40)
+        assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
+
+
+async def test_a_plugin_that_restarts_and_calls_again_is_another_instance(autojump_clock: MockClock) -> None:
+    """Its devices are unhealthy for as long as it is away, and their number stays."""
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        plugin, _ = bench.plug("/dp/a.sock", FOUR)
+        node.register("a.sock", GPU)
+        await node.settled()
+        await trio.sleep(30)
+        plugin.restart()
+        again = node.register("a.sock", GPU)
+        await trio.sleep(30)
+        assert again.answers == [("OK", "")]
+        assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
+    assert {capacity for _, capacity, _ in bench.said.capacities()[1:]} == {4}
+    assert bench.said.capacities()[-1][1:] == (4, 4)
+
+
+async def test_a_call_whose_plugin_does_not_answer_is_refused_with_the_plain_reason(autojump_clock: MockClock) -> None:
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        service = FakeDevices(FOUR)
+        service.options_delay = 1e9
+        bench.plug("/dp/a.sock", service)
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(10)
+        assert [text for _, text in attempt.answers] == ["failed to get device plugin options: no answer within 5 s"]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
