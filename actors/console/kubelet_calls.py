@@ -1,6 +1,6 @@
 """The kubelet's first call to a plugin's endpoint, by type. It is a part of the kubelet's registration.
 
-The kubelet does not call a DRA driver before it is needed.
+The kubelet does not call a DRA driver before it is needed. plugind makes the call to a device plugin, too.
 
 PYTEST_DONT_REWRITE
 """

@@ -38,6 +38,7 @@ from ...protocol.wire.limits import REGISTRATION_LIMITS
 from ..conversation import bounded_info_type
 from ..handlers.actor import validate
 from ..handlers.csi import CSIHandler
+from ..handlers.device_plugin import DevicePluginHandler
 from ..handlers.dra import DRAHandler
 from ..handlers.handler import Handler, policy_of
 from ..io.endpoints import Endpoints, RealEndpointFiles
@@ -78,7 +79,8 @@ async def probe(
             info, took = await _ask(found, channel, whole, deadline)
             _judge_endpoint(found, info, whole, options)
             await _check_type(found, info, whole, handlers, options, others)
-            await _check_endpoint(found, info, channel, whole, options, deadline)
+            called = _is_called(info, handlers, options)
+            await _check_endpoint(found, info, channel, whole, options, deadline, called=called)
             if options.notify and found.fate is Fate.REGISTERED:
                 await _notify(found, channel, deadline)
             else:
@@ -258,7 +260,7 @@ async def _check_type(
     )
     outcome, error = await validate(handler, plugin, _DAEMON.of_handler(plugin.type))
     if outcome is Outcome.OK:
-        # No built-in handler refuses in register what it accepted.
+        # What a built-in handler asks of the endpoint in register is asked here, too.
         rest = "" if info.type in BUILT_IN_TYPES else "; its register was not called, and may still refuse it"
         found.note("validation", Verdict.OK, f"the handler for {info.type} accepts its name and versions{rest}")
     else:
@@ -322,21 +324,32 @@ def _stem(plugin_type: str) -> str:
     return re.sub("pl?u?gi?ns?|drivers?|[^a-z]", "", plugin_type.lower())
 
 
+def _is_called(info: PluginInfo, handlers: Mapping[str, Handler], options: ProbeOptions) -> bool:
+    """Whether the endpoint is called at Register: by the kubelet if ``strict``, else by a daemon."""
+    return info.type in CALLS and (options.strict or isinstance(handlers.get(info.type), DevicePluginHandler))
+
+
 async def _check_endpoint(
-    found: Findings, info: PluginInfo, channel: Channel, path: str, options: ProbeOptions, deadline: float
+    found: Findings,
+    info: PluginInfo,
+    channel: Channel,
+    path: str,
+    options: ProbeOptions,
+    deadline: float,
+    *,
+    called: bool,
 ) -> None:
-    """Connect to the endpoint, as its consumer will; under ``strict`` make the kubelet's first call there."""
+    """Connect to the endpoint, as its consumer will; if it is ``called`` at Register, make that call."""
     if info.endpoint == path:
         found.note("endpoint", Verdict.OK, "the registration socket itself")
-        await _check_consumer(found, info, channel, options, deadline)
+        if called:
+            await _check_consumer(found, info, channel, deadline)
         return
     _check_length(found, info.endpoint, options)
     clock = Clock(deadline)
     try:
         own = await dial(info.endpoint, timeout=clock.left)
     except DialError as error:
-        # The kubelet calls drivers for devices and volumes when it registers them.
-        called = options.strict and info.type in CALLS
         found.wrong("endpoint", error.message, Fate.FAILED if called else Fate.UNUSABLE, clock.took)
         return
     try:
@@ -344,19 +357,17 @@ async def _check_endpoint(
         if own.peer is not None and not options.strict:
             problem = options.trust.refusal(own.peer.uid, own.peer.pid, options.users)
         if problem is not None:
-            found.wrong("endpoint", f"{info.endpoint} is not used: {problem}", Fate.UNUSABLE, clock.took)
+            fate = Fate.FAILED if called else Fate.UNUSABLE
+            found.wrong("endpoint", f"{info.endpoint} is not used: {problem}", fate, clock.took)
             return
         found.note("endpoint", Verdict.OK, f"{info.endpoint} accepts connections", clock.took)
-        await _check_consumer(found, info, own, options, deadline)
+        if called:
+            await _check_consumer(found, info, own, deadline)
     finally:
         own.close()
 
 
-async def _check_consumer(
-    found: Findings, info: PluginInfo, channel: Channel, options: ProbeOptions, deadline: float
-) -> None:
-    if not options.strict or info.type not in CALLS:
-        return
+async def _check_consumer(found: Findings, info: PluginInfo, channel: Channel, deadline: float) -> None:
     clock = Clock(deadline)
     method, call = CALLS[info.type]
     try:
