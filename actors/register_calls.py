@@ -20,6 +20,7 @@ from ..protocol.device_calls import (
     RegisterCall,
     check_call,
     check_caller,
+    check_owner,
     refusal_of,
 )
 from ..protocol.identity import Identity
@@ -117,6 +118,7 @@ class RegisterCalls:
         limit, registration = self._config.limits.answer, None
         with trio.move_on_after(limit):
             identity = await self._find_socket(info.endpoint)
+            check_owner(info, identity.owner, self._config.rules)
             registration = await self._ask(info, identity, pid)
             await registration.answered.wait()
         if registration is None or registration.answer is None:

@@ -73,6 +73,19 @@ def check_caller(call: RegisterCall, rules: Rules) -> None:
         raise CallRefusedError(Status.PERMISSION_DENIED, f"uid {call.uid} may not register device plugins")
 
 
+def check_owner(info: PluginInfo, owner: int | None, rules: Rules) -> None:
+    """Check that the user who calls may register the socket, whose file belongs to ``owner``.
+
+    Otherwise a trusted user could take the socket of another one's plugin for a plugin of its own (faults 79 and 80).
+
+    Raises:
+      CallRefusedError: if the file is another user's, unless root or the daemon's user calls.
+    """
+    if not rules.users.is_privileged(info.uid) and owner != info.uid:
+        text = f"{info.endpoint} belongs to uid {owner}, so uid {info.uid} may not register it"
+        raise CallRefusedError(Status.PERMISSION_DENIED, text)
+
+
 def check_call(call: RegisterCall, directory: str) -> PluginInfo:
     """Return the info of the device plugin, whose socket lies in ``directory``.
 

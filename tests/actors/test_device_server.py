@@ -16,6 +16,7 @@ from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirecto
 from plugind.protocol.config import DevicePluginDirectory
 from plugind.protocol.errors import ConfigError, PluginError
 from plugind.protocol.messages import RootReported
+from plugind.protocol.trust import Trust
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
 
 DIRECTORY = "/dp"
@@ -28,7 +29,7 @@ class Node(SimulatedNode):
     """A node with a directory of device plugins."""
 
     def __init__(self, handler: FakeHandler) -> None:
-        super().__init__(CONFIG, handlers={"DevicePlugin": handler})
+        super().__init__(attrs.evolve(CONFIG, trust=Trust((2001, 2002))), handlers={"DevicePlugin": handler})
         self.handler = handler
 
     @property
@@ -407,3 +408,25 @@ async def test_a_caller_that_leaves_changes_nothing_of_its_registration(autojump
         await node.settled()
         assert (attempt.answers, again.answers) == ([LOST], [OK])
         assert node.handler.asked() == ["validate", "register"]
+
+
+async def test_a_trusted_user_may_not_register_the_socket_of_another(autojump_clock: MockClock) -> None:
+    """Faults 79 and 80: otherwise it would take the place of that plugin, with whose socket it has nothing to do."""
+    async with running() as node:
+        node.serve("root.sock")
+        node.register("root.sock", GPU)
+        node.plug(f"{DIRECTORY}/own.sock", FakePlugin("DevicePlugin", GPU), uid=2001)
+        await node.settled()
+        foreign = node.register("root.sock", "vendor.com/nic", uid=2001)
+        others = node.register("own.sock", "vendor.com/nic", uid=2002)
+        await node.settled()
+        text = "/dp/root.sock belongs to uid 0, so uid 2001 may not register it"
+        assert foreign.answers == [("PERMISSION_DENIED", text)]
+        assert others.code == "PERMISSION_DENIED"
+        assert node.state(f"{DIRECTORY}/root.sock") == "registered"
+        own = node.register("own.sock", "vendor.com/nic", uid=2001)
+        await node.settled()
+        assert own.answers == [OK]
+        stranger = node.register("own.sock", "vendor.com/nic", uid=3000)
+        await node.settled()
+        assert stranger.answers == [("PERMISSION_DENIED", "uid 3000 may not register device plugins")]
