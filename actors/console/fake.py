@@ -217,7 +217,10 @@ class _Printer:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``plugind fake``."""
-    parser.description = "Play a plugin on a socket; print one line of JSON for each call that it receives."
+    parser.description = (
+        "Play a plugin on a socket; print one line of JSON for each call that it receives, and for each answer to its"
+        " own calls of Register."
+    )
     parser.epilog = _EPILOG + DEVICES_EPILOG
     parser.add_argument("--socket", metavar="PATH", help="where to listen, at most 107 bytes")
     parser.add_argument("--type", required=True, metavar="T", help="CSIPlugin, DevicePlugin, DRAPlugin or any other")

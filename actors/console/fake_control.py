@@ -23,6 +23,8 @@ from ..simulation.file_devices import FileDevices, UnknownDeviceError
 #: Bytes of a command at most; a longer line is refused.
 MAX_LINE = 64 * 1024
 _PIECE = 4096
+#: Devices that an answer names; of more it says how many they are.
+_NAMED = 8
 #: Seconds until the terminal is read again, after a moment in which it belonged to other processes.
 _PAUSE = 1.0
 _STANDARD_INPUT = 0
@@ -38,8 +40,8 @@ def obey(line: str, devices: FileDevices) -> str:
                 devices.turn(chosen, healthy=health == "healthy")
             except UnknownDeviceError as error:
                 return str(error)
-            verb = "is" if len(chosen) == 1 else "are"
-            return f"{', '.join(chosen)} {verb} {health}"
+            named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
+            return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
 

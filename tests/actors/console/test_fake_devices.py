@@ -273,7 +273,7 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
     assert sick(devices) == ["d1", "d2"]
     assert obey("  healthy d1  ", devices) == "d1 is healthy"
     assert sick(devices) == ["d2"]
-    obey("unhealthy all", devices)
+    assert obey("unhealthy all", devices) == "10 devices are unhealthy"
     assert len(sick(devices)) == 10
     obey("healthy all", devices)
     assert sick(devices) == []
