@@ -400,6 +400,17 @@ def forget_lives_that_were_told_nothing() -> Iterator[None]:
 
 
 @contextmanager
+def tell_nobody_that_a_name_is_free() -> Iterator[None]:
+    """A plugin that was refused its name tries again when its backoff is over, and no sooner."""
+
+    def silent(_message: m.ReconcilerMessage, effects: list[Effect]) -> list[Effect]:
+        return [e for e in effects if not (isinstance(e, Send) and isinstance(e.message, m.NameFreed))]
+
+    with reconciler_effects(silent):
+        yield
+
+
+@contextmanager
 def let_retries_go_first() -> Iterator[None]:
     """The queue for dial slots takes retries for first attempts, and the other way round."""
     add = DialQueue.add
@@ -554,6 +565,7 @@ NEW = (
     ),
     Planted(look_no_more_at_what_refused, "serving", 66, (160, 192, 194)),
     Planted(report_no_end_of_a_registration, "log", 0, (199,)),
+    Planted(tell_nobody_that_a_name_is_free, "turns", 275, (1, 2, 3, 4, 6, 7, 8, 9, 200)),
     Planted(let_retries_go_first, "newcomers", 271, (0, 2, 3, 13, 22, 24, 28, 30, 200)),
     Planted(trust_everybody, "trust", 0, (222,)),
     Planted(let_everybody_share_a_name, "trust", 0, (200, 225)),

@@ -177,7 +177,7 @@ class _Simulation:
         self._oracle = HandlerOracle(
             trace,
             self._policy,
-            self._backoff.freed,
+            self._freed,
             self._validating,
             trust,
             blame,
@@ -258,6 +258,10 @@ class _Simulation:
                 self._follows,
             ).check()
             await self._devices.end()
+
+    def _freed(self, name: str) -> None:
+        self._backoff.freed(name)
+        self.node.turns.freed(name)
 
     def _validating(self, plugin: Plugin) -> None:
         socket = self.node.dialed(plugin.socket)

@@ -31,9 +31,11 @@ from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .life_oracle import LifeOracle
 from .log_oracle import LogOracle
+from .script import PRIVILEGED
 from .serving_oracle import ServingOracle
 from .trace import Trace
 from .trust_oracle import TrustOracle
+from .turn_oracle import TurnOracle
 
 
 class WatchedNetwork(MemoryNetwork):
@@ -117,6 +119,8 @@ class WatchedNode(SimulatedNode):
         self._oracle = oracle
         self._backoff = backoff
         self._order = DialOrderOracle(trace.violated)
+        #: What checks who is tried when a name is free.
+        self.turns = TurnOracle(trace.violated, PRIVILEGED)
         #: What watches whether somebody listens on what is shown.
         self.serving = ServingOracle(self, trace.violated)
         self._generations = generations
@@ -153,6 +157,7 @@ class WatchedNode(SimulatedNode):
         self.crashes.forget()
         self.log.restarted()
         self._order.forget()
+        self.turns.forget()
         await super().start(handlers=handlers)
         self.supervisor.internals.crashes.watch(self._record_crash)
 
@@ -160,6 +165,7 @@ class WatchedNode(SimulatedNode):
         kind, _, of = name.partition(" ")
         self.trace.line("crash", kind)
         self.serving.disturbed()
+        self.turns.forget()
         match kind:
             case "registration":
                 self._order.forget(of)
@@ -194,6 +200,7 @@ class WatchedNode(SimulatedNode):
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)
         self._order.shown(status, to_notify=to_notify)
+        self.turns.shown(status, to_notify=to_notify)
         self._oracle.shown(status)
         self.serving.shown(status)
         super().record(change)
