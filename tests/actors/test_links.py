@@ -18,6 +18,7 @@ from plugind.actors.simulation import (
     FakeHandler,
     FakePlugin,
     Hangs,
+    InjectedError,
     SimulatedNode,
     Takes,
 )
@@ -519,3 +520,37 @@ async def test_the_follows_of_a_fake_follow_its_script(autojump_clock: MockClock
         assert status is not None
         assert status.health is Health.HEALTHY
     assert handler.links == {}
+
+
+async def test_a_crash_of_the_links_begins_all_follows_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 85: the registrations are untouched; the channels are closed, and each follow connects anew."""
+
+    async def connect(plugin: Plugin, link: Link) -> None:
+        await (await link.connect()).wait_closed()
+        await trio.sleep_forever()
+
+    handler = Following(connect)
+    async with node_with(handler) as node:
+        plugin = node.plug("red.sock", red())
+        await node.settled()
+        outbox = node.supervisor.internals.links.outbox
+
+        async def crash() -> object:
+            monkeypatch.undo()
+            raise InjectedError
+
+        monkeypatch.setattr(outbox, "next", crash)
+        handler.links[0].report(Health.HEALTHY)
+        await trio.sleep(1)
+        handler.links[0].report(Health.STARTING)
+        await trio.sleep(10)
+        assert [what for _, what in handler.calls] == ["register 1", "follow 1", "unfollow 1", "follow 1"]
+        assert (plugin.connections, node.state("red.sock")) == (1, "registered")
+        status = node.status("red.sock")
+        assert status is not None
+        assert status.health is Health.STARTING
+        plugin.stop()
+        await node.settled()
+        assert [what for _, what in handler.calls][-2:] == ["unfollow 1", "deregister 1"]

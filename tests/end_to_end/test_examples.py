@@ -266,3 +266,15 @@ async def test_ctrl_c_ends_the_embedding_example_without_a_traceback(
                 await trio.sleep(0.01)
         assert await program.end(signal.SIGINT) == 130
     assert capfd.readouterr().err == ""
+
+
+def test_a_daemon_that_gives_a_handler_too_little_time_does_not_start(tmp_path: Path) -> None:
+    """Exit code 78: both values are named, and what to do."""
+    environment = entry_point(tmp_path / "site", "following_handler:WatchingHandler")
+    arguments = ["run", "--root", str(tmp_path / "root"), "--handler-timeout", "ExamplePlugin=20"]
+    done = run(*arguments, status=str(tmp_path / "status.sock"), environment=environment)
+    assert done.code == 78
+    assert done.err == (
+        "plugind: a call of the handler for ExamplePlugin may wait for 15 s, and is ended after 20 s: give it more than"
+        " 20 s, for example with --handler-timeout ExamplePlugin=25\n"
+    )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import attrs
 
-from plugind.protocol.messages import RootReported, StateChanged
+from plugind.protocol.messages import HealthReported, RootReported, StateChanged
 from plugind.protocol.metrics import (
     BUCKETS,
     MAX_RESOURCES,
@@ -11,8 +11,10 @@ from plugind.protocol.metrics import (
     Histogram,
     Metrics,
     RootCounters,
+    healths,
     worlds,
 )
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import BUILT_IN_TYPES, PluginInfo
 from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.view import View
@@ -161,3 +163,29 @@ def test_failures_and_overflows_of_a_root_are_counted_once() -> None:
 
 def test_a_socket_that_is_gone_is_counted_in_no_state() -> None:
     assert {state for state, _ in Metrics().plugins([])} == set(StateName) - {StateName.GONE}
+
+
+def test_plugins_are_counted_by_the_health_that_their_handlers_report() -> None:
+    """Fault 92: types without a handler share a label, and those of which nothing is reported do not count."""
+    metrics, view = Metrics(), View()
+    for number, health in enumerate((Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY, None)):
+        socket = f"/r/{number}.sock"
+        view.apply(attrs.evolve(changed(StateName.REGISTERED, socket), info=PluginInfo("CSIPlugin", "x", socket, ())))
+        if health is not None:
+            view.set_health(HealthReported(socket, 1, health, "", (), 0.0))
+    counts = healths(metrics, view.rows.values())
+    assert {key: count for key, count in counts.items() if count} == {
+        ("CSIPlugin", Health.HEALTHY): 2,
+        ("CSIPlugin", Health.UNHEALTHY): 1,
+    }
+    assert len(counts) == len(BUILT_IN_TYPES) * len(Health)
+
+
+def test_restarts_of_follows_are_counted_by_type() -> None:
+    """Fault 92."""
+    metrics = Metrics()
+    metrics.learn_types(["Colour"])
+    for plugin_type in ("Colour", "Colour", "DevicePlugin", "Unknown"):
+        metrics.count_link_restart(plugin_type)
+    counted = {label: count for label, count in metrics.link_restarts.items() if count}
+    assert counted == {"Colour": 2, "DevicePlugin": 1, "other": 1}

@@ -211,3 +211,21 @@ def test_the_state_is_kept_where_it_is_told_to_or_where_programs_of_the_user_kee
         state("--state", "here")
     with pytest.raises(ConfigError, match="the path of the state is empty"):
         state("--device-plugins", "--state", "")
+
+
+def test_the_time_of_a_handler_s_call_is_set_for_all_types_or_for_one() -> None:
+    """The last one given counts; the handler for CSI drivers keeps its own unless it is named."""
+    times = configured().timeouts
+    assert (times.handler, times.of_handler("CSIPlugin")) == (60.0, 175.0)
+    times = configured("--handler-timeout", "9", "--handler-timeout", "20", "--handler-timeout", "Colour=300").timeouts
+    assert [times.of_handler(name) for name in ("DevicePlugin", "CSIPlugin", "Colour")] == [20.0, 175.0, 300.0]
+
+
+@pytest.mark.parametrize("value", ["=5", "Colour=", "Colour=0", "soon"])
+def test_a_time_of_a_handler_s_call_that_makes_no_sense_is_wrong_usage(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured("--handler-timeout", value)
+    assert ended.value.code == 2
+    assert "--handler-timeout" in capsys.readouterr().err
