@@ -10,16 +10,14 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from typing import TypeVar
 
 import trio
 
 from ...protocol.device_messages import (
-    DevicesAsked,
     DevicesMessage,
-    DevicesSubscribed,
-    DevicesUnsubscribed,
     InstanceAdded,
     InstanceMessage,
     InstanceRemoved,
@@ -31,15 +29,16 @@ from ...protocol.resources import Key
 
 #: The newest message of each kind, in the order in which they came.
 _Said = dict[type[InstanceMessage], InstanceMessage]
-_Reader = DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class DevicesInbox:
     """The inbox; it outlives the actor. Senders see ``send_nowait`` alone."""
 
     def __init__(self) -> None:
-        self._queue: collections.deque[Key | _Reader] = collections.deque()
-        self._waiting: dict[Key, _Said] = {}
+        #: What waits, in the order in which it came: the messages of an instance by its key and their kind.
+        self._queue: OrderedDict[object, DevicesMessage] = OrderedDict()
         #: What each instance that is there has said last.
         self._present: dict[Key, _Said] = {}
         self._lot = trio.lowlevel.ParkingLot()
@@ -52,12 +51,9 @@ class DevicesInbox:
         if isinstance(message, InstanceMessage):
             key = _key(message)
             self._remember(key, message)
-            if key not in self._waiting:
-                self._waiting[key] = {}
-                self._queue.append(key)
-            _say(self._waiting[key], message)
+            _put_last(self._queue, (key, type(message)), message)
         else:
-            self._queue.append(message)
+            self._queue[object()] = message
         self._lot.unpark()
 
     def _remember(self, key: Key, message: InstanceMessage) -> None:
@@ -68,19 +64,21 @@ class DevicesInbox:
         elif key in self._present:
             if isinstance(message, ListReceived):
                 self._present[key].pop(ListLost, None)
-            _say(self._present[key], message)
+            _put_last(self._present[key], type(message), message)
 
     def start_again(self) -> frozenset[Key]:
         """Let everything wait again that is the case; return the instances of which something waits.
 
         Any other instance has left, and the message that said so is lost.
         """
-        readers = [entry for entry in self._queue if not isinstance(entry, tuple)]
-        removed = {key: said for key, said in self._waiting.items() if key not in self._present}
-        self._waiting = removed | {key: dict(said) for key, said in self._present.items()}
-        self._queue = collections.deque([*self._waiting, *readers])
+        waiting = [message for message in self._queue.values() if isinstance(message, InstanceMessage)]
+        readers = [message for message in self._queue.values() if not isinstance(message, InstanceMessage)]
+        left = [message for message in waiting if _key(message) not in self._present]
+        present = [message for said in self._present.values() for message in said.values()]
+        self._queue = OrderedDict(((_key(message), type(message)), message) for message in (*left, *present))
+        self._queue.update((object(), message) for message in readers)
         self._lot.unpark_all()
-        return frozenset(self._waiting)
+        return frozenset(map(_key, (*left, *present)))
 
     async def receive(self) -> DevicesMessage:
         """Return the next message, once there is one."""
@@ -97,16 +95,7 @@ class DevicesInbox:
         if not self._queue:
             raise trio.WouldBlock
         self._taken += 1
-        entry = self._queue[0]
-        if not isinstance(entry, tuple):
-            self._queue.popleft()
-            return entry
-        said = self._waiting[entry]
-        message = said.pop(next(iter(said)))
-        if not said:
-            self._queue.popleft()
-            del self._waiting[entry]
-        return message
+        return self._queue.popitem(last=False)[1]
 
     def read(self) -> Reading:
         """Return how much waits, and how much was taken."""
@@ -119,7 +108,7 @@ def _key(message: InstanceMessage) -> Key:
     return message.socket, message.generation
 
 
-def _say(said: _Said, message: InstanceMessage) -> None:
-    """Put ``message`` last, in the place of an older one of its kind."""
-    said.pop(type(message), None)
-    said[type(message)] = message
+def _put_last(messages: MutableMapping[K, V], key: K, message: V) -> None:
+    """Put ``message`` last, in the place of an older one with its key."""
+    messages.pop(key, None)
+    messages[key] = message

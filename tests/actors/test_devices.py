@@ -207,6 +207,18 @@ async def test_what_a_plugin_said_before_it_left_is_taken_after_a_crash(
     assert (shown.capacity, shown.state, shown.lost_since) == (1, ResourceState.LOST, 0.0)
 
 
+async def test_messages_of_two_plugins_are_taken_in_the_order_in_which_they_were_sent(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Both leave in one turn: the devices of the one that left last are those that are kept."""
+    running.send(added("/empty"), received("/empty", DeviceList()))
+    running.send(added("/a"), received("/a", listed()), InstanceRole("/a", 1, active=True))
+    await running.snapshot()
+    running.send(received("/a", listed("Sick")), InstanceRemoved("/empty", 1, 0.0), InstanceRemoved("/a", 1, 0.0))
+    shown = await running.shown()
+    assert (shown.capacity, shown.socket) == (1, "/a")
+
+
 async def test_while_the_actor_lags_only_the_newest_list_of_each_plugin_waits(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -215,7 +227,7 @@ async def test_while_the_actor_lags_only_the_newest_list_of_each_plugin_waits(
     running.send(added("/a"), added("/b"))
     for number in range(1000):
         running.send(received("/a", listed(*["Healthy"] * number)), received("/b", listed()), lost("/b"))
-    assert running.inbox.read().waiting == 2
+    assert running.inbox.read().waiting == 5
     async with running.started():
         assert await running.counts() == (999, 999)
         assert running.inbox.read().taken < 10
