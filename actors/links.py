@@ -15,12 +15,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import errno
-import heapq
-import itertools
-import math
 import random
-from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 
 import attrs
 import trio
@@ -30,12 +26,13 @@ from ..protocol.backoff import Backoff
 from ..protocol.errors import NoConnectionError
 from ..protocol.identity import Identity
 from ..protocol.logs import SILENT, Level, Logger
-from ..protocol.plugin_health import MAX_REASON, Health, Report, Reports, bounded
+from ..protocol.plugin_health import Health
 from ..protocol.plugins import Plugin
 from .handlers.link import Follow, Link
 from .io.endpoints import EndpointRefusedError
 from .io.grpc_client.channel import Channel
 from .mailbox import report
+from .open_link import OpenLink, Outbox, no_connection
 
 #: Seconds that a follow has to end once it is cancelled.
 END_GRACE = 5.0
@@ -76,14 +73,14 @@ class Links:
 
     def __init__(self, config: LinksConfig) -> None:
         self.config = config
-        self._links: dict[_Key, _Link] = {}
+        self._links: dict[_Key, OpenLink] = {}
         #: The links whose follow did not end in time.
-        self._overdue: dict[_Link, None] = {}
+        self._overdue: dict[OpenLink, None] = {}
         #: The nursery of all follows and of the tasks that read; None while :meth:`serve` does not run.
         self._nursery: trio.Nursery | None = None
         #: The node stops: no follow is started any more, and nothing is reported.
         self._stopping = False
-        self.outbox = _Outbox()
+        self.outbox = Outbox()
 
     def __len__(self) -> int:
         return len(self._links)
@@ -103,7 +100,7 @@ class Links:
 
     def open(self, plugin: Plugin, file: Identity | None) -> Link:
         """Open the link to an instance whose socket is ``file``."""
-        link = self._links[_key_of(plugin)] = _Link(plugin, file, self)
+        link = self._links[_key_of(plugin)] = OpenLink(plugin, file, self)
         self.outbox.put(link)
         return link
 
@@ -160,7 +157,7 @@ class Links:
         for link in tuple(self._links.values()):
             self._close(link)
 
-    def _close(self, link: _Link) -> None:
+    def _close(self, link: OpenLink) -> None:
         """Close a link, whether its follow has ended or not."""
         link.close()
         self._links.pop(_key_of(link.plugin), None)
@@ -179,12 +176,12 @@ class Links:
 
     # --- follows ---
 
-    def _start(self, link: _Link) -> None:
+    def _start(self, link: OpenLink) -> None:
         if self._nursery is not None and link.follow is not None and not self._stopping:
             link.ended = trio.Event()
             self._nursery.start_soon(self._follow, link, link.follow)
 
-    async def _follow(self, link: _Link, follow: Follow) -> None:
+    async def _follow(self, link: OpenLink, follow: Follow) -> None:
         """Run a follow again and again until the link ends."""
         count, ended = 0, link.ended
         try:
@@ -201,7 +198,7 @@ class Links:
             ended.set()
             self._overdue.pop(link, None)
 
-    async def _pause(self, link: _Link, error: str | None, count: int) -> None:
+    async def _pause(self, link: OpenLink, error: str | None, count: int) -> None:
         """Wait before a follow is started again that has ended ``count`` times in a row."""
         pause = self.config.restarts.delay(count, self.config.rng.random())
         if error is not None:
@@ -211,7 +208,7 @@ class Links:
 
     # --- channels ---
 
-    async def dial(self, link: _Link) -> Channel:
+    async def dial(self, link: OpenLink) -> Channel:
         """Connect to the endpoint of a link's plugin, as often as necessary; read the channel from then on.
 
         Raises:
@@ -224,16 +221,16 @@ class Links:
                 link.problem, link.is_absent = _words(error), isinstance(error, FileNotFoundError)
             except OSError as error:
                 gone = error.errno == errno.ESTALE
-                raise NoConnectionError(_no_connection(link.plugin, _words(error)), gone=gone) from error
+                raise NoConnectionError(no_connection(link.plugin, _words(error)), gone=gone) from error
             except EndpointRefusedError as error:
                 raise NoConnectionError(str(error)) from error
             else:
                 self._nursery.start_soon(self._read, link, channel)
                 return channel
             await trio.sleep(CONNECT_PAUSE)
-        raise NoConnectionError(_no_connection(link.plugin, "the link has ended"))
+        raise NoConnectionError(no_connection(link.plugin, "the link has ended"))
 
-    async def _read(self, link: _Link, channel: Channel) -> None:
+    async def _read(self, link: OpenLink, channel: Channel) -> None:
         """Read a channel, which answers keep-alive, until it ends: then it is no longer the link's."""
         try:
             await channel.wait_closed()
@@ -254,7 +251,7 @@ class Links:
         while True:
             await self._send(await self.outbox.next())
 
-    async def _send(self, link: _Link) -> None:
+    async def _send(self, link: OpenLink) -> None:
         """Send what a link has to report now."""
         if link.closed:
             return
@@ -272,204 +269,5 @@ class Links:
         self.outbox.put(link)
 
 
-class _Outbox:
-    """The links that have something to send, in the order in which it is due; each of them once."""
-
-    def __init__(self) -> None:
-        self._ready: deque[_Link] = deque()
-        #: Those that will be ready, by the time of that. One that was ready earlier may have nothing left by then.
-        self._later: list[tuple[float, int, _Link]] = []
-        self._numbers = itertools.count()
-        self._wake = trio.Event()
-
-    def put(self, link: _Link) -> None:
-        """Put in a link that may have news."""
-        due = link.due
-        if due <= trio.current_time():
-            if not link.is_ready:
-                link.is_ready = True
-                self._ready.append(link)
-                self._wake.set()
-        elif due < link.waits_until:
-            link.waits_until = due
-            heapq.heappush(self._later, (due, next(self._numbers), link))
-            if self._later[0][2] is link:
-                self._wake.set()
-
-    async def next(self) -> _Link:
-        """Return the next link, once its news are due."""
-        while not self._ready:
-            self._wake = trio.Event()
-            with trio.move_on_at(self._later[0][0] if self._later else math.inf):
-                await self._wake.wait()
-            self._take_due(trio.current_time())
-        link = self._ready.popleft()
-        link.is_ready = False
-        return link
-
-    def _take_due(self, now: float) -> None:
-        while self._later and self._later[0][0] <= now:
-            link = heapq.heappop(self._later)[2]
-            link.waits_until = math.inf
-            self.put(link)
-
-
-class _Link:
-    """A :class:`~plugind.actors.handlers.link.Link`, with what :class:`Links` needs of it."""
-
-    __slots__ = (
-        "_active",
-        "_channel",
-        "_dialing",
-        "_gone",
-        "_links",
-        "_role_changed",
-        "_seen",
-        "_usable",
-        "_usable_sent",
-        "closed",
-        "ended",
-        "file",
-        "follow",
-        "is_absent",
-        "is_ready",
-        "plugin",
-        "problem",
-        "reports",
-        "scope",
-        "waits_until",
-    )
-
-    def __init__(self, plugin: Plugin, file: Identity | None, links: Links) -> None:
-        self.plugin = plugin
-        self.file = file
-        self._links = links
-        self.closed = False
-        #: Set while no follow runs.
-        self.ended = trio.Event()
-        self.ended.set()
-        self.follow: Follow | None = None
-        #: The scope of the follow: cancelled when the link ends.
-        self.scope = trio.CancelScope()
-        self._channel: Channel | None = None
-        self._dialing = trio.Lock()
-        #: Why the last try to connect failed.
-        self.problem = ""
-        #: Whether nothing was at the endpoint then.
-        self.is_absent = False
-        self._active = False
-        #: The role that the handler has seen.
-        self._seen = False
-        self._role_changed = trio.Event()
-        self._usable: bool | None = None
-        self._usable_sent: bool | None = None
-        self._gone: str | None = None
-        self.reports = Reports()
-        self.reports.put(Report())
-        #: Its places in the outbox.
-        self.is_ready = False
-        self.waits_until = math.inf
-
-    def __str__(self) -> str:
-        plugin = self.plugin
-        return f"follow of {plugin.name} ({plugin.socket}) in the handler for {plugin.type}"
-
-    # --- for the handler: see Link ---
-
-    @property
-    def active(self) -> bool:
-        self._seen = self._active
-        return self._active
-
-    async def role_changed(self) -> bool:
-        seen = self._seen
-        await trio.lowlevel.checkpoint()
-        while self._active == seen:
-            await self._role_changed.wait()
-        return self.active
-
-    async def connect(self, *, timeout: float = 10.0) -> Channel:
-        self.problem, self.is_absent = "", False
-        with trio.move_on_after(timeout):
-            async with self._dialing:
-                if self._channel is None or self._channel.connection.failure is not None:
-                    self._channel = await self._links.dial(self)
-                return self._channel
-        problem = f"{self.problem or 'another call of connect was under way'}, for {timeout:g} s"
-        raise NoConnectionError(_no_connection(self.plugin, problem), gone=self.is_absent)
-
-    @property
-    def channel(self) -> Channel:
-        if self._channel is None or self._channel.connection.failure is not None:
-            raise NoConnectionError(_no_connection(self.plugin, "it is not open; connect again"))
-        return self._channel
-
-    def report(self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None) -> None:
-        self.reports.put(bounded(health, reason, facts, self.reports.newest))
-        self._links.outbox.put(self)
-
-    def role(self, *, usable: bool) -> None:
-        self._usable = usable
-        self._links.outbox.put(self)
-
-    def gone(self, reason: str) -> None:
-        self._gone = reason[:MAX_REASON]
-        self._links.outbox.put(self)
-
-    # --- for Links ---
-
-    def set_active(self, *, active: bool) -> None:
-        """Note the role that the world decided on."""
-        if active != self._active:
-            self._active = active
-            changed, self._role_changed = self._role_changed, trio.Event()
-            changed.set()
-
-    @property
-    def due(self) -> float:
-        """When the next of its reports is to be sent; infinity if there is none."""
-        if self.closed:
-            return math.inf
-        if self._gone is not None or self._usable is not self._usable_sent:
-            return -math.inf
-        return self.reports.due
-
-    def take_usable(self) -> bool | None:
-        """Return whether the plugin can be used, if that is to be reported."""
-        if self._usable is self._usable_sent:
-            return None
-        self._usable_sent = self._usable
-        return self._usable
-
-    def take_gone(self) -> str | None:
-        """Return why the plugin has left, if that is to be reported."""
-        reason, self._gone = self._gone, None
-        return reason
-
-    def lose(self, channel: Channel) -> None:
-        """Close a channel that has ended."""
-        channel.close()
-        if self._channel is channel:
-            self._channel = None
-
-    def hang_up(self) -> None:
-        """Close the channel, if there is one."""
-        if self._channel is not None:
-            self.lose(self._channel)
-
-    def reset(self) -> None:
-        """Get ready for the follow to be started again, after a crash that ended it."""
-        self.scope = trio.CancelScope()
-
-    def close(self) -> None:
-        """End the link: nothing is reported any more."""
-        self.closed = True
-        self.hang_up()
-
-
 def _words(error: OSError) -> str:
     return error.strerror or str(error)
-
-
-def _no_connection(plugin: Plugin, why: str) -> str:
-    return f"no connection to the endpoint {plugin.endpoint}: {why}"
