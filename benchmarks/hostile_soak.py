@@ -296,7 +296,9 @@ _FREEZE = {True: signal.SIGSTOP, False: signal.SIGCONT}
 def _remove(group: _Group) -> None:
     """Remove all entries of a group whose process has ended."""
     for entry in list(os.scandir(group.directory)):
-        if group.directory.name.startswith("sub-") or group.kind in entry.name:
+        # Not any name with the kind in it: that of a group of moving-directories has "directories" in it.
+        mine = entry.name.removeprefix("renamed-")
+        if group.directory.name.startswith("sub-") or mine == group.kind or mine.startswith(f"{group.kind}-"):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
