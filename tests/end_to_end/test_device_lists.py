@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.tests.end_to_end.device_plugins import ALL, GRPCIO, DevicePluginProgram
+from plugind.tests.end_to_end.device_plugins import GO, GRPCIO, NODE, DevicePluginProgram
 from plugind.tests.end_to_end.processes import DEADLINE, Daemon, daemon, plugin_process
 
 GPU = "example.com/gpu"
@@ -32,7 +32,7 @@ async def devices(started: Daemon) -> dict[str, str]:
     return {device["id"]: device["health"] for resource in resources for device in resource["devices"]}
 
 
-@pytest.mark.parametrize("program", ALL, ids=lambda program: program.label)
+@pytest.mark.parametrize("program", [NODE, GO], ids=lambda program: program.label)
 async def test_a_plugin_that_calls_is_followed_and_is_back_after_a_kill_of_the_daemon(
     program: DevicePluginProgram, tmp_path: Path
 ) -> None:
