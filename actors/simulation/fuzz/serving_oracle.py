@@ -105,6 +105,8 @@ class ServingOracle:
             if for_seconds > bound:
                 self._violated("serving", f"{status.socket} is shown as serving {bound:g} s after its listener ended")
         elif truth.listens and status.serving is False and for_seconds > back:
-            self._violated("serving", f"{status.socket} is shown as not serving {back:g} s after somebody listens")
+            # Another socket in the place of the registered one is not looked at while its directory is insecure.
+            if self._is_registered(status.socket):
+                self._violated("serving", f"{status.socket} is shown as not serving {back:g} s after somebody listens")
         elif truth.listens and status.state is StateName.STALE and for_seconds > back:
             self._violated("stale", f"{status.socket} is stale {back:g} s after somebody listens")
