@@ -295,15 +295,15 @@ _FREEZE = {True: signal.SIGSTOP, False: signal.SIGCONT}
 
 def _remove(group: _Group) -> None:
     """Remove all entries of a group whose process has ended."""
+    in_own = group.directory.name.startswith("sub-")
     for entry in list(os.scandir(group.directory)):
-        # Not any name with the kind in it: that of a group of moving-directories has "directories" in it.
-        mine = entry.name.removeprefix("renamed-")
-        if group.directory.name.startswith("sub-") or mine == group.kind or mine.startswith(f"{group.kind}-"):
+        # The directory of another group, of moving-directories for one, may have the name of this kind in its own.
+        if in_own or (group.kind in entry.name and not entry.name.startswith("sub-")):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
-    if group.directory.name.startswith("sub-"):
+    if in_own:
         group.directory.rmdir()
 
 
