@@ -27,10 +27,13 @@ from ..protocol.identity import Identity
 from ..protocol.plugins import PluginInfo, wrong_with_resource
 from ..protocol.rules import Rules
 from ..protocol.status import Outcome
+from ..protocol.text import cut
 from .io.device_directory import DeviceDirectory
 from .io.directory import describe
 from .mailbox import report
 
+#: Characters of what a refused caller named that are logged.
+MAX_NAMED = 256
 #: Seconds between two looks for the socket that a call names.
 _SOCKET_LOOK = 0.1
 
@@ -107,6 +110,15 @@ class RegisterCalls:
         """
         resource = call.resource if wrong_with_resource(call.resource) is None else None
         await report(self._config.status, m.RegisterCalled(resource))
+        try:
+            await self._register_counted(call)
+        except CallRefusedError as refusal:
+            root, named = self._config.path, (cut(call.resource, MAX_NAMED), cut(call.endpoint, MAX_NAMED))
+            refused = m.RegisterRefused(root, *named, call.uid, call.pid, str(refusal))
+            await report(self._config.status, refused)
+            raise
+
+    async def _register_counted(self, call: RegisterCall) -> None:
         self._counter.begin(call.pid)
         try:
             check_caller(call, self._config.rules)

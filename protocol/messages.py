@@ -726,6 +726,19 @@ class RegisterCalled:
 
 
 @value
+class RegisterRefused:
+    """A call of Register in the directory ``root`` was refused, with this reason."""
+
+    root: str
+    #: What the caller named, which may be any text.
+    resource: str
+    endpoint: str
+    uid: int
+    pid: int
+    reason: str
+
+
+@value
 class HandlersChanged:
     """The set of plugin types that have a handler changed to these."""
 
@@ -812,6 +825,7 @@ StatusMessage = (
     | EntryIgnored
     | RootReported
     | RegisterCalled
+    | RegisterRefused
     | HandlersChanged
     | ActorRestarted
     | LoopBlocked

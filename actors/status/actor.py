@@ -16,6 +16,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.directories import Condition, DirectoryReport
 from ...protocol.endpoint_owners import PluginDisplaced
@@ -37,6 +38,7 @@ from ...protocol.messages import (
     PluginChanged,
     ReconcilerMessage,
     RegisterCalled,
+    RegisterRefused,
     RoleChanged,
     RootReported,
     ScansAwaited,
@@ -194,6 +196,8 @@ class _Status:
                 self._answer_waiting()
             case RegisterCalled():
                 metrics.register_calls.count(message.resource)
+            case RegisterRefused():
+                self._note_refused_call(message)
             case HandlersChanged():
                 view.handlers = message.types
                 metrics.learn_types(message.types)
@@ -354,6 +358,19 @@ class _Status:
             uid_before=message.before.uid,
             socket_before=message.before.socket,
             generation=message.generation,
+        )
+
+    def _note_refused_call(self, message: RegisterRefused) -> None:
+        self._log.event(
+            Level.WARNING,
+            "a call of Register was refused",
+            # Not the root, whose other lines a flood of calls would use up.
+            path=os.path.join(message.root, KUBELET_SOCKET),
+            name=message.resource,
+            endpoint=message.endpoint,
+            uid=message.uid,
+            pid=message.pid,
+            reason=message.reason,
         )
 
     def _note_displaced(self, message: PluginDisplaced) -> None:

@@ -15,6 +15,8 @@ from trio.testing import MockClock
 from plugind.actors.simulation.device_directory import LOST, MemoryDeviceDirectory
 from plugind.protocol.config import DevicePluginDirectory
 from plugind.protocol.errors import ConfigError, PluginError
+from plugind.protocol.log_limits import LogLimits
+from plugind.protocol.logs import Field, Level, Logger
 from plugind.protocol.messages import RootReported
 from plugind.protocol.trust import Trust
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
@@ -28,8 +30,8 @@ OK = ("OK", "")
 class Node(SimulatedNode):
     """A node with a directory of device plugins."""
 
-    def __init__(self, handler: FakeHandler) -> None:
-        super().__init__(attrs.evolve(CONFIG, trust=Trust((2001, 2002))), handlers={"DevicePlugin": handler})
+    def __init__(self, handler: FakeHandler, log: Logger | None = None) -> None:
+        super().__init__(attrs.evolve(CONFIG, trust=Trust((2001, 2002))), handlers={"DevicePlugin": handler}, log=log)
         self.handler = handler
 
     @property
@@ -135,6 +137,45 @@ async def test_a_refusal_of_the_handler_is_told_in_plain_words_and_the_plugin_pa
             "parked",
             "failed to dial device plugin: refused: the plugin has to call Register again",
         )
+
+
+@attrs.define
+class Log:
+    """Keeps the lines about refused calls."""
+
+    lines: list[dict[str, Field]] = attrs.field(factory=list)
+
+    def enabled(self, level: Level) -> bool:
+        return level >= Level.INFO
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        if message.startswith("a call of Register was refused"):
+            self.lines.append({"level": level.name, **fields})
+
+
+async def test_a_refused_call_is_logged_with_its_process_and_a_flood_of_them_is_limited(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 48 and 91."""
+    log = Log()
+    async with Node(FakeHandler(), log) as node:
+        await node.settled()
+        node.register("../x", GPU, pid=812)
+        await node.settled()
+        (line,) = log.lines
+        assert line["reason"] == f'the endpoint "../x" is not a file name in {DIRECTORY}'
+        shown = {key: line[key] for key in ("level", "path", "name", "endpoint", "pid")}
+        assert shown == {
+            "level": "WARNING",
+            "path": f"{DIRECTORY}/kubelet.sock",
+            "name": GPU,
+            "endpoint": "../x",
+            "pid": 812,
+        }
+        for number in range(300):
+            node.register(f"../{'x' * number}", "y" * 300, pid=1000 + number)
+            await node.settled()
+        assert len(log.lines) == 1 + LogLimits().same
 
 
 async def test_a_plugin_that_was_refused_is_shown_until_its_socket_is_gone(autojump_clock: MockClock) -> None:

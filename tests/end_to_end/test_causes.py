@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -51,9 +52,13 @@ async def test_a_registrar_that_exits_when_it_is_refused_is_shown_with_its_refus
                 assert (registered["reason"], registered["cause"]) == (None, None)
 
 
+#: A change of state; "plugin is healthy" is a report of the handler, and "devices are listed" comes from its lists.
+_STATE = re.compile("plugin (?!is )")
+
+
 def plugin_lines(node: Daemon, path: Path) -> list[str]:
-    """The lines of the log about the plugin at ``path``: message, generation, cause."""
-    said = [line for line in node.lines() if line.get("socket") == str(path)]
+    """The lines of the log about the states of the plugin at ``path``: message, generation, cause."""
+    said = [line for line in node.lines() if line.get("socket") == str(path) and _STATE.match(str(line["msg"]))]
     # The sockets of all paths share one counter.
     generations = sorted({number(line["generation"]) for line in said})
     return [
