@@ -33,8 +33,17 @@ CAUSES = 8
 FIELDS = 5
 _GONE = StateName.GONE
 _REGISTERED = StateName.REGISTERED
-#: The states in which a plugin's handler may report its health. The handler may begin before this is known here.
-_HAS_LINK = (StateName.VALIDATING, StateName.REGISTERING, StateName.NOTIFYING, StateName.REGISTERED)
+#: The states in which a plugin's handler may report its health. The handler may begin before this is known here. A
+#: plugin that has to be notified again waits and is dialed, and its handler has it all the time. Any other one leaves
+#: before it waits.
+_HAS_LINK = (
+    StateName.VALIDATING,
+    StateName.REGISTERING,
+    StateName.NOTIFYING,
+    StateName.REGISTERED,
+    StateName.WAITING,
+    StateName.DIALING,
+)
 DEPRECATED = "the socket lies in a deprecated directory"
 
 

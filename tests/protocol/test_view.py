@@ -4,7 +4,8 @@ import attrs
 import pytest
 
 from plugind.protocol.endpoint_owners import PluginDisplaced
-from plugind.protocol.messages import StateChanged
+from plugind.protocol.messages import HealthReported, StateChanged
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import HistoryEntry, PluginStatus, StateName
 from plugind.protocol.view import DEPRECATED, View
@@ -44,6 +45,21 @@ def test_a_socket_that_is_gone_is_described_in_its_last_state() -> None:
         pid=8,
         serving=True,
     )
+
+
+def test_the_health_of_a_plugin_stays_while_it_is_notified_again_and_goes_when_it_leaves() -> None:
+    """Behaviour 33: a plugin that is notified again is dialed, and its handler has it all the time (seed 319)."""
+    view = View()
+    view.apply(change(StateName.NOTIFYING, 1.0))
+    view.apply(change(StateName.WAITING, 2.0))
+    assert view.set_health(HealthReported("/r/a.sock", 1, Health.HEALTHY, "", (), 2.5)) is not None
+    view.apply(change(StateName.DIALING, 3.0))
+    view.apply(change(StateName.REGISTERED, 4.0))
+    assert only(view).health is Health.HEALTHY
+    view.apply(change(StateName.LEAVING, 5.0))
+    assert view.set_health(HealthReported("/r/a.sock", 1, Health.UNHEALTHY, "", (), 5.5)) is None
+    view.apply(change(StateName.DIALING, 6.0))
+    assert only(view).health is None
 
 
 def test_a_new_reason_for_the_same_state_does_not_reset_its_age() -> None:
