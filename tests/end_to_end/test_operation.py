@@ -296,7 +296,8 @@ async def test_a_root_that_is_removed_with_the_directory_above_it_is_not_ready(t
     root.parent.mkdir()
     with daemon(tmp_path, root=root) as node:
         await node.ready()
-        shutil.rmtree(root.parent)
+        # In one step: while rmtree goes through the root, the daemon would make its lock file in it anew.
+        shutil.rmtree(root.parent.rename(tmp_path / "removed"))
         await root_becomes(node, lambda root: root["status"] == "failed")
         assert (await node.get("/readyz"))[0] == 503
         root.parent.mkdir()
