@@ -83,10 +83,7 @@ class DeviceServer:
         except Exception as error:
             self._close()
             self._calls.forget()
-            text = "device plugin registration gRPC server failed and no device plugins can register"
-            await self._show(
-                Watching.UNAVAILABLE, f"device plugin registration error: {text}: {in_one_line(_first(error))}"
-            )
+            await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(_first(error))}")
             raise
 
     def _close(self) -> None:
