@@ -7,7 +7,7 @@ import attrs
 from plugind.actors.console.signals import log_states
 from plugind.protocol.messages import RootReported, Snapshot
 from plugind.protocol.status import PluginStatus, StateName, Watching
-from plugind.tests.actors.status.test_status import RecordingLogger
+from plugind.tests.actors.status.bench import RecordingLogger
 
 SERVING = PluginStatus("/r/a.sock", "/r", 1, StateName.REGISTERED, 0.0, serving=True)
 DEAD = attrs.evolve(SERVING, socket="/r/b.sock", serving=False, not_serving="nobody listens")

@@ -29,7 +29,7 @@ from plugind.protocol.logs import SILENT
 from plugind.protocol.messages import ReconcilerMessage
 from plugind.protocol.plugins import DEVICE, Plugin, PluginInfo
 from plugind.protocol.status import StateName
-from plugind.tests.actors.status.test_status import bench, body_of, changed
+from plugind.tests.actors.status.bench import bench, body_of, changed
 
 GPU = "vendor.com/gpu"
 SOCKET = "/r/gpu.sock"

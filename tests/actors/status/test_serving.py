@@ -12,7 +12,7 @@ from plugind.protocol.logs import Level
 from plugind.protocol.messages import PluginChanged, RootReported, ServingChanged
 from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import StateName, Watching
-from plugind.tests.actors.status.test_status import ROOT, Bench, bench, body_of, changed, info
+from plugind.tests.actors.status.bench import ROOT, Bench, bench, body_of, changed, info
 
 NOBODY = "nobody listens on its socket"
 DEAD = ServingChanged("/r/a.sock", 1, False, 5.0, NOBODY)

@@ -24,7 +24,7 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.metrics import Metrics
 from plugind.supervisor import Ports
 from plugind.testing import FakeHandler, FakePlugin, SimulatedNode
-from plugind.tests.actors.status.test_status import RecordingLogger, body_of
+from plugind.tests.actors.status.bench import RecordingLogger, body_of
 
 FAILED = "status socket was closed by a restart of its actor and cannot be made again"
 

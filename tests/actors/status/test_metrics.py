@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import attrs
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from plugind.actors.status.api import StatusConfig
+from plugind.protocol.messages import (
+    ActorRestarted,
+    HandlersChanged,
+)
+from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.text import escaped
+from plugind.tests.actors.status.bench import bench, body_of, changed, info
+
+
+async def test_metrics_are_shown_with_one_series_for_each_path_and_world(autojump_clock: MockClock) -> None:
+    """TestMetricCollection: one count per state; behaviour 39."""
+    async with bench(StatusConfig(path_metrics=True)) as node:
+        for number in range(120):
+            node.memory.view.apply(changed(f"p{number:03}", StateName.REGISTERED))
+        node.memory.view.apply(attrs.evolve(changed('odd"\n\udcff', StateName.WAITING), attempt=1))
+        text = (await body_of(await node.get("/metrics"))).decode()
+    series = [line for line in text.splitlines() if line.startswith("plugin_manager_total_plugins{")]
+    assert len(series) == len(set(series)) == 241
+    assert 'plugin_manager_total_plugins{socket_path="/r/p007.sock",state="actual_state_of_world"} 1.0' in series
+    assert 'plugin_manager_total_plugins{socket_path="/r/p007.sock",state="desired_state_of_world"} 1.0' in series
+    assert series[-1] == (
+        'plugin_manager_total_plugins{socket_path="/r/odd\\"\\\\n\\\\xff.sock",state="desired_state_of_world"} 1.0'
+    )
+    assert text.count("# HELP plugin_manager_total_plugins Number of plugins in Plugin Manager\n") == 1
+    assert "# TYPE plugind_operations_total counter\n" in text
+    assert 'plugind_operations_total{operation="notify",outcome="timed-out",plugin_type="DRAPlugin"} 0.0\n' in text
+    assert 'plugind_plugins{plugin_type="unknown",state="registered"} 120.0\n' in text
+    assert 'plugind_registration_seconds_bucket{le="+Inf"} 0.0\n' in text
+    assert "plugind_path_metrics_suppressed 0.0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "suppressed"),
+    [
+        pytest.param(StatusConfig(), "0.0", id="not asked for"),
+        pytest.param(StatusConfig(path_metrics=True, max_path_metrics=5), "1.0", id="too many"),
+    ],
+)
+async def test_without_path_labels_the_gauge_of_the_kubelet_counts_each_world(
+    config: StatusConfig, suppressed: str, autojump_clock: MockClock
+) -> None:
+    """Fault 92, behaviour 39: sums over the kubelet's series stay what they were."""
+    async with bench(config) as node:
+        for number in range(6):
+            node.memory.view.apply(changed(f"p{number}", StateName.REGISTERED))
+        node.memory.view.apply(changed("p6", StateName.DIALING))
+        text = (await body_of(await node.get("/metrics"))).decode()
+    assert [line for line in text.splitlines() if line.startswith("plugin_manager_total_plugins")] == [
+        'plugin_manager_total_plugins{state="actual_state_of_world"} 6.0',
+        'plugin_manager_total_plugins{state="desired_state_of_world"} 7.0',
+    ]
+    assert "/r/" not in text
+    assert f"plugind_path_metrics_suppressed {suppressed}\n" in text
+
+
+#: Texts of plugins and file names that would deceive a terminal, or break a line of the exposition.
+HOSTILE = (
+    'quote"',
+    "back\\slash",
+    "line\nend",
+    "\x1b[2J",
+    "\r",
+    "\x00",
+    "\x85",
+    "\u202ecod.exe",
+    "\u2028",
+    "\u200b",
+    "\udcff",
+)
+
+
+async def test_metrics_hold_no_character_that_does_not_print_and_parse_to_distinct_labels(
+    autojump_clock: MockClock,
+) -> None:
+    """Faults 91 and 92: ESC, bidirectional controls and line ends in paths, types and the names of actors."""
+    paths = [f"/r/{text}.sock" for text in (*HOSTILE, *(escaped(text) for text in HOSTILE if not text.isprintable()))]
+    async with bench(StatusConfig(path_metrics=True)) as node:
+        await node.take(HandlersChanged(HOSTILE), *(ActorRestarted(text, "KeyError") for text in HOSTILE))
+        for number, path in enumerate(paths):
+            shown = attrs.evolve(changed("a", StateName.REGISTERED), socket=path)
+            plugin = attrs.evolve(info("a"), type=HOSTILE[number % len(HOSTILE)])
+            finished = Finished(Operation.REGISTER, Outcome.OK, 0.1)
+            await node.take(attrs.evolve(shown, info=plugin, finished=finished))
+        text = (await body_of(await node.get("/metrics"))).decode()
+    assert [line for line in text.split("\n") if not line.isprintable()] == []
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    labels = [sample.labels["socket_path"] for sample in families["plugin_manager_total_plugins"].samples]
+    assert len(set(labels)) == len(paths) == len(labels) / 2
+    assert {sample.labels["plugin_type"] for sample in families["plugind_operations"].samples} >= {
+        escaped(text.replace("\\", r"\\")) for text in HOSTILE
+    }
