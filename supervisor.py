@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 import secrets
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -30,41 +28,32 @@ from .actors import liveness, reconciler, registration, watchdog, watcher
 from .actors.callers import Callers, Changes, LaggedError, NodeEndedError
 from .actors.conversation import ConversationConfig, Dialer
 from .actors.device_server import DeviceServer
-from .actors.devices.state import MemoryStore, StateStore
 from .actors.devices.unit import Devices
-from .actors.dial_slots import DIAL_SLOTS, DialSlots
+from .actors.dial_slots import DialSlots
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
 from .actors.handlers.handler import Handler, check_handler
 from .actors.handlers.registry import built_in_handlers
 from .actors.inboxes import Inboxes
 from .actors.io.beneath import root_of
-from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections, most_processes
-from .actors.io.device_directory import DeviceDirectory, RealDeviceDirectory
-from .actors.io.directory import Directory, RealDirectory
-from .actors.io.endpoints import EndpointFiles, Endpoints, RealEndpointFiles
+from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.exact_connect import can_connect_to_descriptors
-from .actors.io.grpc_client.channel import Channel
-from .actors.io.grpc_client.dial import dial
-from .actors.io.grpc_client.turns import Shared
-from .actors.io.processes import Processes
 from .actors.io.roots import RootBusyError
-from .actors.io.state_file import StateFile
-from .actors.io.users import users_of
-from .actors.limited_log import LimitedLog
 from .actors.links import RESTARTS, Links, LinksConfig
-from .actors.liveness import LivenessConfig, ProcessPort
+from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, RegistrationInbox, report
+from .actors.node_paths import check_device_directory, check_status_socket, directories_of, state_directory
+from .actors.ports import Ports, real_ports
 from .actors.register_calls import CallsConfig
 from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
+from .actors.wiring import connect_endpoints, endpoints_of, limited_log, rules_of, watchers_of
 from .protocol import messages as m
 from .protocol import world
-from .protocol.config import Config, DevicePluginDirectory, Root, check_roots
-from .protocol.device_directory import check_place
+from .protocol.config import Config, check_roots
 from .protocol.device_messages import (
     DevicesAsked,
     DevicesSubscribed,
@@ -73,16 +62,10 @@ from .protocol.device_messages import (
     ResourceChanged,
 )
 from .protocol.devices import DevicesSnapshot
-from .protocol.endpoints import default_directories
 from .protocol.errors import ConfigError
-from .protocol.identity import Identity
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
-from .protocol.plugins import Plugin
-from .protocol.rules import Rules
 from .protocol.status import PluginStatus, StateName
-from .protocol.trust import Trust, Users
-from .protocol.wire.limits import ENDPOINT_LIMITS
 
 __all__ = ["GaveUpError", "LaggedError", "NodeEndedError", "Ports", "RootBusyError", "Supervisor"]
 
@@ -97,33 +80,6 @@ _NO_PROC = (
 )
 #: Seconds that the status actor has to end its streams and send its last answers.
 STATUS_GRACE = 2.0
-
-
-def state_store(directory: str | None, log: Logger) -> StateStore:
-    """Return the file in ``directory``; without one, a store that ends with the program."""
-    return MemoryStore() if directory is None else StateFile(directory, log)
-
-
-@attrs.frozen
-class Ports:
-    """How a node reaches plugins and directories: the real ones by default, simulated ones in tests."""
-
-    dial: Dialer = dial
-    directory: Callable[[Root], Directory] = attrs.field(
-        default=lambda root: RealDirectory(root.path, insecure=root.insecure)
-    )
-    processes: Callable[[], ProcessPort] = attrs.field(default=lambda: Processes(most_processes()))
-    endpoints: EndpointFiles = attrs.field(factory=RealEndpointFiles)
-    #: Returns how many descriptors the process has left for dials, counted up to a number; None asks the system.
-    count_descriptors: Callable[[int], int] | None = None
-    #: Returns what the system says about users.
-    users: Callable[[Trust], Users] = users_of
-    #: How many conversations are under way at once, those that last long not counted.
-    dial_slots: int = DIAL_SLOTS
-    #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
-    device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = RealDeviceDirectory
-    #: Returns what keeps the state over a restart; the first argument is the directory for it, or None.
-    state: Callable[[str | None, Logger], StateStore] = state_store
 
 
 @attrs.frozen(eq=False)
@@ -186,11 +142,11 @@ class Supervisor:
     ) -> None:
         self.config = config or Config()
         check_roots(self.config.roots)
-        self._limited = None if log is None else _limited(log, self.config)
+        self._limited = None if log is None else limited_log(log, self.config)
         self._log: Logger = self._limited or log or SILENT
         self._by_path_only = ports is None and not can_connect_to_descriptors()
-        ports = ports or _real_ports(self.config)
-        self._devices = Devices(ports.state(_state_directory(self.config), self._log), self._log)
+        ports = ports or real_ports(self.config)
+        self._devices = Devices(ports.state(state_directory(self.config), self._log), self._log)
         self._handlers_at_start = {**built_in_handlers(self._devices.inbox), **(handlers or {})}
         for plugin_type, handler in self._handlers_at_start.items():
             # It raises here, and not from the block.
@@ -200,8 +156,8 @@ class Supervisor:
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
-        _check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
-        _check_device_directory(self.config, (status_config or StatusConfig()).socket)
+        check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
+        check_device_directory(self.config, (status_config or StatusConfig()).socket)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
         status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
@@ -214,13 +170,13 @@ class Supervisor:
             count_descriptors=ports.count_descriptors or self._reserve.count_left,
         )
         self._crashes = Crashes(self.config.intensity, self._report_crash)
-        self._rules = _rules(self.config, self._users)
-        self._endpoints = _endpoints(self._rules, ports.endpoints, status_config.socket)
+        self._rules = rules_of(self.config, self._users)
+        self._endpoints = endpoints_of(self._rules, ports.endpoints, status_config.socket)
         self._run_status = partial(
             status.run,
             attrs.evolve(
                 status_config,
-                roots=tuple(_directories_of(self.config)),
+                roots=tuple(directories_of(self.config)),
                 expected=self.config.expected,
                 rules=self._rules,
                 heartbeat=max(StatusConfig().heartbeat, 3 * self.config.rescan),
@@ -251,7 +207,7 @@ class Supervisor:
         self._watchers = {root: watcher.WatcherInbox() for root in self.config.roots}
         # All that reports sockets counts generations together.
         generations = itertools.count(1)
-        self._run_watcher = _watchers(
+        self._run_watcher = watchers_of(
             self.config,
             self._rules,
             self._directories,
@@ -314,7 +270,7 @@ class Supervisor:
 
     def _links_config(self, rng: random.Random) -> LinksConfig:
         return LinksConfig(
-            _connect_endpoints(self._endpoints),
+            connect_endpoints(self._endpoints),
             self._to_reconciler,
             self._to_status,
             rng,
@@ -733,126 +689,3 @@ async def _run_registration(
     config: RegistrationConfig, start: world.StartRegistration, inbox: RegistrationInbox
 ) -> None:
     await registration.run(config, inbox, start.appeared, start.to_deregister, start.crash)
-
-
-def _state_directory(config: Config) -> str | None:
-    """Return where the state is kept: nowhere if device plugins are not served, since only they need it."""
-    return None if config.device_plugins is None else config.state
-
-
-def _check_status_socket(roots: Sequence[Root], path: str | None) -> None:
-    """Refuse a status socket in a root: the node would dial it as a plugin, through which it would ask itself.
-
-    Raises:
-      ConfigError: if it lies in one of ``roots``.
-    """
-    if path is None:
-        return
-    directory = os.path.realpath(os.path.dirname(os.path.abspath(path)))
-    for root in roots:
-        if Path(directory).is_relative_to(os.path.realpath(root.path)):
-            raise ConfigError(
-                f"the status socket {path} lies in the root {root.path}, where it would be dialed as a plugin:"
-                " give it another path with --status"
-            )
-
-
-def _check_device_directory(config: Config, status_socket: str | None) -> None:
-    """Refuse a directory of device plugins in which there are other sockets of the node: they would be deleted.
-
-    Raises:
-      ConfigError: if it overlaps with a root, or has the status socket in it.
-    """
-    if config.device_plugins is not None:
-        roots = [os.path.realpath(root.path) for root in config.roots]
-        status = None if status_socket is None else os.path.realpath(os.path.dirname(os.path.abspath(status_socket)))
-        check_place(os.path.realpath(config.device_plugins.directory), roots, status)
-
-
-def _directories_of(config: Config) -> Iterator[str]:
-    """Yield all directories in which plugins have sockets."""
-    yield from (root.path for root in config.roots)
-    if config.device_plugins is not None:
-        yield config.device_plugins.directory
-
-
-def _rules(config: Config, users: Users) -> Rules:
-    directories = config.endpoint_directories
-    if directories is None:
-        directories = default_directories(root.path for root in config.roots)
-    if config.device_plugins is not None:
-        directories = tuple(dict.fromkeys((*directories, config.device_plugins.directory)))
-    return Rules(config.trust, users, config.roots, directories)
-
-
-def _endpoints(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
-    status_socket = None if status_socket is None else os.path.abspath(status_socket)
-    return Endpoints(files, rules.endpoint_directories, status_socket, lambda peer: rules.distrust(peer.uid, peer.pid))
-
-
-def _connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None], Channel]:
-    """Return what connects to the endpoints of plugins that have links; these connections share an account."""
-    shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
-
-    def connect(plugin: Plugin, file: Identity | None) -> Channel:
-        if plugin.endpoint == plugin.socket and file is not None:
-            made = endpoints.connect_own(plugin.socket, file)
-        else:
-            made = endpoints.connect(plugin.endpoint)
-        return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
-
-    return connect
-
-
-def _limited(log: Logger, config: Config) -> LimitedLog | None:
-    return None if config.log_limits is None else LimitedLog(log, config.log_limits)
-
-
-def _real_ports(config: Config) -> Ports:
-    roots, follow = [*_directories_of(config)], config.follow_symlinks_inside_root
-    return Ports(
-        dial=partial(
-            dial,
-            wait_if_full=False,
-            limits=config.wire_limits,
-            roots=roots,
-            follow_symlinks=follow,
-            shared=Shared(config.wire_limits.unparsed_bytes),
-        ),
-        processes=lambda: Processes(most_processes(), roots=roots, follow_symlinks=follow),
-        endpoints=RealEndpointFiles(tuple(roots), follow_symlinks=follow),
-    )
-
-
-def _watchers(
-    config: Config,
-    rules: Rules,
-    directories: Mapping[Root, Directory],
-    inboxes: Mapping[Root, watcher.WatcherInbox],
-    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
-    status: trio.MemorySendChannel[m.StatusMessage],
-    rng: random.Random,
-    generations: Iterator[int],
-) -> Callable[[Root], Awaitable[None]]:
-    """Return what runs the watcher of a root."""
-
-    async def run(root: Root) -> None:
-        watched = watcher.WatcherConfig(
-            root.path,
-            deprecated=root.deprecated,
-            rescan=config.rescan,
-            follow_symlinks_inside_root=config.follow_symlinks_inside_root,
-            insecure=root.insecure,
-            trusts=rules.trusts,
-        )
-        await watcher.run(
-            watched,
-            inboxes[root],
-            directory=directories[root],
-            reconciler=reconciler,
-            status=status,
-            generations=generations,
-            rng=rng,
-        )
-
-    return run

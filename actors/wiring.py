@@ -1,0 +1,97 @@
+"""What the supervisor makes for the actors of a node from its configuration: rules, endpoints, watchers, the log.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+import trio
+
+from ..protocol import messages as m
+from ..protocol.config import Config, Root
+from ..protocol.endpoints import default_directories
+from ..protocol.identity import Identity
+from ..protocol.logs import Logger
+from ..protocol.plugins import Plugin
+from ..protocol.rules import Rules
+from ..protocol.trust import Users
+from ..protocol.wire.limits import ENDPOINT_LIMITS
+from . import watcher
+from .io.directory import Directory
+from .io.endpoints import EndpointFiles, Endpoints
+from .io.grpc_client.channel import Channel
+from .io.grpc_client.turns import Shared
+from .limited_log import LimitedLog
+
+
+def rules_of(config: Config, users: Users) -> Rules:
+    """Return the rules by which plugins are trusted, and the directories in which they may have endpoints."""
+    directories = config.endpoint_directories
+    if directories is None:
+        directories = default_directories(root.path for root in config.roots)
+    if config.device_plugins is not None:
+        directories = tuple(dict.fromkeys((*directories, config.device_plugins.directory)))
+    return Rules(config.trust, users, config.roots, directories)
+
+
+def endpoints_of(rules: Rules, files: EndpointFiles, status_socket: str | None) -> Endpoints:
+    """Return what looks at endpoints, of which the status socket is none."""
+    status_socket = None if status_socket is None else os.path.abspath(status_socket)
+    return Endpoints(files, rules.endpoint_directories, status_socket, lambda peer: rules.distrust(peer.uid, peer.pid))
+
+
+def connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None], Channel]:
+    """Return what connects to the endpoints of plugins that have links; these connections share an account."""
+    shared = Shared(ENDPOINT_LIMITS.unparsed_bytes)
+
+    def connect(plugin: Plugin, file: Identity | None) -> Channel:
+        if plugin.endpoint == plugin.socket and file is not None:
+            made = endpoints.connect_own(plugin.socket, file)
+        else:
+            made = endpoints.connect(plugin.endpoint)
+        return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
+
+    return connect
+
+
+def limited_log(log: Logger, config: Config) -> LimitedLog | None:
+    """Return ``log`` within the limits of ``config``; None if there are no limits."""
+    return None if config.log_limits is None else LimitedLog(log, config.log_limits)
+
+
+def watchers_of(
+    config: Config,
+    rules: Rules,
+    directories: Mapping[Root, Directory],
+    inboxes: Mapping[Root, watcher.WatcherInbox],
+    reconciler: trio.MemorySendChannel[m.ReconcilerMessage],
+    status: trio.MemorySendChannel[m.StatusMessage],
+    rng: random.Random,
+    generations: Iterator[int],
+) -> Callable[[Root], Awaitable[None]]:
+    """Return what runs the watcher of a root."""
+
+    async def run(root: Root) -> None:
+        watched = watcher.WatcherConfig(
+            root.path,
+            deprecated=root.deprecated,
+            rescan=config.rescan,
+            follow_symlinks_inside_root=config.follow_symlinks_inside_root,
+            insecure=root.insecure,
+            trusts=rules.trusts,
+        )
+        await watcher.run(
+            watched,
+            inboxes[root],
+            directory=directories[root],
+            reconciler=reconciler,
+            status=status,
+            generations=generations,
+            rng=rng,
+        )
+
+    return run
