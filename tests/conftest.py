@@ -23,6 +23,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the number of processes for ``-n auto``: two for each core, since end-to-end tests mostly wait."""
+    del config
+    return 2 * len(os.sched_getaffinity(0))
+
+
 @pytest.fixture(autouse=True)
 def _unchanged_signals() -> Iterator[None]:
     """Undo what ``plugind run`` does to the signals of its process, if a test runs it in this one.

@@ -25,6 +25,7 @@ import trio
 from ...protocol.config import Config, Root
 from ...protocol.plugins import CSI, DEVICE, DRA
 from ...supervisor import Supervisor
+from ..io.unix_socket import MAX_PATH
 from ..simulation.file_devices import DeviceFile, FileDevices
 from ..simulation.plugins import Call, FakePlugin
 from ..status.actor import StatusConfig
@@ -34,6 +35,9 @@ from .fake import FakeSpec, run_fake
 
 #: Seconds within which ``--once`` settles, even on a slow machine.
 SETTLE = 60.0
+
+#: The longest directory below which all sockets of the demo have paths that fit into a socket's address.
+LONGEST_PARENT = MAX_PATH - 60
 
 #: What each plugin demonstrates.
 LEGEND = (
@@ -130,8 +134,14 @@ def guide(status: str) -> Guide:
     )
 
 
+def parent_directory() -> str:
+    """Return where the demo makes its directory: where temporary files usually go, or ``/tmp`` if that path is long."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_PARENT else "/tmp"
+
+
 async def _demo(once: bool) -> int:
-    with tempfile.TemporaryDirectory(prefix="plugind-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="plugind-demo-", dir=parent_directory()) as directory:
         root, status = f"{directory}/plugins", f"{directory}/status.sock"
         display = Display(guide(status), live=sys.stdout.isatty(), once=once)
         settled = False

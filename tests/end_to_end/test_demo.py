@@ -13,9 +13,12 @@ from plugind.tests.end_to_end.processes import DEADLINE, PLUGIND
 PASTED = "shopt -s expand_aliases\n"
 
 
-def test_the_demo_ends_by_itself_when_every_plugin_has_settled() -> None:
+def test_the_demo_ends_by_itself_when_every_plugin_has_settled_even_if_temporary_files_lie_deep(tmp_path: Path) -> None:
+    deep = tmp_path / ("deep" * 20)
+    deep.mkdir()
     ended = subprocess.run(
         [sys.executable, "-m", "plugind", "demo", "--once"],
+        env={**os.environ, "TMPDIR": str(deep)},
         capture_output=True,
         text=True,
         timeout=60,

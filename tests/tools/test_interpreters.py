@@ -53,4 +53,4 @@ def test_each_interpreter_is_found_once_and_old_ones_are_left_out(
 
 def test_the_command_is_the_one_that_readme_shows() -> None:
     assert interpreters.test_command().startswith("python3 -m venv .venv")
-    assert interpreters.test_command().endswith(".venv/bin/pytest -q")
+    assert interpreters.test_command().endswith(".venv/bin/pytest -q -n auto --dist worksteal")
