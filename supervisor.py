@@ -147,7 +147,10 @@ class Supervisor:
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or real_ports(self.config)
         self._devices = Devices(ports.state(state_directory(self.config), self._log), self._log)
-        self._handlers_at_start = {**built_in_handlers(self._devices.inbox), **(handlers or {})}
+        self._handlers_at_start = {
+            **built_in_handlers(self._devices.inbox, strict=self.config.strict),
+            **(handlers or {}),
+        }
         for plugin_type, handler in self._handlers_at_start.items():
             # It raises here, and not from the block.
             check_handler(plugin_type, handler, self.config.timeouts.of_handler(plugin_type))

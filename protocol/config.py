@@ -159,6 +159,9 @@ class Config:
     deregister_at_stop: bool = False
     #: Whether to deregister a plugin on whose socket nobody listens, until somebody does again (fault 39).
     deregister_not_serving: bool = False
+    #: Whether to be as strict with plugins as the kubelet: it does not open the stream of a device plugin's lists again
+    #: once that has ended, until the plugin registers anew.
+    strict: bool = False
     #: Whether to accept symbolic links that resolve to a socket inside their root (behaviour 7).
     follow_symlinks_inside_root: bool = False
     #: Where endpoints may be that are not the plugin's own socket (fault 43). None: in each root and, beside a root

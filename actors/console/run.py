@@ -134,6 +134,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="deregister a plugin on whose socket nobody listens any more, until somebody does (default: it is shown)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="as the kubelet, do not open the stream of a device plugin's lists again once it has ended, until the"
+        " plugin registers anew (default: it is opened again while the plugin is registered)",
+    )
     add_trust_argument(parser)
     parser.add_argument(
         "--insecure-root",
@@ -228,6 +234,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         handles_sigint=True,
         deregister_at_stop=args.deregister_at_stop,
         deregister_not_serving=args.deregister_not_serving,
+        strict=args.strict,
         device_plugins=_device_plugins(args, roots),
         state=_state(args, environment),
         endpoint_directories=(

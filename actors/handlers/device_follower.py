@@ -1,12 +1,14 @@
 """Follows the lists of devices of one plugin: one stream at a time, opened again whenever it ends.
 
 The kubelet never opens a stream again that has ended, so that a plugin must register anew. Here it is opened again
-while the plugin is registered, which its socket decides.
+while the plugin is registered, which its socket decides; a strict node does as the kubelet.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import attrs
 import trio
@@ -35,6 +37,9 @@ NO_LIST = "no device list after 10s"
 STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 #: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
 CONNECT_TIMEOUT = 1.0
+
+#: What follows the reason for which the stream of a strict node has ended.
+NOT_AGAIN = "; with --strict it is not opened again until the plugin registers anew"
 
 #: Seconds between two lists that are passed on; of those that come meanwhile only the newest counts.
 INTERVAL = 0.1
@@ -69,11 +74,12 @@ class _End:
 class DeviceFollower:
     """Follows one device plugin until it is cancelled."""
 
-    def __init__(self, plugin: Plugin, link: Link, devices: Address[InstanceMessage]) -> None:
-        """Report to ``devices``, the devices actor, and to the ``link``."""
+    def __init__(self, plugin: Plugin, link: Link, devices: Address[InstanceMessage], *, strict: bool = False) -> None:
+        """Report to ``devices``, the devices actor, and to the ``link``; if ``strict``, open one stream only."""
         self._plugin = plugin
         self._link = link
         self._devices = devices
+        self._strict = strict
         self._reader = DeviceListReader()
         #: Whether a list has come and its stream is open.
         self._listed = False
@@ -96,6 +102,9 @@ class DeviceFollower:
         while True:
             began = trio.current_time()
             end = await self._follow_stream()
+            if self._strict:
+                self._lose(attrs.evolve(end, reason=end.reason + NOT_AGAIN))
+                await self._wait_gone()
             self._lose(end)
             if end.useless is not None:
                 # Another program that implements the method can only be at the end of another connection.
@@ -103,13 +112,37 @@ class DeviceFollower:
             soon = 1 if trio.current_time() - began >= STREAMS.cap else soon + 1
             await trio.sleep(STREAMS.delay(soon))
 
-    async def _follow_stream(self) -> _End:
-        """Follow one stream to its end, and return why it has ended."""
+    async def _wait_gone(self) -> NoReturn:
+        """Keep a connection, for ever: one that fails finds out that the socket is gone."""
+        failures = 0
+        while True:
+            try:
+                channel = await self._connect()
+            except NoConnectionError:
+                failures += 1
+            else:
+                failures = 1
+                await _wait_closed(channel)
+            await trio.sleep(STREAMS.delay(failures))
+
+    async def _connect(self) -> Channel:
+        """Return the channel to the endpoint; report that the plugin has left if nothing is there.
+
+        Raises:
+          NoConnectionError: if there is no connection.
+        """
         try:
-            channel = await self._link.connect(timeout=CONNECT_TIMEOUT)
+            return await self._link.connect(timeout=CONNECT_TIMEOUT)
         except NoConnectionError as error:
             if error.gone:
                 self._link.gone(str(error))
+            raise
+
+    async def _follow_stream(self) -> _End:
+        """Follow one stream to its end, and return why it has ended."""
+        try:
+            channel = await self._connect()
+        except NoConnectionError as error:
             return _End(str(error), Health.DISCONNECTED)
         try:
             async with channel.request(

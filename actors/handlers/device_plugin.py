@@ -45,11 +45,15 @@ class DevicePluginHandler:
     instances = InstancePolicy.NEWEST
     longest_call = CONNECT_TIMEOUT + OPTIONS_TIMEOUT
 
-    def __init__(self, devices: Address[InstanceMessage] | None = None) -> None:
-        """Tell ``devices``, the devices actor, what the plugins offer."""
+    def __init__(self, devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> None:
+        """Tell ``devices``, the devices actor, what the plugins offer.
+
+        With ``strict`` a stream of lists that has ended is not opened again, as the kubelet never does.
+        """
         #: The device plugins that are registered.
         self.plugins = Instances()
         self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
+        self._strict = strict
 
     async def validate(self, plugin: Plugin) -> None:
         """Check the versions and the resource name.
@@ -73,7 +77,7 @@ class DevicePluginHandler:
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Pass on the lists of devices that the plugin sends, and whether it is the active one of its resource."""
-        await DeviceFollower(plugin, link, self._devices).run()
+        await DeviceFollower(plugin, link, self._devices, strict=self._strict).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the device plugin; others that offer its resource stay."""

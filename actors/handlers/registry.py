@@ -17,9 +17,12 @@ from .dra import DRAHandler
 from .handler import Handler, check_handler
 
 
-def built_in_handlers(devices: Address[InstanceMessage] | None = None) -> dict[str, Handler]:
-    """Return a new handler for each built-in type; that of device plugins tells ``devices`` what they offer."""
-    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices), DRA: DRAHandler()}
+def built_in_handlers(devices: Address[InstanceMessage] | None = None, *, strict: bool = False) -> dict[str, Handler]:
+    """Return a new handler for each built-in type; that of device plugins tells ``devices`` what they offer.
+
+    With ``strict`` they are as strict with plugins as the kubelet.
+    """
+    return {CSI: CSIHandler(), DEVICE: DevicePluginHandler(devices, strict=strict), DRA: DRAHandler()}
 
 
 def installed_handlers() -> dict[str, Handler]:

@@ -89,7 +89,8 @@ class Bench:
 
     @node.default
     def _make_node(self) -> SimulatedNode:
-        return SimulatedNode(self.config, handlers={"DevicePlugin": DevicePluginHandler(self.said)})
+        handler = DevicePluginHandler(self.said, strict=self.config.strict)
+        return SimulatedNode(self.config, handlers={"DevicePlugin": handler})
 
     def plug(
         self, socket: str, devices: FakeDevices | Iterable[Device], endpoint: str = ""
@@ -371,6 +372,73 @@ def test_a_plugin_that_sends_more_than_lists_need_is_slowed_down() -> None:
     assert pause_after(Newest(b"", 1, 3 * 1024 * 1024)) == 3.0
     assert pause_after(Newest(b"", 3072, 20_000)) == 3.0
     assert pause_after(Newest(b"", 60_000, 300_000)) == 5.0
+
+
+# --- as strict as the kubelet ----------------------------------------------------------------------------------------
+
+STRICT = attrs.evolve(DEFAULT_CONFIG, strict=True)
+ONCE = "; with --strict it is not opened again until the plugin registers anew"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_strict_node_never_opens_a_stream_again_that_has_ended(
+    at_once: bool, autojump_clock: MockClock
+) -> None:
+    """e2e_node device_plugin_failures_test, consumers F.2: a stream that fails at once is 0/0 and never tried again;
+    one that fails later is n/0."""
+    bench = Bench(config=STRICT)
+    async with bench.node as node:
+        plugin, service = bench.plug("a.sock", FOUR)
+        if at_once:
+            service.stream_error = GRPCError(Status.UNAVAILABLE, "starting")
+        await node.settled()
+        await trio.sleep(100)
+        if not at_once:
+            service.end(GRPCError(Status.UNAVAILABLE, "starting"))
+        service.stream_error = None
+        await trio.sleep(3600)
+        assert bench.health() == (Health.UNHEALTHY, f"ListAndWatch has ended: UNAVAILABLE: starting{ONCE}")
+        plugin.reset()
+        await trio.sleep(3600)
+        assert node.state("a.sock") == "registered"
+    assert (service.streamed, len(bench.said.losses())) == ([0.0], 1)
+    assert bench.said.capacities()[1:] == ([] if at_once else [(0.0, 4, 4), (100.0, 4, 0)])
+
+
+async def test_a_strict_node_follows_a_plugin_again_that_registers_anew(autojump_clock: MockClock) -> None:
+    """By a new socket, as by a call of Register (k8s 125501: only that helps)."""
+    bench = Bench(config=attrs.evolve(STRICT, device_plugins=DevicePluginDirectory("/dp")))
+    async with bench.node as node:
+        await node.settled()
+        _, service = bench.plug("/dp/a.sock", FOUR)
+        found, discovered = bench.plug("b.sock", FOUR)
+        node.register("a.sock", GPU)
+        await node.settled()
+        await trio.sleep(60)
+        service.end()
+        discovered.end()
+        await trio.sleep(60)
+        assert bench.health("/dp/a.sock") == (Health.UNHEALTHY, f"the plugin has ended ListAndWatch{ONCE}")
+        again = node.register("a.sock", GPU)
+        found.restart()
+        await trio.sleep(10)
+        assert again.answers == [("OK", "")]
+        assert bench.health("/dp/a.sock") == bench.health("b.sock") == (Health.HEALTHY, None)
+    assert (service.streamed, discovered.streamed) == ([0.0, 120.0], [0.0, 120.0])
+
+
+async def test_a_strict_node_lets_a_plugin_go_that_called_and_whose_socket_is_gone(autojump_clock: MockClock) -> None:
+    """No stream finds that out, and no watcher looks."""
+    bench = Bench(config=attrs.evolve(STRICT, device_plugins=DevicePluginDirectory("/dp")))
+    async with bench.node as node:
+        await node.settled()
+        plugin, _ = bench.plug("/dp/a.sock", FOUR)
+        node.register("a.sock", GPU)
+        await node.settled()
+        await trio.sleep(60)
+        plugin.stop()
+        await trio.sleep(60)
+        assert node.status("/dp/a.sock") is None
 
 
 # --- several instances ------------------------------------------------------------------------------------------------

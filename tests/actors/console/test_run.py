@@ -31,6 +31,10 @@ def test_the_stable_time_can_be_set_and_0_lets_no_plugin_wait() -> None:
     ]
 
 
+def test_a_daemon_is_as_strict_as_the_kubelet_only_if_that_is_asked_for() -> None:
+    assert (configured("--strict").strict, configured().strict) == (True, False)
+
+
 def test_limits_of_names_and_of_a_blocked_loop_can_be_set() -> None:
     """Faults 48 and 83: a limit that stops a plugin can be raised where the reason says so."""
     config = configured()
