@@ -58,7 +58,7 @@ class _Registration:
 
     info: PluginInfo
     identity: Identity
-    pid: int
+    call: RegisterCall
     generation: int
     calls: RegisterCalls
     answer: m.CallAnswered | None = None
@@ -77,8 +77,7 @@ class _Registration:
 
     def appeared(self, root: str, reply: _Registration | None) -> m.SocketAppeared:
         """Return the report to the reconciler."""
-        assert self.info.uid is not None, "the kernel names the user of each caller"
-        call = m.Called(self.info, self.info.uid, self.pid, reply)
+        call = m.Called(self.info, self.call.uid, self.call.pid, reply, self.call.options)
         call = call if reply is not None else call.as_answered()
         path, now = self.info.endpoint, trio.current_time()
         return m.SocketAppeared(path, self.generation, self.identity, root, now, call=call)
@@ -122,16 +121,16 @@ class RegisterCalls:
         self._counter.begin(call.pid)
         try:
             check_caller(call, self._config.rules)
-            await self._register(check_call(call, self._config.path), call.pid)
+            await self._register(check_call(call, self._config.path), call)
         finally:
             self._counter.end(call.pid)
 
-    async def _register(self, info: PluginInfo, pid: int) -> None:
+    async def _register(self, info: PluginInfo, call: RegisterCall) -> None:
         limit, registration = self._config.limits.answer, None
         with trio.move_on_after(limit):
             identity = await self._find_socket(info.endpoint)
             check_owner(info, identity.owner, self._config.rules)
-            registration = await self._ask(info, identity, pid)
+            registration = await self._ask(info, identity, call)
             await registration.answered.wait()
         if registration is None or registration.answer is None:
             text = f"the registration took longer than {limit:g} s"
@@ -158,7 +157,7 @@ class RegisterCalls:
             text = f"failed to dial device plugin: cannot look at {path}: {describe(error)}"
             raise CallRefusedError(Status.UNAVAILABLE, text) from error
 
-    async def _ask(self, info: PluginInfo, identity: Identity, pid: int) -> _Registration:
+    async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall) -> _Registration:
         """Report the call to the reconciler, and return its registration: that under way if the call says the same."""
         path = info.endpoint
         before = self._under_way.get(path)
@@ -167,7 +166,7 @@ class RegisterCalls:
         self._check_room(path)
         if before is not None:
             before.send_nowait(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
-        registration = _Registration(info, identity, pid, next(self._config.generations), self)
+        registration = _Registration(info, identity, call, next(self._config.generations), self)
         self._under_way[path] = registration
         self._refused.pop(path, None)
         await report(self._config.reconciler, registration.appeared(self._config.path, registration))

@@ -431,6 +431,7 @@ class _Registration:
             socket.deprecated,
             self.conversation.is_privileged(info.uid),
             None if socket.call is None else socket.call.pid,
+            None if socket.call is None else socket.call.options,
         )
 
     def _call(self, command: states.Dial | states.AskInfo | states.Notify) -> Awaitable[states.Event]:

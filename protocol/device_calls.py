@@ -15,6 +15,7 @@ import attrs
 from grpclib.const import Status
 
 from .device_directory import KUBELET_SOCKET, MAX_SOCKET_PATH, TEMPORARY_SOCKET
+from .devices import DeviceOptions
 from .messages import CallAnswered
 from .plugins import DEVICE, DEVICE_PLUGIN_VERSION, PluginInfo, wrong_with_resource
 from .rules import Rules
@@ -45,6 +46,7 @@ class RegisterCall:
     resource: str
     uid: int
     pid: int
+    options: DeviceOptions | None = None
 
 
 @attrs.frozen

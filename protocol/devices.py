@@ -41,6 +41,30 @@ class DeviceOptions:
     get_preferred_allocation_available: bool = False
 
 
+def differing_options(called: DeviceOptions | None, answered: DeviceOptions) -> str | None:
+    """Return in what the options of a call of Register differ from those ``answered`` later, which count.
+
+    None if in nothing, or if the call named none. The kubelet never looks at those of the call.
+    """
+    if called is None or called == answered:
+        return None
+    differing = [
+        f"{name} is {_word(in_call)} in the call of Register and {_word(in_answer)} in the answer to"
+        " GetDevicePluginOptions, which counts"
+        for (name, in_call), in_answer in zip(_fields(called), attrs.astuple(answered), strict=True)
+        if in_call != in_answer
+    ]
+    return "; ".join(differing)
+
+
+def _fields(options: DeviceOptions) -> Iterable[tuple[str, bool]]:
+    return attrs.asdict(options).items()
+
+
+def _word(option: bool) -> str:
+    return "true" if option else "false"
+
+
 class _Token:
     """Tells a list from all others, without keeping it."""
 
@@ -180,6 +204,8 @@ class InstanceStatus:
     #: Since when it sends no lists any more, and why.
     lost_since: float | None = None
     reason: str | None = None
+    #: What is wrong with its options.
+    warning: str | None = None
 
 
 @value

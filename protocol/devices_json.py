@@ -55,6 +55,7 @@ def instance_to_json(instance: InstanceStatus, now: float, unix: float) -> dict[
         "healthy": instance.healthy,
         "lost_since": lost_since,
         "reason": _text(instance.reason),
+        "warning": _text(instance.warning),
     }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from .devices import Device, DeviceList, DeviceOptions, InstanceStatus
+from .devices import Device, DeviceList, DeviceOptions, InstanceStatus, differing_options
 from .plugins import Plugin
 from .values import value
 
@@ -45,6 +45,11 @@ class Followed:
     last_list: float | None = None
     lost_since: float | None = None
     reason: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        """In what its options differ from those of its call of Register, if in anything."""
+        return differing_options(self.plugin.called_with, self.options)
 
     @property
     def live(self) -> bool:
@@ -110,4 +115,5 @@ class Followed:
             self.listed.healthy if self.lost_since is None else 0,
             self.lost_since,
             self.reason,
+            self.warning,
         )

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from .devices import DeviceOptions
 from .directories import Condition, DirectoryReport
 from .endpoint_owners import PluginDisplaced
 from .identity import Identity
@@ -75,6 +76,8 @@ class Called:
     pid: int
     #: Where the answer goes; None if the call was answered before.
     reply: Address[CallAnswered] | None = None
+    #: The options that were in the call, if there were any.
+    options: DeviceOptions | None = None
 
     def as_answered(self) -> Called:
         """Return the call once it was answered yes."""

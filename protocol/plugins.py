@@ -17,6 +17,7 @@ import re
 import attrs
 
 from .checks import at_least_one
+from .devices import DeviceOptions
 from .errors import ValidationError
 from .text import listed, quoted
 
@@ -212,6 +213,9 @@ class Plugin:
     privileged: bool = True
     #: The process that called Register for it, 0 if that is in another pid namespace; None if it was discovered.
     called_by: int | None = None
+    #: The options that a device plugin named in that call; None if it named none. Its answer to GetDevicePluginOptions
+    #: counts.
+    called_with: DeviceOptions | None = None
 
     @property
     def source(self) -> str:

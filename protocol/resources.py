@@ -80,6 +80,15 @@ class HealthTurned:
 
 
 @value
+class OptionsDiffer:
+    """A plugin has answered with other options than it named in its call of Register."""
+
+    name: str
+    socket: str
+    reason: str
+
+
+@value
 class StreamEnded:
     """A plugin sends no lists any more."""
 
@@ -105,7 +114,7 @@ class Refused:
     reason: str
 
 
-Effect = Changed | Remember | Forget | Serves | HealthTurned | StreamEnded | Gone | Refused
+Effect = Changed | Remember | Forget | Serves | HealthTurned | OptionsDiffer | StreamEnded | Gone | Refused
 
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -280,7 +289,9 @@ class Resources:
             self._effects.append(Refused(plugin.name, plugin.socket, reason))
             return
         self._names[key] = plugin.name
-        resource.instances[key] = Followed(plugin, message.options, message.source)
+        followed = resource.instances[key] = Followed(plugin, message.options, message.source)
+        if followed.warning is not None:
+            self._effects.append(OptionsDiffer(plugin.name, plugin.socket, followed.warning))
         self._update(resource, message.time)
 
     def _new_resource(self, message: InstanceAdded) -> Resource | None:

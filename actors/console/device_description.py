@@ -29,6 +29,8 @@ def device_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
         if isinstance(device, dict):
             yield "Unhealthy", f"{text(device.get('id'))} since {ago(device.get('age'))} (the API gives no reason)"
     yield "Options", ", ".join(words for key, words in _OPTIONS.items() if found.get(key) is True) or "none"
+    if found.get("warning") is not None:
+        yield "Warning", text(found["warning"])
     yield "Lists", _lists(found)
 
 

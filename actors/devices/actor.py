@@ -139,6 +139,8 @@ class _Devices:
                 label = self._label(effect.name)
                 self._memory.streams_ended[label] = self._memory.streams_ended.get(label, 0) + 1
                 self._warn("device plugin is lost", effect)
+            case r.OptionsDiffer():
+                self._warn("device plugin names other options", effect)
             case r.Refused():
                 self._warn("device plugin is not followed", effect)
             case r.Serves():
@@ -155,7 +157,7 @@ class _Devices:
             case _:
                 assert_never(effect)
 
-    def _warn(self, text: str, effect: r.StreamEnded | r.Refused) -> None:
+    def _warn(self, text: str, effect: r.OptionsDiffer | r.StreamEnded | r.Refused) -> None:
         self._log.event(Level.WARNING, text, name=effect.name, socket=effect.socket, reason=effect.reason)
 
     def _note_turned(self, effect: r.HealthTurned) -> None:

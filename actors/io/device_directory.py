@@ -26,6 +26,7 @@ from ...protocol.config import DevicePluginDirectory
 from ...protocol.crashes import in_one_line
 from ...protocol.device_calls import CallRefusedError, RegisterCall
 from ...protocol.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET
+from ...protocol.devices import DeviceOptions
 from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ...protocol.logs import SILENT, Level, Logger
@@ -44,7 +45,7 @@ from .grpc_server.serve import (
     serve_listener,
 )
 from .roots import RootBusyError, RootLock, make
-from .unix_socket import connect, listen, peer_credentials, stream_socket
+from .unix_socket import Credentials, connect, listen, peer_credentials, stream_socket
 
 #: What a caller may cost. A call is one small message.
 _LIMITS: Final = ServerLimits(
@@ -158,12 +159,18 @@ class _Registration(RegistrationBase):
         peer = stream.peer.credentials
         assert request is not None, "a unary call has a message"
         assert peer is not None, "the kernel names the process of each connection"
-        call = RegisterCall(request.version, request.endpoint, request.resource_name, peer.uid, peer.pid)
         try:
-            await self._register(call)
+            await self._register(_call_of(request, peer))
         except CallRefusedError as error:
             raise GRPCError(error.code, str(error)) from error
         await stream.send_message(Empty())
+
+
+def _call_of(request: RegisterRequest, peer: Credentials) -> RegisterCall:
+    said = request.options
+    options = DeviceOptions(said.pre_start_required, said.get_preferred_allocation_available)
+    named = options if request.HasField("options") else None
+    return RegisterCall(request.version, request.endpoint, request.resource_name, peer.uid, peer.pid, named)
 
 
 class _RealServing:

@@ -51,6 +51,7 @@ from ...protocol import messages as m
 from ...protocol.backoff import Backoff
 from ...protocol.config import Config, Root
 from ...protocol.device_calls import RegisterCall
+from ...protocol.devices import DeviceOptions
 from ...protocol.health import ActorHealth
 from ...protocol.logs import Logger
 from ...protocol.status import PluginStatus, StateName
@@ -416,7 +417,14 @@ class SimulatedNode:
         return plugged
 
     def register(
-        self, endpoint: str, resource: str, *, version: str = "v1beta1", uid: int = 0, pid: int = 999
+        self,
+        endpoint: str,
+        resource: str,
+        *,
+        version: str = "v1beta1",
+        uid: int = 0,
+        pid: int = 999,
+        options: DeviceOptions | None = None,
     ) -> RegisterAttempt:
         """Let a device plugin call Register, and return what becomes of that; its socket is ``endpoint``.
 
@@ -425,7 +433,7 @@ class SimulatedNode:
         """
         if self.device_directory is None:
             raise RuntimeError("Config.device_plugins names no directory")
-        return self.device_directory.call(RegisterCall(version, endpoint, resource, uid, pid))
+        return self.device_directory.call(RegisterCall(version, endpoint, resource, uid, pid, options))
 
     def _start(self, run: Callable[[], Awaitable[None]]) -> None:
         if self._world is None:

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 from plugind.actors.simulation.device_plugins import FakeDevices
 from plugind.protocol.config import DevicePluginDirectory
 from plugind.protocol.devices import Device, DeviceOptions
+from plugind.protocol.logs import Field, Level
 from plugind.testing import DEFAULT_CONFIG, FakePlugin, PluggedIn, SimulatedNode
 
 DIRECTORY = "/dp"
@@ -136,6 +137,58 @@ async def test_the_connection_is_closed_when_the_options_fail(autojump_clock: Mo
         assert (devices.asked, devices.streams) == (1, 0)
         assert [path for path, stream in node.network.opened if not stream.closed] == []
         assert node.state(f"{DIRECTORY}/a.sock") == "parked"
+
+
+@attrs.define
+class Log:
+    """Keeps the warnings about options."""
+
+    lines: list[dict[str, Field]] = attrs.field(factory=list)
+
+    def enabled(self, level: Level) -> bool:
+        return level >= Level.INFO
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        if message == "device plugin names other options":
+            self.lines.append({"level": level.name, **fields})
+
+
+PRE_START = DeviceOptions(pre_start_required=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "answered", "differs"),
+    [
+        (None, PRE_START, False),
+        (PRE_START, PRE_START, False),
+        (DeviceOptions(), PRE_START, True),
+    ],
+)
+async def test_options_of_a_call_are_only_compared_with_those_of_the_answer(
+    named: DeviceOptions | None, answered: DeviceOptions, differs: bool, autojump_clock: MockClock
+) -> None:
+    """Consumers B.1: the kubelet ignores them, and asks. A call that names none is as good."""
+    log = Log()
+    async with SimulatedNode(CONFIG, log=log) as node:
+        await node.settled()
+        serve(node, f"{DIRECTORY}/a.sock", FakeDevices(TWO, answered))
+        attempt = node.register("a.sock", GPU, options=named)
+        await trio.sleep(1)
+        assert attempt.answers == [("OK", "")]
+        resource = (await node.supervisor.devices()).find(GPU)
+        assert resource is not None
+        (instance,) = resource.instances
+        text = (
+            "pre_start_required is false in the call of Register and true in the answer to GetDevicePluginOptions, "
+            "which counts"
+        )
+        assert (instance.options, instance.warning) == (answered, text if differs else None)
+        assert log.lines == (
+            [{"level": "WARNING", "name": GPU, "socket": f"{DIRECTORY}/a.sock", "reason": text}] if differs else []
+        )
+        assert node.crash("devices")
+        await trio.sleep(10)
+        assert len(log.lines) == differs, "a crash repeats no warning"
 
 
 async def test_a_plugin_that_does_not_listen_in_time_is_told_so(autojump_clock: MockClock) -> None:

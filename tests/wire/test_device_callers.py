@@ -18,8 +18,10 @@ from plugind.actors.io.device_directory import RealDeviceDirectory
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import dial
 from plugind.actors.register_calls import CallsConfig, RegisterCalls
+from plugind.actors.simulation.device_plugins import options_message
 from plugind.protocol import messages as m
 from plugind.protocol.config import DevicePluginDirectory
+from plugind.protocol.devices import DeviceOptions
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import RegistrationStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import RegisterRequest
 from plugind.protocol.rules import Rules
@@ -109,6 +111,24 @@ async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path:
         assert codes.total() == 1000
         assert codes.keys() <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
         assert codes["OK"] > 0
+
+
+@pytest.mark.parametrize("named", [None, DeviceOptions(), DeviceOptions(pre_start_required=True)])
+async def test_the_options_of_a_call_are_passed_on_if_it_names_any(tmp_path: Path, named: DeviceOptions | None) -> None:
+    path = tmp_path / "device-plugins"
+    request = RegisterRequest(version="v1beta1", endpoint="a.sock", resource_name=GPU)
+    if named is not None:
+        request.options.CopyFrom(options_message(named))
+    async with served(path) as reconciler, trio.open_nursery() as nursery:
+        bind(path / "a.sock")
+        channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
+        nursery.start_soon(channel.stub(RegistrationStub).Register, request)
+        message = await reconciler.receive()
+        assert isinstance(message, m.SocketAppeared)
+        assert message.call is not None
+        assert message.call.options == named
+        nursery.cancel_scope.cancel()
+        channel.close()
 
 
 @pytest.mark.parametrize("endpoint", ["../x", "x" * 300, "a\x00b", "kubelet.sock"])

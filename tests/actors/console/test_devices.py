@@ -80,6 +80,13 @@ def test_the_description_of_a_device_plugin() -> None:
     assert (said["Options"], said["Lists"]) == ("preferred allocation", "12, last 4.0s ago")
 
 
+def test_the_description_of_a_device_plugin_shows_a_warning_about_its_options() -> None:
+    resource = attrs.evolve(RESOURCE, instances=(attrs.evolve(PLUGIN, warning="it differs\x1b"),))
+    found = described_to_json(resource, "/d/gpu.sock", 3, NOW, UNIX)
+    facts = list(device_lines({"device_plugin": found}))
+    assert facts[3:5] == [("Options", "preferred allocation"), ("Warning", r"it differs\x1b")]
+
+
 def test_the_description_of_a_standby_names_no_devices_of_the_active_one() -> None:
     found = described_to_json(RESOURCE, "/d/b", 3, NOW, UNIX)
     assert dict(device_lines({"device_plugin": found}))["Resource"] == "vendor.com/gpu, standby"

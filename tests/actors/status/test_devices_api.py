@@ -130,6 +130,7 @@ async def test_the_list_has_each_resource_with_its_plugins_and_its_devices(autoj
                         "healthy": 1,
                         "lost_since": None,
                         "reason": None,
+                        "warning": None,
                     }
                 ],
                 "devices": [
