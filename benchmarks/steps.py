@@ -57,6 +57,9 @@ STEPS = {
     "run the actor: its loop, lifecycle and deadlines": (
         "actors.registration",
         "protocol.lifecycle",
+        "protocol.moves",
+        "protocol.command_outcomes",
+        "protocol.retriggers",
         "protocol.states",
         "protocol.backoff",
     ),

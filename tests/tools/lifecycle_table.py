@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import assert_never
 
-from plugind.protocol import lifecycle
+from plugind.protocol import command_outcomes, lifecycle
 from plugind.protocol import messages as m
 from plugind.protocol import states as s
 from plugind.protocol.errors import IllegalStepError
@@ -90,7 +90,7 @@ def _named(state: s.State) -> str:
             return f"{type(state).__name__}{deregister}, then {_then(state.then)}"
         case s.Dialing() | s.Waiting() if state.to_notify is not None:
             return f"{type(state).__name__} to notify, try {state.notify_try}"
-        case s.Waiting(reason=lifecycle.REPLACED):
+        case s.Waiting(reason=command_outcomes.REPLACED):
             return f"Waiting({_GENERATIONS[state.generation]}, n-1)"
         case s.Dialing() | s.Waiting() | s.Stale():
             return _tried(type(state).__name__, state.generation, state.attempt)

@@ -54,6 +54,9 @@ _WIRE_TESTS: Final = (
 )
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "protocol/lifecycle.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/moves.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/command_outcomes.py": (_PROTOCOL + "lifecycle*.py",),
+    "protocol/retriggers.py": (_PROTOCOL + "lifecycle*.py",),
     "protocol/states.py": (_PROTOCOL + "lifecycle*.py",),
     "protocol/world.py": (_PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),
     "protocol/claims.py": (_PROTOCOL + "claims*.py", _PROTOCOL + "world*.py", _PROTOCOL + "node*.py"),

@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from ....protocol.backoff import Backoff
+from ....protocol.command_outcomes import REPLACED
 from ....protocol.crashes import INTERNAL
 from ....protocol.kept_names import NAME_KEPT
-from ....protocol.lifecycle import REPLACED
 from ....protocol.lives import CRASH_LOOP
 from ....protocol.status import PluginStatus, StateName
 from ..scheduling import EPSILON
