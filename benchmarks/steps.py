@@ -48,6 +48,7 @@ STEPS = {
         "actors.registration:_words_of",
         "protocol.states:name_of",
         "actors.status.actor:",
+        "actors.status.event_log:",
         "protocol.view",
         "protocol.status",
         "protocol.metrics",

@@ -16,16 +16,13 @@ from typing import assert_never
 import attrs
 import trio
 
-from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.device_messages import DevicesMessage
-from ...protocol.directories import Condition, DirectoryReport
 from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
     ActorRestarted,
     Address,
-    Deregistered,
     EndpointChanged,
     EntryIgnored,
     FollowEnded,
@@ -51,23 +48,18 @@ from ...protocol.messages import (
     Unsubscribed,
     ViewMessage,
 )
-from ...protocol.plugin_health import Health
-from ...protocol.status import Outcome, StateName, Watching
 from ...protocol.successions import NamePassed
-from ...protocol.view import DEPRECATED, ENDED, Row
+from ...protocol.view import Row
 from ..io import http_server as http
 from ..io.descriptors import DescriptorReserve
 from ..mailbox import Readable, offer
 from .api import Api, LastCrash, Memory, StatusConfig, place
 from .devices_api import DevicesApi
+from .event_log import EventLog
 from .listener import StatusSocket
 
 __all__ = ["Memory", "StatusConfig", "run"]
 
-#: How many paths that are ignored are logged, each once.
-MAX_IGNORED = 1000
-#: How many refused entries of a root are logged, in the life of the daemon; one line counts what is more (fault 7).
-MAX_REFUSED = 100
 #: How many messages are taken before other actors have their turn: less than a millisecond of work.
 BATCH = 128
 
@@ -95,16 +87,17 @@ async def run(
     Raises:
       ConfigError: if the status socket cannot be made at the start.
     """
-    actor = _Status(config, log, memory or Memory())
+    memory = memory or Memory()
+    actor = _Status(config, log, memory, EventLog(log, memory))
     if config.socket is None:
         task_status.started()
         await actor.run(inbox)
         return
-    status_socket = StatusSocket(config.socket, log, again=actor.memory.has_served, failed=actor.memory.note_unmade)
-    actor.memory.has_served = True
+    status_socket = StatusSocket(config.socket, log, again=memory.has_served, failed=memory.note_unmade)
+    memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
-            api = Api(config, actor.memory, reconciler, health, DevicesApi(config.wall, devices))
+            api = Api(config, memory, reconciler, health, DevicesApi(config.wall, devices))
             allowed = frozenset({0, os.geteuid()})
             serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
@@ -123,6 +116,7 @@ class _Status:
     _config: StatusConfig
     _log: Logger
     memory: Memory
+    _events: EventLog
 
     async def run(self, inbox: Readable[StatusMessage]) -> None:
         while True:
@@ -150,11 +144,11 @@ class _Status:
         before, after = self.memory.view.apply(change)
         self.memory.metrics.count(change, after or before)
         if change.deregistered is not None:
-            self._note_deregistered(change, change.deregistered)
+            self._events.note_deregistered(change, change.deregistered)
         if after is not None:
             if before is not None and before.last.generation != after.last.generation:
-                self._note_replaced(before, after)
-            self._note_change(before, after)
+                self._events.note_replaced(before, after)
+            self._events.note_change(before, after)
             if self.memory.subscribers:
                 self._publish(after, change.time)
 
@@ -165,47 +159,55 @@ class _Status:
                 self._change(message)
             case RoleChanged():
                 row = view.set_active(message.socket, message.generation, active=message.active)
-                if row is not None and self.memory.subscribers:
-                    self._publish(row, trio.current_time())
+                self._publish_if_changed(row, trio.current_time())
             case NameDefended():
-                self._note_defended(message)
+                self._events.note_defended(message)
             case NamePassed():
-                self._note_passed(message)
+                view.add_remark(message.socket, message.generation, trio.current_time(), message.reason)
+                self._events.note_passed(message)
             case PluginDisplaced():
-                self._note_displaced(message)
+                if (row := self._publish_if_changed(view.set_displaced(message), trio.current_time())) is not None:
+                    self._events.note_displaced(message, row)
             case OwnerChanged():
-                row = view.set_owner(message)
-                if row is not None and self.memory.subscribers:
-                    self._publish(row, trio.current_time())
+                self._publish_if_changed(view.set_owner(message), trio.current_time())
             case ServingChanged():
-                self._note_serving(message)
+                if (row := self._publish_if_changed(view.set_serving(message), message.time)) is not None:
+                    self._events.note_serving(message, row)
             case EndpointChanged():
-                self._note_endpoint(message)
+                if (row := self._publish_if_changed(view.set_endpoint(message), message.time)) is not None:
+                    self._events.note_endpoint(message, row)
             case HealthReported():
-                self._note_health(message)
+                if (noted := view.set_health(message)) is not None:
+                    before, after = noted
+                    self._publish_if_changed(after, message.time)
+                    self._events.note_health(message, before, after)
             case FollowEnded():
-                self._note_follow_ended(message)
+                metrics.count_link_restart(message.plugin.type)
+                self._events.note_follow_ended(message)
             case EntryIgnored():
-                self._note_ignored(message)
+                self._events.note_ignored(message)
             case RootReported():
-                self._note_root(view.roots.get(message.root), message)
-                self._note_directories(view.roots.get(message.root), message)
-                self._note_refused(message.root)
+                self._events.note_root(view.roots.get(message.root), message)
+                self._events.note_directories(view.roots.get(message.root), message)
+                self._events.note_refused(message.root)
                 view.roots[message.root] = message
                 metrics.count_root(message)
                 self._answer_waiting()
             case RegisterCalled():
                 metrics.register_calls.count(message.resource)
             case RegisterRefused():
-                self._note_refused_call(message)
+                self._events.note_refused_call(message)
             case HandlersChanged():
                 view.handlers = message.types
                 metrics.learn_types(message.types)
                 self._log.event(Level.INFO, "handlers changed", types=", ".join(message.types))
             case ActorRestarted():
-                self._note_restart(message)
+                self._take_restart(message)
             case LoopBlocked():
-                self._note_blocked(message)
+                self.memory.blocked = message
+                metrics.blocks += 1
+                metrics.blocked_seconds += message.seconds
+                self._events.note_blocked(message)
             case SnapshotAsked():
                 offer(message.reply, await self._snapshot(history=True))
             case ScansAwaited():
@@ -239,6 +241,20 @@ class _Status:
         view = self.memory.view
         return Snapshot(trio.current_time(), tuple(plugins), tuple(view.roots.values()), view.handlers)
 
+    def _take_restart(self, message: ActorRestarted) -> None:
+        # The error may be a whole traceback, whose last line names it.
+        error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
+        metrics = self.memory.metrics
+        kind = metrics.count_restart(message.name)
+        self.memory.restarts[kind] = LastCrash(trio.current_time(), error, metrics.restarts[kind])
+        self._events.note_restart(message, error)
+
+    def _publish_if_changed(self, row: Row | None, time: float) -> Row | None:
+        """Publish the row that a message has changed, and return it; None if nothing was changed."""
+        if row is not None and self.memory.subscribers:
+            self._publish(row, time)
+        return row
+
     def _publish(self, row: Row, time: float) -> None:
         change = PluginChanged(time, row.status)
         subscribers = self.memory.subscribers
@@ -260,332 +276,3 @@ class _Status:
     def _notify_lagging(self) -> None:
         """Send the subscribers that were dropped their last message, as soon as there is room for it."""
         self.memory.lagging[:] = [address for address in self.memory.lagging if not offer(address, Lagged())]
-
-    # --- what is logged: each change once -----------------------------------------------------------------------------
-
-    def _note_deregistered(self, change: StateChanged, ended: Deregistered) -> None:
-        """Log the end of a registration, which began with a line "plugin registered"."""
-        outcome = _outcome(change)
-        self._log.event(
-            Level.INFO if outcome is None else Level.WARNING,
-            "plugin deregistered",
-            socket=change.socket,
-            type=ended.info.type,
-            name=ended.info.name,
-            cause=ended.cause,
-            generation=ended.generation,
-            outcome=outcome,
-        )
-
-    def _note_replaced(self, before: Row, after: Row) -> None:
-        """Log the end of a socket that another entry has replaced: no change of its own tells of it."""
-        if before.refused or ENDED in before.logged:
-            return  # It was no socket of a plugin, or its end is logged already.
-        last = before.last
-        self._log.event(
-            Level.INFO,
-            _MESSAGES[_GONE],
-            socket=last.socket,
-            type=before.type,
-            name=before.name,
-            cause="another entry is in its place" if after.refused else "a newer socket is in its place",
-            generation=last.generation,
-        )
-
-    def _note_change(self, before: Row | None, after: Row) -> None:
-        last = after.last
-        level = _level(last)
-        if level > Level.DEBUG and not self._is_news(before, after):
-            level = Level.DEBUG
-        if not self._log.enabled(level):
-            return
-        self._log.event(
-            level,
-            _MESSAGES[last.state],
-            socket=last.socket,
-            type=after.type,
-            name=after.name,
-            cause=last.cause or last.reason,
-            attempt=last.attempt or None,
-            next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
-            registered_in=last.registered_in,
-            generation=last.generation,
-            outcome=None if last.deregistered is not None else _outcome(last),
-            warning=DEPRECATED if last.deprecated and last.state is StateName.REGISTERED else None,
-        )
-
-    def _is_news(self, before: Row | None, after: Row) -> bool:
-        """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
-        last = after.last
-        if last.state is _GONE:
-            unseen = before is not None and (ENDED in before.logged or (before.refused and not before.logged))
-            return not (last.still_there or unseen)
-        said = last.state, last.cause or last.reason
-        # A watcher that was restarted reports a refused entry again, as a new generation.
-        if before is not None and before.refused and after.refused and said in before.logged:
-            self.memory.view.set_logged(after, said)
-            return False
-        if said in after.logged:
-            return False
-        if after.refused and not self._may_log_refused(last.root):
-            return False
-        self.memory.view.set_logged(after, said)
-        return True
-
-    def _note_defended(self, message: NameDefended) -> None:
-        """Log that a plugin claimed the name of another user's: an error, since somebody may try to take its place."""
-        self._log.event(
-            Level.ERROR,
-            "another user claims a name",
-            socket=message.socket,
-            type=message.info.type,
-            name=message.info.name,
-            uid=message.info.uid,
-            cause=message.reason,
-            generation=message.generation,
-        )
-
-    def _note_passed(self, message: NamePassed) -> None:
-        """Log that a name passed to another user's plugin, and add it to the history of that."""
-        self.memory.view.add_remark(message.socket, message.generation, trio.current_time(), message.reason)
-        self._log.event(
-            Level.WARNING,
-            "a name passed to another user",
-            socket=message.socket,
-            type=message.info.type,
-            name=message.info.name,
-            uid=message.info.uid,
-            uid_before=message.before.uid,
-            socket_before=message.before.socket,
-            generation=message.generation,
-        )
-
-    def _note_refused_call(self, message: RegisterRefused) -> None:
-        self._log.event(
-            Level.WARNING,
-            "a call of Register was refused",
-            # Not the root, whose other lines a flood of calls would use up.
-            path=os.path.join(message.root, KUBELET_SOCKET),
-            name=message.resource,
-            endpoint=message.endpoint,
-            uid=message.uid,
-            pid=message.pid,
-            reason=message.reason,
-        )
-
-    def _note_displaced(self, message: PluginDisplaced) -> None:
-        """Show that the endpoint of a plugin is another one's now, or its own again (fault 79)."""
-        after = self.memory.view.set_displaced(message)
-        if after is None:
-            return
-        if self.memory.subscribers:
-            self._publish(after, trio.current_time())
-        self._log.event(
-            Level.INFO if message.reason is None else Level.WARNING,
-            "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin",
-            socket=message.socket,
-            type=after.type,
-            name=after.name,
-            cause=message.reason,
-            generation=message.generation,
-        )
-
-    def _note_serving(self, change: ServingChanged) -> None:
-        """Show whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""
-        after = self.memory.view.set_serving(change)
-        if after is None:
-            return
-        if self.memory.subscribers:
-            self._publish(after, change.time)
-        self._log.event(
-            Level.INFO if change.serving else Level.WARNING,
-            "plugin serves again" if change.serving else "plugin does not serve",
-            socket=change.socket,
-            type=after.type,
-            name=after.name,
-            cause=change.reason,
-            generation=change.generation,
-            pid=after.pid,
-        )
-
-    def _note_endpoint(self, change: EndpointChanged) -> None:
-        """Show whether an endpoint that did not exist can be used."""
-        after = self.memory.view.set_endpoint(change)
-        if after is None:
-            return
-        if self.memory.subscribers:
-            self._publish(after, change.time)
-        self._log.event(
-            Level.INFO if change.problem is None else Level.WARNING,
-            "endpoint can be used" if change.problem is None else "endpoint cannot be used",
-            socket=change.socket,
-            type=after.type,
-            name=after.name,
-            endpoint=None if after.info is None else after.info.endpoint,
-            cause=change.problem,
-            generation=change.generation,
-        )
-
-    def _note_health(self, change: HealthReported) -> None:
-        """Show how a plugin is, as its handler reports; log each change of its health."""
-        noted = self.memory.view.set_health(change)
-        if noted is None:
-            return
-        before, after = noted
-        if self.memory.subscribers:
-            self._publish(after, change.time)
-        earlier = None if before is None else before.health
-        if change.warning is not None and (before is None or before.warning is None):
-            self._log_of_health(Level.WARNING, "facts were cut off", change, after, change.warning)
-        if earlier is not change.health and (earlier, change.health) != (None, Health.UNKNOWN):
-            level = Level.WARNING if change.health in _BAD_HEALTH else Level.INFO
-            self._log_of_health(level, f"plugin is {change.health}", change, after, change.reason or None)
-
-    def _log_of_health(self, level: Level, said: str, change: HealthReported, row: Row, cause: str | None) -> None:
-        self._log.event(
-            level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
-        )
-
-    def _note_follow_ended(self, message: FollowEnded) -> None:
-        """Count and log that a handler's follow is started again."""
-        plugin = message.plugin
-        self.memory.metrics.count_link_restart(plugin.type)
-        self._log.event(
-            Level.WARNING,
-            "follow is started again",
-            type=plugin.type,
-            name=plugin.name,
-            socket=plugin.socket,
-            cause=message.error or "it returned",
-            count=message.count,
-            pause=round(message.pause, 3),
-        )
-
-    def _note_ignored(self, message: EntryIgnored) -> None:
-        """Log once for each path that its entry only looks like a socket, even if a watcher is restarted."""
-        ignored = self.memory.ignored
-        if message.path not in ignored and len(ignored) < MAX_IGNORED:
-            ignored.add(message.path)
-            text = "a directory has the name of a socket" if message.directory else "not a socket"
-            self._log.event(Level.WARNING, text, path=message.path, root=message.root)
-
-    def _may_log_refused(self, root: str) -> bool:
-        """Count a refused entry, and return whether its root has had few enough of them."""
-        count = self.memory.refused[root] = self.memory.refused.get(root, 0) + 1
-        return count <= MAX_REFUSED
-
-    def _note_refused(self, root: str) -> None:
-        """Log once, at the end of a scan, how many refused entries were not logged."""
-        more = self.memory.refused.get(root, 0) - MAX_REFUSED
-        if more > 0 and root not in self.memory.over_refused:
-            self.memory.over_refused.add(root)
-            self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
-
-    def _note_directories(self, before: RootReported | None, report: RootReported) -> None:
-        """Log what is wrong with directories, and what is not any more."""
-        earlier = {} if before is None else _to_log(before)
-        now = _to_log(report)
-        for (path, condition), directory in now.items():
-            if (path, condition) not in earlier:
-                self._log.event(
-                    Level.WARNING, f"directory is {condition}", root=report.root, path=path, reason=directory.reason
-                )
-        for path, condition in sorted(earlier.keys() - now.keys()):
-            self._log.event(Level.INFO, f"directory is no longer {condition}", root=report.root, path=path)
-
-    def _note_root(self, before: RootReported | None, report: RootReported) -> None:
-        if report.made:
-            self._log.event(Level.INFO, "root was missing and was made", root=report.root)
-        if before is not None and (before.watching, before.reason, before.ready) == (
-            report.watching,
-            report.reason,
-            report.ready,
-        ):
-            return
-        self._log.event(
-            Level.INFO if report.watching in (Watching.EVENTS, Watching.SERVING) else Level.WARNING,
-            _ROOT_MESSAGES[report.watching],
-            root=report.root,
-            watching=report.watching,
-            ready=report.ready,
-            reason=report.reason,
-        )
-
-    def _note_restart(self, message: ActorRestarted) -> None:
-        # The error may be a whole traceback, whose last line names it.
-        error = (message.error.rstrip().splitlines() or ["unknown"])[-1]
-        kind = self.memory.metrics.count_restart(message.name)
-        count = self.memory.metrics.restarts[kind]
-        self.memory.restarts[kind] = LastCrash(trio.current_time(), error, count)
-        self._log.event(
-            Level.WARNING,
-            "actor crashed and was restarted",
-            actor=message.name,
-            error=error,
-            # The end of it says where; the log limits the length of a value.
-            traceback=message.error[-1000:] if "\n" in message.error else None,
-        )
-
-    def _note_blocked(self, message: LoopBlocked) -> None:
-        self.memory.blocked = message
-        self.memory.metrics.blocks += 1
-        self.memory.metrics.blocked_seconds += message.seconds
-        step = message.step
-        self._log.event(
-            Level.ERROR,
-            "the loop was blocked",
-            seconds=message.seconds,
-            cpu_seconds=message.cpu_seconds,
-            handler=None if step is None else step.type,
-            call=None if step is None else step.call,
-            name=None if step is None else step.plugin.name,
-            socket=None if step is None else step.plugin.socket,
-            stack=message.stack,
-            advice=None if step is None else "write the method with def, which is called in a thread",
-        )
-
-
-def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport]:
-    """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
-    reports = report.directories
-    own = report.root, Condition.INSECURE
-    return {(it.path, it.condition): it for it in reports if (it.path, it.condition) != own}
-
-
-_ROOT_MESSAGES = {
-    Watching.EVENTS: "root is watched",
-    Watching.SERVING: "device plugins may call",
-    Watching.TAKEN: "device plugins are let go",
-    Watching.POLLING: "root is polled",
-    Watching.INSECURE: "root is insecure",
-    Watching.UNAVAILABLE: "root is unavailable",
-}
-_LEVELS = {
-    StateName.REGISTERED: Level.INFO,
-    StateName.WAITING: Level.WARNING,
-    StateName.PARKED: Level.WARNING,
-    StateName.STALE: Level.WARNING,
-    StateName.GONE: Level.INFO,
-}
-_BAD_HEALTH = (Health.UNHEALTHY, Health.DISCONNECTED)
-_GONE = StateName.GONE
-_MESSAGES = {state: f"plugin {state}" for state in StateName}
-
-
-def _level(change: StateChanged) -> Level:
-    """Return INFO for success, WARNING for failure or a deprecated root, and DEBUG for intermediate states."""
-    if change.state is _GONE and change.deregistered is None and _failed(change):
-        # Its last operation was to deregister it, and that failed (fault 84).
-        return Level.WARNING
-    if change.state is StateName.REGISTERED and change.deprecated:
-        return Level.WARNING
-    return _LEVELS.get(change.state, Level.DEBUG)
-
-
-def _failed(change: StateChanged) -> bool:
-    return change.finished is not None and change.finished.outcome not in (Outcome.OK, Outcome.SUPERSEDED)
-
-
-def _outcome(change: StateChanged) -> str | None:
-    finished = change.finished
-    return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"

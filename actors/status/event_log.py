@@ -1,0 +1,348 @@
+"""What the status actor logs: each change once.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+
+import attrs
+
+from ...protocol.device_directory import KUBELET_SOCKET
+from ...protocol.directories import Condition, DirectoryReport
+from ...protocol.endpoint_owners import PluginDisplaced
+from ...protocol.logs import Level, Logger
+from ...protocol.messages import (
+    ActorRestarted,
+    Deregistered,
+    EndpointChanged,
+    EntryIgnored,
+    FollowEnded,
+    HealthReported,
+    LoopBlocked,
+    NameDefended,
+    RegisterRefused,
+    RootReported,
+    ServingChanged,
+    StateChanged,
+)
+from ...protocol.plugin_health import Health
+from ...protocol.status import Outcome, StateName, Watching
+from ...protocol.successions import NamePassed
+from ...protocol.view import DEPRECATED, ENDED, Row
+from .api import Memory
+
+#: How many paths that are ignored are logged, each once.
+MAX_IGNORED = 1000
+#: How many refused entries of a root are logged, in the life of the daemon; one line counts what is more (fault 7).
+MAX_REFUSED = 100
+
+
+@attrs.frozen
+class EventLog:
+    """The lines of the log about what the status actor is told; ``memory`` has what was logged already."""
+
+    _log: Logger
+    _memory: Memory
+
+    def note_deregistered(self, change: StateChanged, ended: Deregistered) -> None:
+        """Log the end of a registration, which began with a line "plugin registered"."""
+        outcome = _outcome(change)
+        self._log.event(
+            Level.INFO if outcome is None else Level.WARNING,
+            "plugin deregistered",
+            socket=change.socket,
+            type=ended.info.type,
+            name=ended.info.name,
+            cause=ended.cause,
+            generation=ended.generation,
+            outcome=outcome,
+        )
+
+    def note_replaced(self, before: Row, after: Row) -> None:
+        """Log the end of a socket that another entry has replaced: no change of its own tells of it."""
+        if before.refused or ENDED in before.logged:
+            return  # It was no socket of a plugin, or its end is logged already.
+        last = before.last
+        self._log.event(
+            Level.INFO,
+            _MESSAGES[_GONE],
+            socket=last.socket,
+            type=before.type,
+            name=before.name,
+            cause="another entry is in its place" if after.refused else "a newer socket is in its place",
+            generation=last.generation,
+        )
+
+    def note_change(self, before: Row | None, after: Row) -> None:
+        """Log the state that a socket is in now, if that is news."""
+        last = after.last
+        level = _level(last)
+        if level > Level.DEBUG and not self._is_news(before, after):
+            level = Level.DEBUG
+        if not self._log.enabled(level):
+            return
+        self._log.event(
+            level,
+            _MESSAGES[last.state],
+            socket=last.socket,
+            type=after.type,
+            name=after.name,
+            cause=last.cause or last.reason,
+            attempt=last.attempt or None,
+            next_try_in=None if last.next_try is None else round(max(0.0, last.next_try - last.time), 3),
+            registered_in=last.registered_in,
+            generation=last.generation,
+            outcome=None if last.deregistered is not None else _outcome(last),
+            warning=DEPRECATED if last.deprecated and last.state is StateName.REGISTERED else None,
+        )
+
+    def _is_news(self, before: Row | None, after: Row) -> bool:
+        """Whether ``after`` is worth a line, which a try that fails as an earlier one did is not (issue 94827)."""
+        last = after.last
+        if last.state is _GONE:
+            unseen = before is not None and (ENDED in before.logged or (before.refused and not before.logged))
+            return not (last.still_there or unseen)
+        said = last.state, last.cause or last.reason
+        # A watcher that was restarted reports a refused entry again, as a new generation.
+        if before is not None and before.refused and after.refused and said in before.logged:
+            self._memory.view.set_logged(after, said)
+            return False
+        if said in after.logged:
+            return False
+        if after.refused and not self._may_log_refused(last.root):
+            return False
+        self._memory.view.set_logged(after, said)
+        return True
+
+    def note_defended(self, message: NameDefended) -> None:
+        """Log that a plugin claimed the name of another user's: an error, since somebody may try to take its place."""
+        self._log.event(
+            Level.ERROR,
+            "another user claims a name",
+            socket=message.socket,
+            type=message.info.type,
+            name=message.info.name,
+            uid=message.info.uid,
+            cause=message.reason,
+            generation=message.generation,
+        )
+
+    def note_passed(self, message: NamePassed) -> None:
+        """Log that a name passed to another user's plugin."""
+        self._log.event(
+            Level.WARNING,
+            "a name passed to another user",
+            socket=message.socket,
+            type=message.info.type,
+            name=message.info.name,
+            uid=message.info.uid,
+            uid_before=message.before.uid,
+            socket_before=message.before.socket,
+            generation=message.generation,
+        )
+
+    def note_refused_call(self, message: RegisterRefused) -> None:
+        """Log that a call of Register was refused, and why."""
+        self._log.event(
+            Level.WARNING,
+            "a call of Register was refused",
+            # Not the root, whose other lines a flood of calls would use up.
+            path=os.path.join(message.root, KUBELET_SOCKET),
+            name=message.resource,
+            endpoint=message.endpoint,
+            uid=message.uid,
+            pid=message.pid,
+            reason=message.reason,
+        )
+
+    def note_displaced(self, message: PluginDisplaced, after: Row) -> None:
+        """Log that the endpoint of a plugin is another one's now, or its own again (fault 79)."""
+        self._log.event(
+            Level.INFO if message.reason is None else Level.WARNING,
+            "endpoint is the plugin's own again" if message.reason is None else "endpoint passed to another plugin",
+            socket=message.socket,
+            type=after.type,
+            name=after.name,
+            cause=message.reason,
+            generation=message.generation,
+        )
+
+    def note_serving(self, change: ServingChanged, after: Row) -> None:
+        """Log whether somebody listens on the socket of a registered plugin; a warning if nobody does (fault 39)."""
+        self._log.event(
+            Level.INFO if change.serving else Level.WARNING,
+            "plugin serves again" if change.serving else "plugin does not serve",
+            socket=change.socket,
+            type=after.type,
+            name=after.name,
+            cause=change.reason,
+            generation=change.generation,
+            pid=after.pid,
+        )
+
+    def note_endpoint(self, change: EndpointChanged, after: Row) -> None:
+        """Log whether an endpoint that did not exist can be used."""
+        self._log.event(
+            Level.INFO if change.problem is None else Level.WARNING,
+            "endpoint can be used" if change.problem is None else "endpoint cannot be used",
+            socket=change.socket,
+            type=after.type,
+            name=after.name,
+            endpoint=None if after.info is None else after.info.endpoint,
+            cause=change.problem,
+            generation=change.generation,
+        )
+
+    def note_health(self, change: HealthReported, before: HealthReported | None, after: Row) -> None:
+        """Log each change of the health that a handler reports."""
+        earlier = None if before is None else before.health
+        if change.warning is not None and (before is None or before.warning is None):
+            self._log_of_health(Level.WARNING, "facts were cut off", change, after, change.warning)
+        if earlier is not change.health and (earlier, change.health) != (None, Health.UNKNOWN):
+            level = Level.WARNING if change.health in _BAD_HEALTH else Level.INFO
+            self._log_of_health(level, f"plugin is {change.health}", change, after, change.reason or None)
+
+    def _log_of_health(self, level: Level, said: str, change: HealthReported, row: Row, cause: str | None) -> None:
+        self._log.event(
+            level, said, socket=change.socket, type=row.type, name=row.name, cause=cause, generation=change.generation
+        )
+
+    def note_follow_ended(self, message: FollowEnded) -> None:
+        """Log that a handler's follow is started again."""
+        plugin = message.plugin
+        self._log.event(
+            Level.WARNING,
+            "follow is started again",
+            type=plugin.type,
+            name=plugin.name,
+            socket=plugin.socket,
+            cause=message.error or "it returned",
+            count=message.count,
+            pause=round(message.pause, 3),
+        )
+
+    def note_ignored(self, message: EntryIgnored) -> None:
+        """Log once for each path that its entry only looks like a socket, even if a watcher is restarted."""
+        ignored = self._memory.ignored
+        if message.path not in ignored and len(ignored) < MAX_IGNORED:
+            ignored.add(message.path)
+            text = "a directory has the name of a socket" if message.directory else "not a socket"
+            self._log.event(Level.WARNING, text, path=message.path, root=message.root)
+
+    def _may_log_refused(self, root: str) -> bool:
+        """Count a refused entry, and return whether its root has had few enough of them."""
+        count = self._memory.refused[root] = self._memory.refused.get(root, 0) + 1
+        return count <= MAX_REFUSED
+
+    def note_refused(self, root: str) -> None:
+        """Log once, at the end of a scan, how many refused entries were not logged."""
+        more = self._memory.refused.get(root, 0) - MAX_REFUSED
+        if more > 0 and root not in self._memory.over_refused:
+            self._memory.over_refused.add(root)
+            self._log.event(Level.WARNING, "more entries are refused than are logged", root=root, more=more)
+
+    def note_directories(self, before: RootReported | None, report: RootReported) -> None:
+        """Log what is wrong with directories, and what is not any more."""
+        earlier = {} if before is None else _to_log(before)
+        now = _to_log(report)
+        for (path, condition), directory in now.items():
+            if (path, condition) not in earlier:
+                self._log.event(
+                    Level.WARNING, f"directory is {condition}", root=report.root, path=path, reason=directory.reason
+                )
+        for path, condition in sorted(earlier.keys() - now.keys()):
+            self._log.event(Level.INFO, f"directory is no longer {condition}", root=report.root, path=path)
+
+    def note_root(self, before: RootReported | None, report: RootReported) -> None:
+        """Log that a root was made, and each change of how it is watched."""
+        if report.made:
+            self._log.event(Level.INFO, "root was missing and was made", root=report.root)
+        if before is not None and (before.watching, before.reason, before.ready) == (
+            report.watching,
+            report.reason,
+            report.ready,
+        ):
+            return
+        self._log.event(
+            Level.INFO if report.watching in (Watching.EVENTS, Watching.SERVING) else Level.WARNING,
+            _ROOT_MESSAGES[report.watching],
+            root=report.root,
+            watching=report.watching,
+            ready=report.ready,
+            reason=report.reason,
+        )
+
+    def note_restart(self, message: ActorRestarted, error: str) -> None:
+        """Log the crash of an actor, which ``error`` is in one line."""
+        self._log.event(
+            Level.WARNING,
+            "actor crashed and was restarted",
+            actor=message.name,
+            error=error,
+            # The end of it says where; the log limits the length of a value.
+            traceback=message.error[-1000:] if "\n" in message.error else None,
+        )
+
+    def note_blocked(self, message: LoopBlocked) -> None:
+        """Log what blocked the loop (fault 83)."""
+        step = message.step
+        self._log.event(
+            Level.ERROR,
+            "the loop was blocked",
+            seconds=message.seconds,
+            cpu_seconds=message.cpu_seconds,
+            handler=None if step is None else step.type,
+            call=None if step is None else step.call,
+            name=None if step is None else step.plugin.name,
+            socket=None if step is None else step.plugin.socket,
+            stack=message.stack,
+            advice=None if step is None else "write the method with def, which is called in a thread",
+        )
+
+
+def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport]:
+    """Return the directories with which something is wrong, but for an insecure root: that has a line of its own."""
+    reports = report.directories
+    own = report.root, Condition.INSECURE
+    return {(it.path, it.condition): it for it in reports if (it.path, it.condition) != own}
+
+
+_ROOT_MESSAGES = {
+    Watching.EVENTS: "root is watched",
+    Watching.SERVING: "device plugins may call",
+    Watching.TAKEN: "device plugins are let go",
+    Watching.POLLING: "root is polled",
+    Watching.INSECURE: "root is insecure",
+    Watching.UNAVAILABLE: "root is unavailable",
+}
+_LEVELS = {
+    StateName.REGISTERED: Level.INFO,
+    StateName.WAITING: Level.WARNING,
+    StateName.PARKED: Level.WARNING,
+    StateName.STALE: Level.WARNING,
+    StateName.GONE: Level.INFO,
+}
+_BAD_HEALTH = (Health.UNHEALTHY, Health.DISCONNECTED)
+_GONE = StateName.GONE
+_MESSAGES = {state: f"plugin {state}" for state in StateName}
+
+
+def _level(change: StateChanged) -> Level:
+    """Return INFO for success, WARNING for failure or a deprecated root, and DEBUG for intermediate states."""
+    if change.state is _GONE and change.deregistered is None and _failed(change):
+        # Its last operation was to deregister it, and that failed (fault 84).
+        return Level.WARNING
+    if change.state is StateName.REGISTERED and change.deprecated:
+        return Level.WARNING
+    return _LEVELS.get(change.state, Level.DEBUG)
+
+
+def _failed(change: StateChanged) -> bool:
+    return change.finished is not None and change.finished.outcome not in (Outcome.OK, Outcome.SUPERSEDED)
+
+
+def _outcome(change: StateChanged) -> str | None:
+    finished = change.finished
+    return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"
