@@ -47,7 +47,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import device_bugs, link_bugs, old_bugs
+from plugind.tests.tools import device_bugs, directory_bugs, link_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -578,6 +578,8 @@ NEW = (
     Planted(forget_what_a_double_crash_leaves, "order", 5, (163, 254, 262)),
     Planted(keep_plugins_of_a_directory_that_was_taken, "converges", 7, (138, 301, 318)),
     Planted(report_nothing_again, "calls", 91, (178, 184, 260, 273)),
+    Planted(directory_bugs.let_users_share_directories, "directory", 5, (199, 258, 373)),
+    Planted(directory_bugs.look_only_at_the_nearest_directory, "directory", 9, (161, 197, 375, 379)),
     Planted(link_bugs.keep_links_of_what_is_deregistered, "follow", 4, (258,)),
     Planted(
         link_bugs.deregister_what_cannot_be_followed,

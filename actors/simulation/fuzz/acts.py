@@ -19,7 +19,7 @@ from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
-from .directory_oracle import DirectoryOracle
+from .directory_acts import DirectoryActs
 from .generation_oracle import GenerationOracle
 from .plugs import Plugs
 from .script import DIRECTORIES, ELSEWHERE, ENDPOINTS, NAMES, PRIVILEGED, SOCKETS, TRUSTED, TYPE, UNTRUSTED, Act, Fault
@@ -38,7 +38,7 @@ class Acts:
     _crashes: CrashOracle
     _serving: ServingOracle
     _generations: GenerationOracle
-    _modes: DirectoryOracle
+    _directories: DirectoryActs
     #: The faults that the script may use.
     _faults: Collection[Fault]
 
@@ -52,7 +52,7 @@ class Acts:
             or directory.look_errors
             or directory.withhold_self_events
             or directory.inotify.watches_left is not None
-            or self._is_frozen()
+            or self._directories.frozen()
             or self._node.network.exhausted
             or self._node.network.crashes
         )
@@ -61,8 +61,8 @@ class Acts:
         """Let events arrive, watches be had, scans and dials succeed, from now on."""
         directory, network = self._node.directory, self._node.network
         directory.resume_events()
-        for path in self._directories():
-            self._mend_directory(path)
+        for path in self._directories.paths():
+            self._directories.mend(path)
         directory.inotify.watches_left, directory.crashes = None, 0
         directory.scan_errors.clear()
         directory.look_errors.clear()
@@ -143,6 +143,22 @@ class Acts:
             plugin.restart(uid=uid)
             self._restarted(path)
         self._plugs.faulty.add(path)
+
+    def give_directory(self, chance: random.Random) -> None:
+        """Give a directory to a trusted user, or back to root; start a plugin of some user there (fault 3)."""
+        path = self._directories.give(chance)
+        inside = [socket for socket in map(self._node.path, SOCKETS) if path is not None and socket.startswith(path)]
+        if not inside or chance.random() < 0.3:
+            return
+        socket, uid = chance.choice(inside), chance.choice((0, *TRUSTED, *TRUSTED, *TRUSTED))
+        plugin = self._plugs.by_path.get(socket)
+        if plugin is None:
+            self._plug(socket, chance, uid)
+        else:
+            plugin.plugin = self._fake(socket, chance)
+            plugin.restart(uid=uid)
+            self._restarted(socket)
+        self._plugs.faulty.add(socket)
 
     def _toggle_driver(self, endpoint: str) -> None:
         driver = self._plugs.drivers.pop(endpoint, None)
@@ -285,8 +301,9 @@ class Acts:
         assert isinstance(plugin.plugin, FakePlugin)
         fake = plugin.plugin
         parked = fake.error.status is Status.UNIMPLEMENTED
-        if plugin in self._plugs.changed_users:
-            # The daemon learns of that at the next connection only, and a parked plugin is not connected to.
+        if plugin in self._plugs.changed_users or plugin.uid not in PRIVILEGED:
+            # The daemon learns of that, or of whose directory it is in, at the next connection only, and a parked
+            # plugin is not connected to.
             self._replace(path)
         # Conversations that are under way use the old object.
         fake.get_info_fails = fake.notify_fails = 0
@@ -301,46 +318,11 @@ class Acts:
             self._node.directory.chmod(path)
             self._backoff.touched(path)
 
-    # --- who may write to directories ---------------------------------------------------------------------------------
-
-    def change_mode(self, chance: random.Random) -> None:
-        """Let others write to a directory, or no more; or let its group write to it, which changes nothing."""
-        directory, paths = self._node.directory, self._directories()
-        if not paths:
-            return
-        path = chance.choice(paths)
-        if self._modes.is_insecure(path):
-            self._mend_directory(path)
-        elif chance.random() < 0.4:
-            directory.chown(path, 1000)
-        else:
-            directory.chmod(path, chance.choice((0o777, 0o1777, 0o775)))
-        self._modes.changed(path)
-        # What changes in such a directory is seen only later, as if the events were lost.
-        directory.reuse_inodes = not (directory.dropping_events or self._is_frozen())
-        self._sentinels.grant_grace(32.0)
-
-    def mend_root(self) -> None:
-        """Let nobody else write to the root, if it is there."""
-        if self._node.directory.exists(self._node.root):
-            self._mend_directory(self._node.root)
-
-    def _mend_directory(self, path: str) -> None:
-        self._node.directory.chmod(path, 0o755)
-        self._node.directory.chown(path, 0)
-        self._modes.changed(path)
-        self._backoff.touched()
-
-    def _directories(self) -> list[str]:
-        paths = (self._node.path(name).rstrip("/") for name in ("", *DIRECTORIES))
-        return [path for path in paths if self._node.directory.exists(path)]
-
-    def _is_frozen(self) -> bool:
-        return any(self._modes.is_insecure(path) for path in self._directories())
-
     def _is_unseen(self) -> bool:
         """Whether the daemon may not see now what changes."""
-        return self._node.directory.dropping_events or self._node.directory.delaying_events or self._is_frozen()
+        return (
+            self._node.directory.dropping_events or self._node.directory.delaying_events or self._directories.frozen()
+        )
 
     # --- files, events and scans --------------------------------------------------------------------------------------
 
@@ -388,7 +370,7 @@ class Acts:
                     directory.drop_events()
                 # The kernel reports that it lost events. Where it does not, a socket that is replaced by one with its
                 # inode looks like one whose attributes changed.
-                directory.reuse_inodes = not (directory.dropping_events or self._is_frozen())
+                directory.reuse_inodes = not (directory.dropping_events or self._directories.frozen())
                 self._sentinels.grant_grace(12.0)
             case Act.DELAY_EVENTS:
                 if directory.delaying_events:

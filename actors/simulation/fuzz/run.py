@@ -50,6 +50,7 @@ from .daemon_acts import DaemonActs
 from .device_acts import DeviceActs
 from .device_calls import DIRECTORY, DeviceCalls
 from .device_oracle import DeviceOracle
+from .directory_acts import DirectoryActs
 from .endpoint_oracle import EndpointOracle
 from .final_checks import FinalChecks
 from .follow_oracle import EVERY, REMAINDER, FollowOracle
@@ -214,6 +215,7 @@ class _Simulation:
         self._devices = DeviceActs(self.node, DeviceOracle(trace.violated), trace)
         self._may_crash = Fault.CRASHES in faults
         self._plugs = Plugs(self._oracle.received)
+        self._directories = DirectoryActs(self.node, self._sentinels, self._backoff, self.node.modes)
         self._acts = Acts(
             self.node,
             self._plugs,
@@ -222,7 +224,7 @@ class _Simulation:
             self.node.crashes,
             self._serving,
             self._generations,
-            self.node.modes,
+            self._directories,
             faults,
         )
 
@@ -331,7 +333,9 @@ class _Simulation:
             case Act.START_AMID | Act.REPLACE_AT_SCAN | Act.REPLACE_AT_DIAL:
                 self._acts.race(act, chance)
             case Act.CHANGE_MODE:
-                self._acts.change_mode(chance)
+                self._directories.change_mode(chance)
+            case Act.GIVE_DIRECTORY:
+                self._acts.give_directory(chance)
             case Act.CHANGE_USER:
                 self._acts.change_user(chance)
             case Act.CHANGE_ENDPOINT:
@@ -353,7 +357,7 @@ class _Simulation:
                     self._device_calls.act(chance)
             case Act.RESTART_DAEMON:
                 # A daemon does not start on a root to which others may write.
-                self._acts.mend_root()
+                self._directories.mend_root()
                 await daemon.restart(chance)
                 self._devices.forget()
             case Act.DEVICES:

@@ -94,6 +94,7 @@ class Act(enum.Enum):
     CRASH_BOTH = enum.auto()
     CALL = enum.auto()
     DEVICES = enum.auto()
+    GIVE_DIRECTORY = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -148,6 +149,8 @@ _EVENTS_PER_CALL: Final = 3
 _CALLS: Final = (16, (7, 11))
 #: What device plugins list is part of every script, too; numbered after all others.
 _EVENTS_PER_DEVICES: Final = 5
+#: Where files may be changed, directories are given to trusted users, and back; numbered after those.
+_EVENTS_PER_GIFT: Final = 20
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -194,7 +197,10 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
         changed = _with_changes(Act.CRASH_BOTH, seed, _double_crashes(events), changed)
     if has_calls(seed):
         changed = _with_changes(Act.CALL, seed, _calls(events), changed)
-    return (*_with_changes(Act.DEVICES, seed, _devices(events), changed),)
+    changed = _with_changes(Act.DEVICES, seed, _devices(events), changed)
+    if Fault.FILES in faults:
+        changed = _with_changes(Act.GIVE_DIRECTORY, seed, _gifts(events), changed)
+    return tuple(changed)
 
 
 def has_calls(seed: int) -> bool:
@@ -205,7 +211,7 @@ def has_calls(seed: int) -> bool:
 
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_devices(events).stop)
+    return range(_gifts(events).stop)
 
 
 def _users(events: int) -> range:
@@ -232,6 +238,10 @@ def _devices(events: int) -> range:
     return range(_calls(events).stop, _calls(events).stop + events // _EVENTS_PER_DEVICES)
 
 
+def _gifts(events: int) -> range:
+    return range(_devices(events).stop, _devices(events).stop + events // _EVENTS_PER_GIFT)
+
+
 def _races_end(events: int) -> int:
     return events + 1 + events // _EVENTS_PER_RACE
 
@@ -254,6 +264,7 @@ _DRAWN: Final = {
     Act.CRASH_BOTH: "double crashes",
     Act.CALL: "calls",
     Act.DEVICES: "devices",
+    Act.GIVE_DIRECTORY: "gifts",
 }
 
 

@@ -31,7 +31,7 @@ from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
 from .life_oracle import LifeOracle
 from .log_oracle import LogOracle
-from .script import PRIVILEGED
+from .script import PRIVILEGED, TRUSTED
 from .serving_oracle import ServingOracle
 from .trace import Trace
 from .trust_oracle import TrustOracle
@@ -87,7 +87,7 @@ class WatchedNetwork(MemoryNetwork):
             raise
         assert channel.peer is not None, "a simulated connection has credentials"
         self._trust.connected(path, channel.peer.uid)
-        self._modes.connected(path, self.reached[path])
+        self._modes.connected(path, self.reached[path], channel.peer.uid)
         return channel
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
@@ -129,7 +129,7 @@ class WatchedNode(SimulatedNode):
             trace.violated, config.backoff, LifeOracle(trace.violated, config.backoff, config.stable_after)
         )
         #: What checks that nothing new is dialed below directories to which others may write.
-        self.modes = DirectoryOracle(self.directory, trace.violated)
+        self.modes = DirectoryOracle(self.directory, trace.violated, self.root, PRIVILEGED, TRUSTED)
         self.network: WatchedNetwork = WatchedNetwork(
             self.directory, trace, backoff, trust, self.crashes, self._order, self.modes
         )

@@ -89,8 +89,9 @@ def test_shrinking_keeps_only_the_events_that_are_needed() -> None:
 def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
     script = write(7, 50, ALL)
     assert [event.number for event in script if event.number < 50] == list(range(50))
-    assert sorted(event.number for event in script) == list(numbers(50)) == list(range(92)), (
-        "five races, the start, two users, two modes, five endpoints, a double crash, sixteen calls, ten of devices"
+    assert sorted(event.number for event in script) == list(numbers(50)) == list(range(94)), (
+        "five races, the start, two users, two modes, five endpoints, a double crash, sixteen calls, ten of devices,"
+        " and two gifts"
     )
     assert script[0].number == 50
     assert write(7, 50, ALL) == script
