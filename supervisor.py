@@ -388,6 +388,9 @@ class Supervisor:
         self._children.start(ChildSpec("dial slots", self._dial_slots.run))
         self._children.start(ChildSpec("registrations", self._registrations.serve, Restart.TRANSIENT))
         self._children.start(ChildSpec("node", self._run_node, Restart.TRANSIENT))
+        if self._device_server is not None:
+            # Callers of Register wait on while the node starts again.
+            self._children.start(ChildSpec("device server", self._device_server.run))
         if self.config.blocked_after is not None:
             make_timer = watchdog.make_timer(use_faulthandler=self.config.use_faulthandler)
             config = watchdog.WatchdogConfig(self.config.blocked_after, make_timer)
@@ -441,7 +444,7 @@ class Supervisor:
             for root in self.config.roots:
                 children.start(ChildSpec(f"watcher {root.path}", partial(self._run_watcher, root)))
             if self._device_server is not None:
-                children.start(ChildSpec("device server", self._device_server.run))
+                nursery.start_soon(self._device_server.report_again)
             self._registrations.when_none_is_detached(self._handlers.take_removed())
             try:
                 await reconciler.run(
@@ -477,6 +480,8 @@ class Supervisor:
 
         The registrations whose handler hangs become detached; only their successors wait for them.
         """
+        if self._device_server is not None:
+            self._device_server.suspend()
         self._registrations.let_go()
         unread: list[m.ReconcilerMessage] = []
         with trio.move_on_after(self.config.timeouts.stop_grace):

@@ -57,6 +57,10 @@ class CalledConversation:
         """Answer the call if it was not answered: the registration ended on its way."""
         self._answer(m.CallAnswered(CUT_SHORT, Outcome.SUPERSEDED))
 
+    def leave(self) -> None:
+        """Leave the answer to the successor of an actor that has crashed."""
+        self._reply = None
+
     def is_privileged(self, uid: int | None) -> bool:
         """Whether a plugin of this user may succeed any of another user (fault 80)."""
         return self._users.is_privileged(uid)

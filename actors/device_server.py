@@ -4,9 +4,10 @@ Nearly all device plugins register by a call on ``kubelet.sock``, and do not wai
 order becomes a socket that appeared, with the call in it; from there on it goes the way of every other plugin. The
 registration actor answers the call once the handler has registered the plugin, or has not.
 
-The server is the watcher of its directory. It keeps what was registered by a call, because no scan finds that again:
-when the reconciler has crashed, it reports the same plugins to the next one, as far as their sockets are still there.
-When the server itself crashes, it starts as the daemon does, and the plugins call again.
+The server is the watcher of its directory. It keeps what was registered by a call, because no scan finds that again,
+and it outlives a crash of the reconciler: it reports the same plugins to the next one, as far as their sockets are
+still there. Calls that are under way then are reported again, too, and their callers wait on. When the server itself
+crashes, it starts as the daemon does, and the plugins call again.
 
 When another process replaces the socket, a kubelet for example, the server yields: it serves nothing until the daemon
 is started again, because two consumers on one directory take updates from each other.
@@ -71,13 +72,9 @@ class DeviceServer:
         self._directory.release()
 
     async def run(self) -> None:
-        """Serve until cancelled; after a crash of the reconciler, report again what is registered."""
+        """Serve until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                if self._serving is not None:
-                    # Whoever has called since the reconciler crashed waits in the backlog of the socket.
-                    await self._calls.report_again()
-                    await nursery.start(self._serving.serve, self._calls.register)
                 while True:
                     await self._attend(nursery)
         except Exception as error:
@@ -85,6 +82,14 @@ class DeviceServer:
             self._calls.forget()
             await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(_first(error))}")
             raise
+
+    def suspend(self) -> None:
+        """Take no answers any more to what was reported: the reconciler has crashed."""
+        self._calls.suspend()
+
+    async def report_again(self) -> None:
+        """Report to a new reconciler what is registered, and the calls that are under way."""
+        await self._calls.report_again()
 
     def _close(self) -> None:
         if self._serving is not None:

@@ -54,7 +54,7 @@ class CallsConfig:
 
 @attrs.define(eq=False)
 class _Registration:
-    """One registration by a call; the address to which its answer is sent, for which several calls may wait."""
+    """One registration by a call, for whose answer several calls may wait."""
 
     info: PluginInfo
     identity: Identity
@@ -64,7 +64,7 @@ class _Registration:
     answer: m.CallAnswered | None = None
     answered: trio.Event = attrs.field(factory=trio.Event)
 
-    def send_nowait(self, answer: m.CallAnswered, /) -> None:
+    def take(self, answer: m.CallAnswered) -> None:
         """Take the answer; only the first counts."""
         if self.answer is None:
             self.answer = answer
@@ -75,12 +75,25 @@ class _Registration:
         """Whether a call says the same of the same socket."""
         return self.info == info and self.identity.is_same(identity)
 
-    def appeared(self, root: str, reply: _Registration | None) -> m.SocketAppeared:
+    def appeared(self, root: str) -> m.SocketAppeared:
         """Return the report to the reconciler."""
-        call = m.Called(self.info, self.call.uid, self.call.pid, reply, self.call.options)
-        call = call if reply is not None else call.as_answered()
+        call = m.Called(self.info, self.call.uid, self.call.pid, _Reply(self, self.generation), self.call.options)
+        call = call if self.answer is None else call.as_answered()
         path, now = self.info.endpoint, trio.current_time()
         return m.SocketAppeared(path, self.generation, self.identity, root, now, call=call)
+
+
+@attrs.frozen(eq=False)
+class _Reply:
+    """The address for the answer to one report of a registration."""
+
+    registration: _Registration
+    generation: int
+
+    def send_nowait(self, answer: m.CallAnswered, /) -> None:
+        """Pass the answer on, unless the registration was reported again since then."""
+        if self.registration.generation == self.generation:
+            self.registration.take(answer)
 
 
 class RegisterCalls:
@@ -165,11 +178,11 @@ class RegisterCalls:
             return before
         self._check_room(path)
         if before is not None:
-            before.send_nowait(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
+            before.take(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
         registration = _Registration(info, identity, call, next(self._config.generations), self)
         self._under_way[path] = registration
         self._refused.pop(path, None)
-        await report(self._config.reconciler, registration.appeared(self._config.path, registration))
+        await report(self._config.reconciler, registration.appeared(self._config.path))
         return registration
 
     def _check_room(self, path: str) -> None:
@@ -209,15 +222,23 @@ class RegisterCalls:
         for registration in [it for it in self._refused.values() if not self._is_there(it)]:
             await self._give_up(registration, "the socket was removed", Outcome.FAILED)
 
-    async def report_again(self) -> None:
-        """Report what is registered to a new reconciler, as far as the sockets are still there."""
-        self._under_way.clear()
+    def suspend(self) -> None:
+        """Take no answers to what was reported so far: the reconciler has crashed, and all registrations end."""
         self._refused.clear()
-        there = [registration for registration in self._registered.values() if self._is_there(registration)]
-        self._registered = {registration.info.endpoint: registration for registration in there}
-        for registration in there:
+        for registration in self._kept():
             registration.generation = next(self._config.generations)
-            await report(self._config.reconciler, registration.appeared(self._config.path, None))
+
+    async def report_again(self) -> None:
+        """Report everything to a new reconciler, as far as the sockets are still there; calls wait on."""
+        there = [registration for registration in self._kept() if self._is_there(registration)]
+        self._registered = {it.info.endpoint: it for it in self._registered.values() if it in there}
+        for registration in there:
+            if registration in self._kept():
+                await report(self._config.reconciler, registration.appeared(self._config.path))
+
+    def _kept(self) -> list[_Registration]:
+        """Return what is registered, and what is under way; the latter may be about to replace the former."""
+        return [*self._registered.values(), *self._under_way.values()]
 
     async def close(self, reason: str) -> None:
         """Refuse all calls from now on, and have everything deregistered that was registered by one."""
@@ -234,7 +255,7 @@ class RegisterCalls:
         self._refused.clear()
 
     async def _give_up(self, registration: _Registration, reason: str, outcome: Outcome) -> None:
-        registration.send_nowait(m.CallAnswered(reason, outcome))
+        registration.take(m.CallAnswered(reason, outcome))
         self._refused.pop(registration.info.endpoint, None)
         gone = m.PluginGone(registration.info.endpoint, registration.generation, reason)
         await report(self._config.reconciler, gone)

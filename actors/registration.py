@@ -79,6 +79,8 @@ async def run(
         await actor.run(*first)
     except Exception as error:
         actor.asks.withdraw()
+        if isinstance(actor.conversation, CalledConversation):
+            actor.conversation.leave()
         await report(config.liveness, m.UnwatchLiveness(appeared.path))
         if (pending := actor.pending()) is not None:
             raise RegistrationCrashedError(pending) from error

@@ -399,6 +399,102 @@ async def test_a_call_while_the_reconciler_is_down_waits_and_is_answered(autojum
         assert node.state(f"{DIRECTORY}/a.sock") == "registered"
 
 
+@pytest.mark.parametrize("reconcilers", [1, 3])
+@pytest.mark.parametrize("takes", [0.5, 3.0])
+async def test_calls_under_way_outlive_crashes_of_the_reconciler(
+    reconcilers: int, takes: float, autojump_clock: MockClock
+) -> None:
+    """Fault 85: whether the call waits for its socket, for its turn or for the handler. Each is answered once, and with
+    what became of it."""
+    async with running() as node:
+        node.handler.always("register", Takes(takes))
+        node.serve("a.sock")
+        attempts = [node.register("a.sock", GPU), node.register("b.sock", "vendor.com/nic")]
+        await trio.sleep(1.0)
+        for _ in range(reconcilers):
+            assert node.crash("reconciler")
+            await trio.sleep(0.2)
+        attempts.append(node.register("c.sock", "vendor.com/fpga"))
+        node.serve("b.sock")
+        node.serve("c.sock")
+        for attempt in attempts:
+            await attempt.done.wait()
+        await trio.sleep(60.0)
+        assert [attempt.answers for attempt in attempts] == [[OK]] * 3
+        for attempt in attempts:
+            assert node.state(f"{DIRECTORY}/{attempt.call.endpoint}") == "registered"
+
+
+async def test_a_call_whose_handler_hangs_in_a_crash_of_the_reconciler_is_answered_in_time(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: its registration is detached, and what becomes of that is no answer to the call."""
+    async with running(scripted(Hangs())) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(1.0)
+        assert node.crash("reconciler")
+        await attempt.done.wait()
+        assert (attempt.answers, node.now) == (
+            [("DEADLINE_EXCEEDED", "the registration took longer than 16 s")],
+            16.0,
+        )
+        await trio.sleep(300)
+        again = node.register("a.sock", GPU)
+        await trio.sleep(10)
+        assert (len(attempt.answers), again.answers, node.state(f"{DIRECTORY}/a.sock")) == (1, [OK], "registered")
+
+
+async def test_what_was_registered_while_the_reconciler_crashed_is_registered_with_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: at each moment of a registration, the caller is told yes only of what is registered in the end."""
+    for moment in range(12):
+        async with running(scripted(Takes(1.0))) as node:
+            node.serve("a.sock")
+            attempt = node.register("a.sock", GPU)
+            await trio.sleep(0.1 * moment)
+            assert node.crash("reconciler")
+            await attempt.done.wait()
+            await trio.sleep(30.0)
+            assert attempt.answers == [OK]
+            assert node.state(f"{DIRECTORY}/a.sock") == "registered"
+            assert node.handler.registered.keys() == {f"{DIRECTORY}/a.sock"}
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+async def test_a_call_is_answered_after_crashes_of_its_registration(crashes: int, autojump_clock: MockClock) -> None:
+    """Fault 85: the successor of the actor goes on, and answers."""
+    async with running(scripted(Takes(1.0))) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        for _ in range(crashes):
+            await trio.sleep(0.5)
+            assert node.crash("registration", f"{DIRECTORY}/a.sock")
+        await attempt.done.wait()
+        await trio.sleep(60.0)
+        assert node.now < 16.0 + 60.0
+        assert (attempt.answers, node.state(f"{DIRECTORY}/a.sock")) == ([OK], "registered")
+
+
+async def test_calls_under_way_end_with_a_crash_of_the_server_and_may_be_repeated(autojump_clock: MockClock) -> None:
+    """Fault 85: their connections are its own. The sockets are deleted, which is the sign to call again."""
+    async with running(scripted(Takes(5.0))) as node:
+        node.serve("a.sock")
+        attempt = node.register("a.sock", GPU)
+        await trio.sleep(1.0)
+        assert node.calls.crash()
+        await attempt.done.wait()
+        assert (attempt.answers, node.now) == ([LOST], 1.0)
+        await trio.sleep(2.0)
+        node.serve("a2.sock")
+        again = node.register("a2.sock", GPU)
+        await again.done.wait()
+        await trio.sleep(30.0)
+        assert again.answers == [OK]
+        assert node.handler.registered.keys() == {f"{DIRECTORY}/a2.sock"}
+
+
 async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock: MockClock) -> None:
     """Fault 85: the sockets are deleted, so every plugin has a sign to call again."""
     async with running() as node:
