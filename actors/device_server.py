@@ -7,7 +7,8 @@ registration actor answers the call once the handler has registered the plugin, 
 The server is the watcher of its directory. It keeps what was registered by a call, because no scan finds that again,
 and it outlives a crash of the reconciler: it reports the same plugins to the next one, as far as their sockets are
 still there. Calls that are under way then are reported again, too, and their callers wait on. When the server itself
-crashes, it starts as the daemon does, and the plugins call again.
+crashes, it makes its socket anew, and what is registered stays so. If it crashes again before it has served, it starts
+as the daemon does, and the plugins call again.
 
 When another process replaces the socket, a kubelet for example, the server yields: it serves nothing until the daemon
 is started again, because two consumers on one directory take updates from each other.
@@ -60,6 +61,8 @@ class DeviceServer:
         #: Why nothing is served until the daemon is started again.
         self._taken: str | None = None
         self._failures = 0
+        #: Whether it has served since its last crash.
+        self._has_served = False
         self._report = m.RootReported(config.path, Watching.UNAVAILABLE, 0.0)
 
     def hold(self) -> None:
@@ -79,7 +82,10 @@ class DeviceServer:
                     await self._attend(nursery)
         except Exception as error:
             self._close()
-            self._calls.forget()
+            if not self._has_served:
+                # What was called may be what it crashes of.
+                self._calls.forget()
+            self._has_served = False
             await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(_first(error))}")
             raise
 
@@ -102,7 +108,7 @@ class DeviceServer:
             await self._show(Watching.TAKEN, self._taken)
             await trio.sleep(self._heartbeat)
         elif self._serving is None:
-            await self._begin(nursery, delete_sockets=True)
+            await self._begin(nursery, delete_sockets=not self._calls.any_kept)
         else:
             # One watch for long, since to close an instance of inotify blocks for milliseconds.
             with self._directory.watch() as watch:
@@ -118,6 +124,7 @@ class DeviceServer:
             case Place.OURS:
                 await self._calls.look()
                 await self._show(Watching.SERVING)
+                self._has_served = True
                 return True
             case Place.MISSING:
                 await self._remake(nursery, serving)

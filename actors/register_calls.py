@@ -114,6 +114,11 @@ class RegisterCalls:
     def __len__(self) -> int:
         return len(self._registered)
 
+    @property
+    def any_kept(self) -> bool:
+        """Whether anything is registered, or is about to be."""
+        return bool(self._kept())
+
     async def register(self, call: RegisterCall) -> None:
         """Register the device plugin that calls; return once it is registered.
 

@@ -20,7 +20,6 @@ from ...protocol.config import DevicePluginDirectory
 from ...protocol.device_calls import CallRefusedError, RegisterCall
 from ...protocol.device_directory import KUBELET_SOCKET, TEMPORARY_SOCKET, answered
 from ...protocol.discovery import Kind
-from ...protocol.errors import ConfigError
 from ...protocol.identity import Identity
 from ...protocol.logs import Logger
 from ..io.device_directory import Place, Register, SocketTakenError
@@ -177,7 +176,7 @@ class MemoryDeviceDirectory:
         #: What is served now, also while nobody takes the calls.
         self.serving: MemoryServing | None = None
         #: With what the directory cannot be had.
-        self.error: OSError | ConfigError | None = None
+        self.error: Exception | None = None
         #: The process that has put its own socket into the place of ours.
         self.taken_by: int | None = None
         #: All calls so far.

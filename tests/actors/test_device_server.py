@@ -477,8 +477,10 @@ async def test_a_call_is_answered_after_crashes_of_its_registration(crashes: int
         assert (attempt.answers, node.state(f"{DIRECTORY}/a.sock")) == ([OK], "registered")
 
 
-async def test_calls_under_way_end_with_a_crash_of_the_server_and_may_be_repeated(autojump_clock: MockClock) -> None:
-    """Fault 85: their connections are its own. The sockets are deleted, which is the sign to call again."""
+async def test_calls_under_way_lose_their_connections_in_a_crash_of_the_server_and_are_carried_out(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: it is as if the callers had left. A plugin that calls again is answered with what became of it."""
     async with running(scripted(Takes(5.0))) as node:
         node.serve("a.sock")
         attempt = node.register("a.sock", GPU)
@@ -487,19 +489,19 @@ async def test_calls_under_way_end_with_a_crash_of_the_server_and_may_be_repeate
         await attempt.done.wait()
         assert (attempt.answers, node.now) == ([LOST], 1.0)
         await trio.sleep(2.0)
-        node.serve("a2.sock")
-        again = node.register("a2.sock", GPU)
+        again = node.register("a.sock", GPU)
         await again.done.wait()
+        assert (again.answers, node.now) == ([OK], 5.0)
         await trio.sleep(30.0)
-        assert again.answers == [OK]
-        assert node.handler.registered.keys() == {f"{DIRECTORY}/a2.sock"}
+        assert node.handler.asked() == ["validate", "register"]
 
 
-async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock: MockClock) -> None:
-    """Fault 85: the sockets are deleted, so every plugin has a sign to call again."""
+async def test_a_crash_of_the_server_leaves_everything_registered(autojump_clock: MockClock) -> None:
+    """Fault 85: the socket is made anew, as after its removal, and is a sign to call again for who takes it as one."""
     async with running() as node:
-        node.serve("a.sock")
-        node.register("a.sock", GPU)
+        for endpoint in ("a.sock", "b.sock"):
+            node.serve(endpoint)
+            node.register(endpoint, GPU)
         await node.settled()
         assert node.calls.crash()
         await trio.testing.wait_all_tasks_blocked()
@@ -510,6 +512,32 @@ async def test_a_crash_of_the_server_starts_it_as_the_daemon_does(autojump_clock
             " register: InjectedError"
         )
         await trio.sleep(2.0)
+        assert ((await node.shown()).watching, (await node.shown()).sockets) == ("serving", 2)
+        assert sorted(node.directory.inode(DIRECTORY).children) == ["a.sock", "b.sock", "kubelet.sock"]
+        again = node.register("a.sock", GPU)
+        await node.settled()
+        assert again.answers == [OK]
+        assert node.handler.asked() == ["validate", "register"] * 2
+        node.crash("reconciler")
+        await trio.sleep(5.0)
+        assert node.handler.registered.keys() == {f"{DIRECTORY}/a.sock", f"{DIRECTORY}/b.sock"}
+
+
+async def test_a_server_that_crashes_again_before_it_has_served_starts_as_the_daemon_does(
+    autojump_clock: MockClock,
+) -> None:
+    """Fault 85: what it crashes of may be what it keeps. The sockets are deleted, a sign for every plugin to call."""
+    async with running() as node:
+        node.serve("a.sock")
+        node.register("a.sock", GPU)
+        await node.settled()
+        assert node.calls.crash()
+        await trio.testing.wait_all_tasks_blocked()
+        node.calls.error = RuntimeError("a bug")
+        await trio.sleep(0.1)
+        node.calls.error = None
+        await trio.sleep(2.0)
+        assert (await node.shown()).watching == "serving"
         assert node.status(f"{DIRECTORY}/a.sock") is None
         assert sorted(node.directory.inode(DIRECTORY).children) == ["kubelet.sock"]
         node.serve("a2.sock")
