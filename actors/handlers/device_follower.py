@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import NoReturn
 
 import attrs
@@ -38,6 +39,8 @@ STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 #: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
 CONNECT_TIMEOUT = 1.0
 
+#: What is said of a plugin whose endpoint another registration follows.
+SHARED = "another registration of the same endpoint follows its lists"
 #: What follows the reason for which the stream of a strict node has ended.
 NOT_AGAIN = "; with --strict it is not opened again until the plugin registers anew"
 
@@ -51,6 +54,10 @@ LEAST_BYTES = 1024
 LONGEST_PAUSE = 5.0
 
 _LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
+
+#: Who may open a stream, by the path of the endpoint and the process that listens there. A plugin may be registered by
+#: a call and by socket, and some share one channel of updates among all streams, which take them from each other then.
+Turns = MutableMapping[tuple[str, int | None], trio.Lock]
 
 _Lists = ClientStream[Empty, ListAndWatchResponse]
 
@@ -74,11 +81,23 @@ class _End:
 class DeviceFollower:
     """Follows one device plugin until it is cancelled."""
 
-    def __init__(self, plugin: Plugin, link: Link, devices: Address[InstanceMessage], *, strict: bool = False) -> None:
-        """Report to ``devices``, the devices actor, and to the ``link``; if ``strict``, open one stream only."""
+    def __init__(
+        self,
+        plugin: Plugin,
+        link: Link,
+        devices: Address[InstanceMessage],
+        turns: Turns,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """Report to ``devices``, the devices actor, and to the ``link``; if ``strict``, open one stream only.
+
+        All followers have the same ``turns``.
+        """
         self._plugin = plugin
         self._link = link
         self._devices = devices
+        self._turns = turns
         self._strict = strict
         self._reader = DeviceListReader()
         #: Whether a list has come and its stream is open.
@@ -102,10 +121,9 @@ class DeviceFollower:
         while True:
             began = trio.current_time()
             end = await self._follow_stream()
+            self._lose(attrs.evolve(end, reason=end.reason + NOT_AGAIN) if self._strict else end)
             if self._strict:
-                self._lose(attrs.evolve(end, reason=end.reason + NOT_AGAIN))
                 await self._wait_gone()
-            self._lose(end)
             if end.useless is not None:
                 # Another program that implements the method can only be at the end of another connection.
                 await _wait_closed(end.useless)
@@ -144,6 +162,13 @@ class DeviceFollower:
             channel = await self._connect()
         except NoConnectionError as error:
             return _End(str(error), Health.DISCONNECTED)
+        turn = self._turns.setdefault((self._plugin.endpoint, _pid(channel)), trio.Lock())
+        if turn.locked():
+            self._link.report(Health.UNKNOWN, SHARED)
+        async with turn:
+            return await self._follow_on(channel)
+
+    async def _follow_on(self, channel: Channel) -> _End:
         try:
             async with channel.request(
                 _LIST_AND_WATCH, Cardinality.UNARY_STREAM, Empty, ListAndWatchResponse
@@ -202,6 +227,10 @@ def _end_of(error: GRPCError, channel: Channel) -> _End:
     if channel.connection.failure is not None:
         return _End(reason, Health.DISCONNECTED)
     return _End(reason, useless=channel if error.status is Status.UNIMPLEMENTED else None)
+
+
+def _pid(channel: Channel) -> int | None:
+    return None if channel.peer is None else channel.peer.pid
 
 
 async def _wait_closed(channel: Channel) -> None:

@@ -5,6 +5,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -18,7 +20,7 @@ from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
 from ...protocol.wire.errors import WireError
 from ...protocol.wire.outcomes import status_text
-from .device_follower import DeviceFollower
+from .device_follower import DeviceFollower, Turns
 from .instances import Instances
 from .link import Link
 
@@ -54,6 +56,7 @@ class DevicePluginHandler:
         self.plugins = Instances()
         self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
         self._strict = strict
+        self._turns: Turns = WeakValueDictionary()
 
     async def validate(self, plugin: Plugin) -> None:
         """Check the versions and the resource name.
@@ -77,7 +80,7 @@ class DevicePluginHandler:
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Pass on the lists of devices that the plugin sends, and whether it is the active one of its resource."""
-        await DeviceFollower(plugin, link, self._devices, strict=self._strict).run()
+        await DeviceFollower(plugin, link, self._devices, self._turns, strict=self._strict).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the device plugin; others that offer its resource stay."""

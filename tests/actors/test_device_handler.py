@@ -15,7 +15,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from trio.testing import MockClock
 
-from plugind.actors.handlers.device_follower import pause_after
+from plugind.actors.handlers.device_follower import SHARED, pause_after
 from plugind.actors.handlers.device_plugin import DevicePluginHandler
 from plugind.actors.handlers.handler import policy_of
 from plugind.actors.simulation import FakePlugin, PluggedIn, SimulatedNode
@@ -576,6 +576,38 @@ async def test_a_call_whose_plugin_does_not_answer_is_refused_with_the_plain_rea
         attempt = node.register("a.sock", GPU)
         await trio.sleep(10)
         assert [text for _, text in attempt.answers] == ["failed to get device plugin options: no answer within 5 s"]
+
+
+# --- two registrations of one endpoint --------------------------------------------------------------------------------
+
+
+async def test_an_endpoint_that_is_registered_by_a_call_and_by_socket_has_one_stream(autojump_clock: MockClock) -> None:
+    """Consumers B.3, consequence 5: SR-IOV's plugin has one channel of updates for all streams, which take updates from
+    each other. The first registration follows its lists, and the other one stands by."""
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        by_call, service = bench.plug("/dp/a.sock", FOUR)
+        by_socket = node.plug("b.sock", FakePlugin("DevicePlugin", GPU, ("v1beta1",), by_call.path))
+        node.register("a.sock", GPU)
+        await node.settled()
+        await trio.sleep(60)
+        assert {node.state("/dp/a.sock"), node.state("b.sock")} == {"registered"}
+        assert (len(service.streamed), service.streams) == (1, 1)
+        service.show(*FOUR[:3], Device("gpu-3", "Unhealthy"))
+        await trio.sleep(1)
+        assert bench.said.capacities()[-1][1:] == (4, 3)
+        healths = {bench.health("/dp/a.sock"), bench.health("b.sock")}
+        assert healths == {(Health.HEALTHY, None), (Health.UNKNOWN, SHARED)}
+        service.end()
+        await trio.sleep(60)
+        assert (service.most_streams, service.streams) == (1, 1)
+        assert bench.said.capacities()[-1][1:] == (4, 3)
+        by_socket.unlink()
+        await trio.sleep(60)
+        assert (service.most_streams, service.streams) == (1, 1)
+        assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
+        assert bench.said.capacities()[-1][1:] == (4, 3)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
