@@ -134,12 +134,18 @@ class Daemon:
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Watch]:
-        async with self._asked("/watch") as reply:
+        async with self.pieces("/watch") as pieces:
+            yield Watch(pieces)
+
+    @asynccontextmanager
+    async def pieces(self, target: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Ask for a stream."""
+        async with self._asked(target) as reply:
             assert reply.status == 200
             pieces = reply.pieces()
             assert isinstance(pieces, AsyncGenerator)
             async with aclosing(pieces):
-                yield Watch(pieces)
+                yield pieces
 
     async def get(self, target: str, *, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
         async with self._asked(target, method, body) as reply:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from inotify_simple import INotify, flags
 
 from plugind.actors.io.device_directory import Place, RealDeviceDirectory, Serving, SocketTakenError
 from plugind.actors.io.directory_trust import InsecureRootError
@@ -20,6 +18,7 @@ from plugind.protocol.config import DevicePluginDirectory
 from plugind.protocol.device_calls import RegisterCall
 from plugind.protocol.device_directory import check_place
 from plugind.protocol.errors import ConfigError
+from plugind.tests.tools.restarts import ACCEPTED, watching
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -213,55 +212,25 @@ async def test_a_socket_that_is_removed_or_replaced_is_noticed(path: Path, take:
     assert (path / "kubelet.sock").exists(), "that of another process is not removed"
 
 
-class Watcher:
-    """A plugin that watches for the creation of ``kubelet.sock``, and dials at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._dialed = threading.Semaphore(0)
-        self.errors: list[OSError] = []
-
-    def run(self, watch: INotify, times: int) -> None:
-        """Dial so many times."""
-        seen = 0
-        while seen < times:
-            for event in watch.read():
-                if event.name == "kubelet.sock":
-                    seen += 1
-                    self._dial()
-
-    def _dial(self) -> None:
-        with socket.socket(socket.AF_UNIX) as plugin:
-            try:
-                plugin.connect(str(self._path / "kubelet.sock"))
-            except OSError as error:
-                self.errors.append(error)
-        self._dialed.release()
-
-    def wait(self) -> None:
-        """Wait until it has dialed once more."""
-        assert self._dialed.acquire(timeout=60), "no creation was seen"
-
-
 def test_a_watcher_that_dials_upon_create_is_never_refused(made: Path, take: Take) -> None:
-    """Consumers B.3, consequence 2: 200 starts, and a raw watcher of IN_CREATE in a thread that dials at once."""
-    directory, watcher = take(), Watcher(made)
+    """Consumers B.3, consequence 2: 200 starts, and a raw watcher of IN_CREATE in another process dials at once.
 
-    async def start() -> None:
-        directory.hold()
-        serving = directory.listen()
-        serving.publish(delete_sockets=True)
-        watcher.wait()
-        serving.close()
+    ``python -m tests.tools.restarts`` does the same with daemons.
+    """
+    directory = take()
+    with watching(made, 200) as dials:
 
-    with INotify() as watch:
-        watch.add_watch(made, flags.CREATE)
-        thread = threading.Thread(target=watcher.run, args=(watch, 200))
-        thread.start()
+        async def start() -> None:
+            directory.hold()
+            serving = directory.listen()
+            serving.publish(delete_sockets=True)
+            said.append(next(dials))
+            serving.close()
+
+        said: list[str] = []
         for _ in range(200):
             trio.run(start)
-        thread.join()
-    assert watcher.errors == []
+    assert said == [ACCEPTED] * 200
 
 
 async def test_what_is_at_a_name_is_a_socket_or_nothing(path: Path, take: Take) -> None:

@@ -2,7 +2,9 @@
 
 Its services are on DIRECTORY/FILE. The docstring of ``device_plugins.py`` describes the options, the signals, and the
 lines that it prints. It keeps to the habits of real device plugins: it looks at its own socket file from time to time,
-and starts anew when the file is gone.
+and starts anew when the file is gone. With ``--sign kubelet`` it looks at ``kubelet.sock`` instead, and starts anew
+when there is another one. With ``--stop-before-list`` it stops itself, as by SIGSTOP, before the first list of its
+first stream.
 """
 
 import argparse
@@ -40,6 +42,7 @@ class Devices:
         self._options = device.DevicePluginOptions(
             pre_start_required=arguments.pre_start, get_preferred_allocation_available=arguments.preferred
         )
+        self._stops = bool(arguments.stop_before_list)
         self._unhealthy: set[str] = set()
         self._streams: set[asyncio.Queue[bool]] = set()
 
@@ -77,6 +80,9 @@ class Devices:
         changes: asyncio.Queue[bool] = asyncio.Queue()
         self._streams.add(changes)
         say(call="ListAndWatch", streams=len(self._streams))
+        if self._stops:
+            self._stops = False
+            os.kill(os.getpid(), signal.SIGSTOP)
         try:
             while True:
                 yield self._list()
@@ -197,7 +203,8 @@ async def live(arguments: argparse.Namespace, devices: Devices) -> None:
     server.add_generic_rpc_handlers(services)
     server.add_insecure_port(f"unix:{path}")
     await server.start()
-    bound = file_at(path)
+    sign = path if arguments.sign == "own" else os.path.join(arguments.directory, "kubelet.sock")
+    seen = file_at(sign)
     say(listening=path)
     try:
         if arguments.route == "call":
@@ -205,9 +212,9 @@ async def live(arguments: argparse.Namespace, devices: Devices) -> None:
                 arguments.directory,
                 device.RegisterRequest(version="v1beta1", endpoint=arguments.file, resource_name=arguments.resource),
             )
-        while file_at(path) == bound:  # noqa: ASYNC110 - a look at a file, as real plugins do it
+        while file_at(sign) == seen:  # noqa: ASYNC110 - a look at a file, as real plugins do it
             await asyncio.sleep(PERIOD)
-        say(lost=path)
+        say(lost=sign)
     finally:
         await server.stop(0)
 
@@ -232,6 +239,8 @@ if __name__ == "__main__":
     parser.add_argument("resource")
     parser.add_argument("--route", choices=["call", "socket"], default="call")
     parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--sign", choices=["own", "kubelet"], default="own")
+    parser.add_argument("--stop-before-list", action="store_true")
     parser.add_argument("--pre-start", action="store_true")
     parser.add_argument("--preferred", action="store_true")
     # SIGTERM cancels it; then it ends in order.
