@@ -5,10 +5,11 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -19,6 +20,40 @@ from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
+
+
+#: How many lists wait for a reader that is slow. Each list is the whole set, so the oldest of more are dropped.
+MOST_WAITING = 64
+
+
+@attrs.define(eq=False)
+class _Feed:
+    """What one stream is to send: lists, and then its end."""
+
+    _lists: deque[api.ListAndWatchResponse] = attrs.field(factory=lambda: deque(maxlen=MOST_WAITING))
+    _end: GRPCError | None = None
+    _news: trio.Event = attrs.field(factory=trio.Event)
+
+    def put(self, message: api.ListAndWatchResponse) -> None:
+        """Let the stream send a list, unless it is to end."""
+        if self._end is None:
+            self._lists.append(message)
+            self._news.set()
+
+    def finish(self, error: GRPCError) -> None:
+        """Let the stream end once it has sent what waits."""
+        self._end = self._end or error
+        self._news.set()
+
+    async def next(self) -> api.ListAndWatchResponse | GRPCError:
+        """Return what is to be sent next, once there is something; or how the stream ends."""
+        while not self._lists and self._end is None:
+            self._news = trio.Event()
+            await self._news.wait()
+        if self._lists:
+            return self._lists.popleft()
+        assert self._end is not None
+        return self._end
 
 
 class FakeDevices(DevicePluginBase):
@@ -46,7 +81,7 @@ class FakeDevices(DevicePluginBase):
         #: How often GetDevicePluginOptions was called.
         self.asked = 0
         self._message = message_of(devices)
-        self._open: set[trio.MemorySendChannel[api.ListAndWatchResponse | GRPCError]] = set()
+        self._open: set[_Feed] = set()
 
     def show(self, *devices: Device) -> None:
         """List these devices from now on; each open stream is sent the list."""
@@ -57,12 +92,12 @@ class FakeDevices(DevicePluginBase):
         """Send this very message from now on."""
         self._message = message
         for stream in self._open:
-            stream.send_nowait(message)
+            stream.put(message)
 
     def end(self, error: GRPCError | None = None) -> None:
         """End the open streams, in order unless there is an ``error``; new ones are served."""
         for stream in self._open:
-            stream.send_nowait(GRPCError(Status.OK) if error is None else error)
+            stream.finish(GRPCError(Status.OK) if error is None else error)
 
     # --- the service --------------------------------------------------------------------------------------------------
 
@@ -81,20 +116,18 @@ class FakeDevices(DevicePluginBase):
         self.streamed.append(trio.current_time())
         if self.stream_error is not None:
             raise self.stream_error
-        sender, receiver = trio.open_memory_channel[api.ListAndWatchResponse | GRPCError](math.inf)
-        self._open.add(sender)
+        feed = _Feed()
+        self._open.add(feed)
         self.most_streams = max(self.most_streams, self.streams)
         try:
             await trio.sleep(self.list_delay)
             if self.lists:
                 await stream.send_message(self._message)
-            async for said in receiver:
-                if isinstance(said, GRPCError):
-                    _end(said)
-                    return
+            while not isinstance(said := await feed.next(), GRPCError):
                 await stream.send_message(said)
+            _end(said)
         finally:
-            self._open.discard(sender)
+            self._open.discard(feed)
 
     @property
     def streams(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import pytest
@@ -26,6 +26,7 @@ from plugind.actors.console.fake_control import MAX_LINE, Lines, follow_pipe, na
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_server.serve import serve_listener, serve_stream, serve_unix
 from plugind.actors.io.unix_socket import listen
+from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
 from plugind.actors.simulation.file_devices import DeviceFile, FileDevices, UnknownDeviceError
 from plugind.actors.simulation.plugins import Call, Reaction
 from plugind.actors.simulation.streams import memory_connection
@@ -237,6 +238,41 @@ async def test_devices_that_must_be_included_are_preferred_and_then_those_listed
         )
         await stub.PreStartContainer(api.PreStartContainerRequest(devices_ids=["c"]), timeout=5)
     assert [list(container.deviceIDs) for container in answer.container_responses] == [["c", "b"]]
+
+
+class SlowStream:
+    """A stream whose reader takes the next list only when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[api.ListAndWatchResponse] = []
+        self.reads = trio.Event()
+
+    async def recv_message(self) -> api.Empty:
+        return api.Empty()
+
+    async def send_message(self, message: api.ListAndWatchResponse) -> None:
+        self.sent.append(message)
+        await self.reads.wait()
+
+
+async def test_a_reader_that_is_slow_gets_the_newest_lists_and_the_end(autojump_clock: trio.testing.MockClock) -> None:
+    """A bounded number of lists wait for it, however many are shown (fault 65)."""
+    devices, stream = FakeDevices([Device("first")]), SlowStream()
+
+    async def serve() -> None:
+        with pytest.raises(GRPCError, match="over"):
+            await devices.ListAndWatch(cast("Any", stream))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(1000):
+            devices.show(Device(str(number)))
+        devices.end(GRPCError(Status.UNAVAILABLE, "over"))
+        devices.show(Device("too late"))
+        stream.reads.set()
+    assert [message.devices[0].ID for message in stream.sent] == ["first", *map(str, range(1000 - MOST_WAITING, 1000))]
+    assert devices.streams == 0
 
 
 async def test_each_open_stream_gets_the_list_after_each_change(autojump_clock: trio.testing.MockClock) -> None:
