@@ -88,6 +88,23 @@ async def test_a_call_may_come_before_its_socket_is_there(autojump_clock: MockCl
         assert attempt.answers == [OK]
 
 
+async def test_a_plugin_that_calls_ten_seconds_after_the_start_is_registered(autojump_clock: MockClock) -> None:
+    """Consumers B.3: the stub of Kubernetes waits so long once it has seen ``kubelet.sock``. After a restart, too."""
+    async with running() as node:
+        for number in range(2):
+            began = node.now
+            await trio.sleep(10.0)
+            node.serve(f"dp.{number}")
+            attempt = node.register(f"dp.{number}", GPU)
+            await attempt.done.wait()
+            assert attempt.answers == [OK]
+            assert node.now - began < 20.0
+            await node.settled()
+            assert node.state(f"{DIRECTORY}/dp.{number}") == "registered"
+            await node.stop()
+            await node.start()
+
+
 async def test_a_call_whose_socket_never_comes_is_told_so_after_ten_seconds(autojump_clock: MockClock) -> None:
     async with running() as node:
         attempt = node.register("a.sock", GPU)

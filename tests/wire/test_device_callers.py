@@ -80,13 +80,18 @@ async def call(path: Path, endpoint: str, resource: str = GPU) -> str:
 
 
 async def call_on(channel: Channel, endpoint: str, resource: str) -> str:
+    return (await answer_to(channel, endpoint, resource))[0]
+
+
+async def answer_to(channel: Channel, endpoint: str, resource: str) -> tuple[str, str | None]:
+    """Call Register; return the code and the text of the answer."""
     try:
         await channel.stub(RegistrationStub).Register(
             RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
         )
     except GRPCError as error:
-        return error.status.name
-    return "OK"
+        return error.status.name, error.message
+    return "OK", None
 
 
 async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path: Path) -> None:
@@ -94,12 +99,12 @@ async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path:
     path = tmp_path / "device-plugins"
     async with served(path) as reconciler:
         bind(path / "a.sock")
-        codes: collections.Counter[str] = collections.Counter()
+        answers: collections.Counter[tuple[str, str | None]] = collections.Counter()
 
         async def caller() -> None:
             channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
             for number in range(100):
-                codes[await call_on(channel, "a.sock", f"vendor.com/r{number}")] += 1
+                answers[await answer_to(channel, "a.sock", f"vendor.com/r{number}")] += 1
             channel.close()
 
         async with trio.open_nursery() as nursery:
@@ -108,9 +113,14 @@ async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path:
                 for _ in range(10):
                     callers.start_soon(caller)
             nursery.cancel_scope.cancel()
-        assert codes.total() == 1000
-        assert codes.keys() <= {"OK", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-        assert codes["OK"] > 0
+        busy = f"4 calls of Register of process {os.getpid()} are under way: wait for their answers"
+        assert answers.total() == 1000
+        assert answers.keys() <= {
+            ("OK", None),
+            ("RESOURCE_EXHAUSTED", busy),
+            ("UNAVAILABLE", "the plugin has called Register again"),
+        }
+        assert answers["OK", None] > 0
 
 
 @pytest.mark.parametrize("named", [None, DeviceOptions(), DeviceOptions(pre_start_required=True)])
@@ -131,12 +141,19 @@ async def test_the_options_of_a_call_are_passed_on_if_it_names_any(tmp_path: Pat
         channel.close()
 
 
-@pytest.mark.parametrize("endpoint", ["../x", "x" * 300, "a\x00b", "kubelet.sock"])
+@pytest.mark.parametrize("endpoint", ["../x", "x" * 300, "kubelet.sock"])
 async def test_what_is_no_file_name_reaches_nobody(tmp_path: Path, endpoint: str) -> None:
     path = tmp_path / "device-plugins"
     async with served(path) as reconciler:
-        assert await call(path, endpoint) == "INVALID_ARGUMENT"
-        assert await call(path, "a.sock", "x" * 300) == "INVALID_ARGUMENT"
+        channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
+        assert await answer_to(channel, endpoint, GPU) == (
+            "INVALID_ARGUMENT",
+            f'the endpoint "{endpoint}" is not a file name in {path}',
+        )
+        name = f"vendor.com/{'x' * 289}"
+        assert await answer_to(channel, "a.sock", name) == ("INVALID_ARGUMENT", f'the ResourceName "{name}" is invalid')
+        assert await call_on(channel, "a\x00b", GPU) == "INVALID_ARGUMENT"
+        channel.close()
         assert reconciler.statistics().current_buffer_used == 0
 
 
