@@ -8,7 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from .devices import DeviceList, DeviceOptions, DevicesSnapshot, ResourceStatus
+from .devices import DeviceList, DeviceOptions, DevicesSnapshot, KnownResource, ResourceStatus
 from .messages import Address, Lagged
 from .plugins import Plugin
 from .values import value
@@ -69,6 +69,16 @@ class InstanceRemoved:
 #: What a follower says of its instance.
 InstanceMessage = InstanceAdded | ListReceived | ListLost | InstanceRole | InstanceRemoved
 
+# --- from the store ---------------------------------------------------------------------------------------------------
+
+
+@value
+class StoreRead:
+    """The store could not be read at the start, and was read now: these resources were known before the restart."""
+
+    resources: tuple[KnownResource, ...]
+
+
 # --- from readers -----------------------------------------------------------------------------------------------------
 
 
@@ -105,4 +115,4 @@ class DevicesUnsubscribed:
     subscriber: Address[DevicesViewMessage]
 
 
-DevicesMessage = InstanceMessage | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed
+DevicesMessage = InstanceMessage | StoreRead | DevicesAsked | DevicesSubscribed | DevicesUnsubscribed

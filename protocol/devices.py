@@ -169,6 +169,14 @@ class ResourceState(enum.StrEnum):
 
 
 @value
+class KnownResource:
+    """A resource that was known before a restart, and how many devices it had last."""
+
+    name: str
+    capacity: int
+
+
+@value
 class DeviceStatus:
     """One device, as it is shown; ``since`` is ``trio.current_time()`` when its health became what it is."""
 
@@ -228,6 +236,8 @@ class ResourceStatus:
     changed: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     #: Since when all devices count as unhealthy.
     lost_since: float | None = None
+    #: How many devices it had last, while it is ``awaited``.
+    last_capacity: int | None = None
 
     @property
     def capacity(self) -> int:
@@ -261,6 +271,8 @@ class DevicesSnapshot:
     resources: tuple[ResourceStatus, ...] = ()
     #: What is wrong with the file of known resources; None if nothing is, or there is none.
     problem: str | None = None
+    #: How often that file could not be read or written.
+    state_failures: int = 0
     #: For metrics: how many devices are healthy, and how many are not; and how often the stream of a plugin has ended.
     #: Both by the name of the resource, of which the first 64 have one; the others count as ``other``.
     counts: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)

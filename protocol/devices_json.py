@@ -71,6 +71,7 @@ def resource_to_json(resource: ResourceStatus, now: float, unix: float) -> dict[
         "goes_in": None if resource.until is None else round(max(0.0, resource.until - now), 6),
         "capacity": resource.capacity,
         "allocatable": resource.allocatable,
+        "last_capacity": resource.last_capacity,
         "plugin": _text(resource.socket),
         "plugins": [instance_to_json(instance, now, unix) for instance in resource.instances],
     }

@@ -17,7 +17,7 @@ from typing import assert_never
 import attrs
 
 from .device_messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListLost, ListReceived
-from .devices import DeviceList, ResourceState, ResourceStatus
+from .devices import DeviceList, KnownResource, ResourceState, ResourceStatus
 from .followed import Followed, Turned
 from .plugins import MAX_INSTANCES
 from .values import value
@@ -135,6 +135,8 @@ class Resource:
     until: float = math.inf
     #: How many roles the world has decided for its plugins.
     decisions: int = 0
+    #: How many devices it had before a restart.
+    last_capacity: int | None = None
 
     def choose(self) -> Followed | None:
         """Return the plugin whose list counts: the active one, as soon as it has sent one."""
@@ -170,6 +172,7 @@ class Resource:
             _EMPTY if serving is None else serving.listed,
             {} if serving is None else dict(serving.changed),
             None if serving is None else serving.lost_since,
+            self.last_capacity if self.state is ResourceState.AWAITED else None,
         )
 
     def _reason(self) -> str | None:
@@ -189,22 +192,20 @@ class Resource:
 class Resources:
     """All resources of a node. Only the devices actor has them."""
 
-    def __init__(self, awaited: Iterable[str] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES) -> None:
+    def __init__(
+        self, before: Iterable[KnownResource] = (), *, now: float = 0.0, max_resources: int = MAX_RESOURCES
+    ) -> None:
         """Begin with the resources that were known before a restart: they are awaited for :data:`GRACE` seconds."""
         self._resources: dict[str, Resource] = {}
         #: The resource of each plugin.
         self._names: dict[Key, str] = {}
-        #: What is remembered for a restart: the capacity of each resource.
-        self._remembered: dict[str, int] = {}
+        #: What is remembered for a restart: the capacity of each resource; None if that is from before the restart.
+        self._remembered: dict[str, int | None] = {}
         #: When resources go that no plugin keeps up to date.
         self._ends: dict[str, float] = {}
         self._max = max_resources
         self._effects: list[Effect] = []
-        for name in awaited:
-            if len(self._resources) < max_resources:
-                self._remembered[name] = 0
-                self._resources[name] = Resource(name, now, ResourceState.AWAITED, until=now + GRACE)
-                self._ends[name] = now + GRACE
+        self.expect(before, now)
 
     # --- to inspect ---
 
@@ -265,6 +266,19 @@ class Resources:
         self._effects = []
         for key in self._names.keys() - set(present):
             self._remove(key, now)
+        return self._effects
+
+    def expect(self, before: Iterable[KnownResource], now: float) -> list[Effect]:
+        """Await from ``now`` on the resources of ``before`` the restart that are not there."""
+        self._effects = []
+        for it in before:
+            if it.name not in self._resources and len(self._resources) < self._max:
+                self._remembered[it.name] = None
+                end = self._ends[it.name] = now + GRACE
+                self._resources[it.name] = Resource(
+                    it.name, now, ResourceState.AWAITED, until=end, last_capacity=it.capacity
+                )
+                self._effects.append(Changed(it.name))
         return self._effects
 
     def pass_time(self, now: float) -> list[Effect]:
@@ -397,7 +411,8 @@ class Resources:
             del self._resources[name]
             self._ends.pop(name, None)
         self._effects.append(Gone(name, reason))
-        if self._remembered.pop(name, None) is not None:
+        if name in self._remembered:
+            del self._remembered[name]
             self._effects.append(Forget(name))
 
 

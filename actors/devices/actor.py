@@ -24,6 +24,7 @@ from ...protocol.device_messages import (
     DevicesUnsubscribed,
     DevicesViewMessage,
     ResourceChanged,
+    StoreRead,
 )
 from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.logs import Level, Logger
@@ -58,19 +59,19 @@ class Memory:
 
 
 async def read(writer: Writer, memory: Memory) -> None:
-    """Read the names of the resources that are awaited from now on.
+    """Read the resources that are awaited from now on.
 
     Raises:
       ConfigError: if the store is another daemon's.
     """
-    memory.resources = r.Resources(await writer.read(), now=trio.current_time())
+    memory.resources = r.Resources(await writer.open(), now=trio.current_time())
 
 
 async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) -> None:
-    """Own the resources until cancelled; the store was read before."""
+    """Own the resources until cancelled; the store was opened before."""
     inbox.problem = lambda: writer.problem
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(writer.run)
+        nursery.start_soon(writer.run, lambda resources: inbox.send_nowait(StoreRead(tuple(resources))))
         actor = _Devices(memory.resources, memory, writer, log)
         present = inbox.start_again()
         actor.carry_out(memory.resources.keep_only(present, trio.current_time()))
@@ -113,6 +114,8 @@ class _Devices:
                 for audience in (self._memory.subscribers, self._memory.lagging):
                     if message.subscriber in audience:
                         audience.remove(message.subscriber)
+            case StoreRead():
+                self.carry_out(self._resources.expect(message.resources, trio.current_time()))
             case _:
                 self.carry_out(self._resources.handle(message, trio.current_time()))
 
@@ -185,6 +188,7 @@ class _Devices:
             trio.current_time(),
             tuple(self._resources.shown()),
             self._writer.problem,
+            self._writer.failures,
             counts,
             dict(self._memory.streams_ended),
         )

@@ -8,14 +8,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
 import trio
 
 from ...protocol.backoff import Backoff
-from ...protocol.errors import StateError
+from ...protocol.devices import KnownResource
+from ...protocol.errors import ConfigError, StateError
 from ...protocol.logs import Level, Logger
 from ...protocol.resources import Forget, Remember
 
@@ -26,13 +28,21 @@ _PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
 class StateStore(Protocol):
-    """Keeps the names of resources over restarts."""
+    """Keeps the resources over restarts."""
 
-    async def read(self) -> Sequence[str]:
-        """Open the store and return the names in it.
+    async def read(self) -> Sequence[KnownResource]:
+        """Open the store and return what is in it, also where nothing can be written now.
 
         Raises:
           StateError: if it cannot be read now.
+          ConfigError: if it is another daemon's.
+        """
+
+    async def begin(self) -> None:
+        """Note in the store that a daemon has started, once it was read; may be repeated.
+
+        Raises:
+          StateError: if it cannot be written now.
           ConfigError: if it is another daemon's.
         """
 
@@ -41,6 +51,7 @@ class StateStore(Protocol):
 
         Raises:
           StateError: if it cannot be written now.
+          ConfigError: if it is another daemon's.
         """
 
     def close(self) -> None:
@@ -54,9 +65,12 @@ class MemoryStore:
     #: The capacities, by name.
     resources: dict[str, int] = attrs.field(factory=dict)
 
-    async def read(self) -> Sequence[str]:
+    async def read(self) -> Sequence[KnownResource]:
         """See :class:`StateStore`."""
-        return list(self.resources)
+        return [KnownResource(name, capacity) for name, capacity in self.resources.items()]
+
+    async def begin(self) -> None:
+        """See :class:`StateStore`."""
 
     async def write(self, changes: Sequence[Remember | Forget]) -> None:
         """See :class:`StateStore`."""
@@ -76,8 +90,15 @@ class Writer:
     def __init__(self, store: StateStore, log: Logger) -> None:
         self._store = store
         self._log = log
+        self._is_read = False
+        self._has_begun = False
         self._unwritten: dict[str, Remember | Forget] = {}
+        #: Set while there is something to do.
         self._wake = trio.Event()
+        #: How many tries have failed since one succeeded.
+        self._failed_tries = 0
+        #: How many reads and writes have failed or were late in all.
+        self.failures = 0
         #: What is wrong with the store; None if it works.
         self.problem: str | None = None
 
@@ -87,64 +108,96 @@ class Writer:
         self._unwritten[change.name] = change
         self._wake.set()
 
-    async def read(self) -> Sequence[str]:
-        """Return the names in the store; none if it cannot be read, which is reported.
+    async def open(self) -> Sequence[KnownResource]:
+        """Return what is in the store. What cannot be done within the deadline is reported, and left to :meth:`run`.
 
         Raises:
-          ConfigError: if it is another daemon's.
+          ConfigError: if the store is another daemon's.
         """
-        names: Sequence[str] = ()
+        resources: Sequence[KnownResource] = ()
         try:
             with trio.fail_after(DEADLINE):
-                names = await self._store.read()
+                resources = await self._read()
+                await self._begin()
         except StateError as error:
-            self._report(str(error))
+            self._fail(str(error))
         except trio.TooSlowError:
-            self._report(f"the state was not read within {DEADLINE:g} s")
-        return names
+            self._fail(self._late)
+        return resources
 
-    async def run(self) -> None:
-        """Write until cancelled. There is one write at a time, however long it takes."""
-        failures = 0
+    async def run(self, found: Callable[[Sequence[KnownResource]], None]) -> None:
+        """Write until cancelled. There is one access at a time, however long it takes.
+
+        If the store was not read at the start, ``found`` is told what is in it as soon as that is known.
+        """
         while True:
             await self._wake.wait()
-            changes = tuple(self._unwritten.values())
-            if not changes:
-                self._wake = trio.Event()
-                continue
-            error = await self._write(changes)
-            if error is None:
-                failures = 0
-                self._settle(changes)
-            else:
-                failures += 1
-                self._report(str(error))
-                await trio.sleep(_PAUSES.delay(failures))
+            if self._failed_tries:
+                await trio.sleep(_PAUSES.delay(self._failed_tries))
+            failure = await self._watched(partial(self._catch_up, found))
+            if failure is not None:
+                self._fail(str(failure))
 
-    async def _write(self, changes: Sequence[Remember | Forget]) -> StateError | None:
+    async def _watched(self, access: Callable[[], Awaitable[None]]) -> StateError | ConfigError | None:
+        """Await ``access``, and report if that takes long; return why it has failed, if it has."""
         failure = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_late)
             try:
-                await self._store.write(changes)
-            except StateError as error:
+                await access()
+            except (StateError, ConfigError) as error:
                 failure = error
             nursery.cancel_scope.cancel()
         return failure
 
+    async def _catch_up(self, found: Callable[[Sequence[KnownResource]], None]) -> None:
+        """Do all that is to be done now."""
+        if not self._is_read:
+            resources = await self._read()
+            found([it for it in resources if it.name not in self._unwritten])
+        await self._begin()
+        changes = tuple(self._unwritten.values())
+        if changes:
+            await self._store.write(changes)
+        self._settle(changes)
+
+    async def _read(self) -> Sequence[KnownResource]:
+        resources = await self._store.read()
+        self._is_read = True
+        return resources
+
+    async def _begin(self) -> None:
+        if not self._has_begun:
+            await self._store.begin()
+            self._has_begun = True
+
+    @property
+    def _late(self) -> str:
+        return f"the state was not {'written' if self._is_read else 'read'} within {DEADLINE:g} s"
+
     async def _report_late(self) -> None:
         await trio.sleep(DEADLINE)
-        self._report(f"the state was not written within {DEADLINE:g} s")
+        self._report(self._late)
 
     def _settle(self, changes: Sequence[Remember | Forget]) -> None:
+        self._failed_tries = 0
         for change in changes:
             if self._unwritten.get(change.name) is change:
                 del self._unwritten[change.name]
+        if not self._unwritten:
+            self._wake = trio.Event()
         if self.problem is not None:
             self.problem = None
             self._log.event(Level.INFO, "the state is kept again")
 
+    def _fail(self, problem: str) -> None:
+        """Report that a try has failed, and have :meth:`run` try again."""
+        self._failed_tries += 1
+        self._wake.set()
+        self._report(problem)
+
     def _report(self, problem: str) -> None:
+        self.failures += 1
         if problem != self.problem:
             self.problem = problem
             self._log.event(Level.WARNING, "the state cannot be kept", reason=problem)

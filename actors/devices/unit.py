@@ -22,7 +22,7 @@ class Devices:
         self._log = log
 
     async def open(self) -> None:
-        """Read the store, before anything is done for which two daemons must not share it.
+        """Open the store, before anything is done for which two daemons must not share it.
 
         Raises:
           ConfigError: if the store is another daemon's.

@@ -10,45 +10,29 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import trio
 
+from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.logs import Level, Logger
 from ...protocol.resources import Forget, Remember
+from . import state_database
 
 T = TypeVar("T")
 
 FILE_NAME = "state.db"
-#: Tells the file from those of other programs: "plgd".
-APPLICATION_ID = 0x706C6764
-#: The version of the tables.
-VERSION = 1
-_TABLES = """
-CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE resource(name TEXT PRIMARY KEY, capacity INTEGER NOT NULL, last_seen REAL NOT NULL) STRICT;
-"""
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-#: What SQLite says of a file that is no database, or a damaged one.
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-class _NotUsableError(Exception):
-    """The file cannot be understood; the text says why."""
 
 
 class StateFile:
-    """The names of resources in ``state.db`` of a directory, which is made if there is none."""
+    """The resources in ``state.db`` of a directory, which is made if there is none."""
 
     def __init__(self, directory: str, log: Logger, *, wall: Callable[[], float] = time.time) -> None:
         self.path = os.path.join(directory, FILE_NAME)
@@ -56,20 +40,33 @@ class StateFile:
         self._log = log
         self._wall = wall
         self._database: sqlite3.Connection | None = None
+        #: The start is noted in the database that is open.
+        self._has_begun = False
         # A thread that is left behind keeps its token until it ends, so that no two use the database at once.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._closed = False
         #: For the log, which threads do not write.
         self._set_aside_because: list[str] = []
 
-    async def read(self) -> Sequence[str]:
-        """Open the file, making it if there is none, and return the names of the resources in it.
+    async def read(self) -> Sequence[KnownResource]:
+        """Open and lock the file, making it if there is none, and return the resources in it.
+
+        A file that cannot be written is only read: then :meth:`begin` fails.
 
         Raises:
           StateError: if it cannot be read now.
           ConfigError: if another daemon uses it, or others may write to the directory.
         """
         return await self._in_thread(self._read)
+
+    async def begin(self) -> None:
+        """Note the start in the file, which shows that it can be written; what is noted is not noted again.
+
+        Raises:
+          StateError: if it could not be noted.
+          ConfigError: if another daemon uses the file, or others may write to the directory.
+        """
+        await self._in_thread(self._begin)
 
     async def write(self, changes: Sequence[Remember | Forget]) -> None:
         """Make ``changes`` in one transaction.
@@ -101,13 +98,15 @@ class StateFile:
         try:
             return call()
         except sqlite3.Error as error:
-            if _code(error) in _DAMAGED:
+            if state_database.is_damaged(error):
                 self._let_go()  # It is set aside when it is opened again.
-            if _code(error) in _LOCKED:
+            if state_database.is_locked(error):
                 raise ConfigError(
                     f"another plugind uses {self.path}: give this one another directory with --state"
                 ) from error
-            raise StateError(f"{self.path} cannot be used: {error}; free space, or repair its directory") from error
+            raise StateError(f"{self.path} cannot be used: {self._cause(error)}") from error
+        except state_database.NotUsableError as error:
+            raise StateError(f"{self.path} cannot be used, and not be set aside: {error}") from error
         except OSError as error:
             raise StateError(
                 f"{self._directory} cannot be used: {error.strerror}; repair it, or use --state"
@@ -116,29 +115,53 @@ class StateFile:
             if self._closed:
                 self._let_go()
 
-    def _read(self) -> list[str]:
-        return [name for (name,) in self._open().execute("SELECT name FROM resource ORDER BY last_seen, name")]
+    def _cause(self, error: sqlite3.Error) -> str:
+        """Return what is wrong and what to do; SQLite says ``disk I/O error`` where nothing may be written."""
+        with suppress(OSError):
+            if os.statvfs(self._directory).f_flag & os.ST_RDONLY:
+                return "its file system is read-only; mount it with rw, or use --state"
+        if not (os.access(self._directory, os.W_OK) and os.access(self.path, os.W_OK)):
+            return f"uid {os.geteuid()} may not write to it and its directory; give it the right to, or use --state"
+        return f"{error}; free space, or repair its directory"
+
+    def _read(self) -> list[KnownResource]:
+        try:
+            return state_database.resources(self._open())
+        except (sqlite3.OperationalError, OSError) as error:
+            if isinstance(error, sqlite3.Error) and state_database.is_locked(error):
+                raise
+            return self._read_only(error)
+
+    def _read_only(self, error: Exception) -> list[KnownResource]:
+        """Return what can be read although nothing can be written, which fails with ``error``."""
+        try:
+            os.lstat(self.path)
+        except FileNotFoundError:
+            return []
+        except OSError:
+            raise error from None
+        return state_database.read_only(self.path)
+
+    def _begin(self) -> sqlite3.Connection:
+        database = self._open()
+        if not self._has_begun:
+            state_database.begin(database)
+            self._has_begun = True
+        return database
 
     def _write(self, changes: Sequence[Remember | Forget]) -> None:
-        now = self._wall()
-        database = self._open()
-        with database:
-            database.execute("BEGIN IMMEDIATE")
-            for change in changes:
-                if isinstance(change, Remember):
-                    row = change.name, change.capacity, now
-                    database.execute("INSERT OR REPLACE INTO resource VALUES(?, ?, ?)", row)
-                else:
-                    database.execute("DELETE FROM resource WHERE name = ?", (change.name,))
+        state_database.change(self._begin(), changes, self._wall())
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             self._make_directory()
+            self._make_file()
             try:
-                self._database = self._opened()
-            except _NotUsableError as error:
+                self._database = state_database.open_to_write(self.path)
+            except state_database.NotUsableError as error:
                 self._set_aside(str(error))
-                self._database = self._opened()
+                self._make_file()
+                self._database = state_database.open_to_write(self.path)
         return self._database
 
     def _make_directory(self) -> None:
@@ -150,32 +173,6 @@ class StateFile:
                 f" and chown, or name another directory with --state"
             )
 
-    def _opened(self) -> sqlite3.Connection:
-        """Open the file.
-
-        Raises:
-          _NotUsableError: if it cannot be understood.
-          sqlite3.Error: if it cannot be opened now.
-        """
-        self._make_file()
-        database = sqlite3.connect(self.path, timeout=0.0, isolation_level=None, check_same_thread=False)
-        try:
-            # Before the journal's mode is set: then there is no file of shared memory, and the lock is kept.
-            database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            self._check(database)
-            self._note_start(database)
-        except sqlite3.DatabaseError as error:
-            database.close()
-            if _code(error) in _DAMAGED:
-                raise _NotUsableError(f"it is damaged: {error}") from error
-            raise
-        except BaseException:
-            database.close()
-            raise
-        return database
-
     def _make_file(self) -> None:
         """Make the file with the right mode. One that is there is not opened: to close it would end SQLite's lock."""
         try:
@@ -183,33 +180,6 @@ class StateFile:
                 raise StateError(f"{self.path} is not a file: move it away, or name another directory with --state")
         except FileNotFoundError:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-    def _check(self, database: sqlite3.Connection) -> None:
-        application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
-        tables = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        if not tables and not application and not version:
-            with database:
-                database.execute("BEGIN EXCLUSIVE")
-                for statement in _TABLES.strip().splitlines():
-                    database.execute(statement)
-                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                database.execute(f"PRAGMA user_version = {VERSION}")
-            return
-        if application != APPLICATION_ID:
-            raise _NotUsableError("it is another program's")
-        if version > VERSION:
-            raise _NotUsableError(
-                f"a newer plugind has written it: its version is {version}, and this one has {VERSION}"
-            )
-        problems = [text for (text,) in database.execute("PRAGMA quick_check(1)")]
-        if problems != ["ok"]:
-            raise _NotUsableError(f"it is damaged: {problems[0]}")
-
-    def _note_start(self, database: sqlite3.Connection) -> None:
-        with database:
-            database.execute("BEGIN EXCLUSIVE")  # Takes the lock that is kept, even of a file that is only read.
-            database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (secrets.token_hex(16),))
-            database.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (_boot_id(),))
 
     def _set_aside(self, why: str) -> None:
         """Rename the file, with its journal: that of another database would be taken for the new one's."""
@@ -219,22 +189,6 @@ class StateFile:
         self._set_aside_because.append(why)
 
     def _let_go(self) -> None:
-        database, self._database = self._database, None
+        database, self._database, self._has_begun = self._database, None, False
         if database is not None:
             database.close()
-
-
-def _code(error: sqlite3.Error) -> int:
-    """Return the primary code of an error; its upper bits say more."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _pragma(database: sqlite3.Connection, name: str) -> int:
-    found: int = database.execute(f"PRAGMA {name}").fetchone()[0]
-    return found
-
-
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path(_BOOT_ID).read_text().strip()
-    return ""

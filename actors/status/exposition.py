@@ -125,6 +125,16 @@ def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
     for label in sorted(snapshot.counts.keys() | snapshot.streams_ended.keys()):
         ended.add_metric((_shown(label),), snapshot.streams_ended.get(label, 0))
     yield ended
+    yield GaugeMetricFamily(
+        "plugind_state_failing",
+        "1 while what must outlive a restart cannot be kept.",
+        int(snapshot.problem is not None),
+    )
+    yield CounterMetricFamily(
+        "plugind_state_failures",
+        "Reads and writes of the state that failed or were late.",
+        snapshot.state_failures,
+    )
 
 
 def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:

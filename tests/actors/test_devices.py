@@ -33,10 +33,11 @@ from plugind.protocol.devices import (
     DeviceList,
     DeviceOptions,
     DevicesSnapshot,
+    KnownResource,
     ResourceState,
     ResourceStatus,
 )
-from plugind.protocol.errors import StateError
+from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.logs import SILENT
 from plugind.protocol.messages import Lagged
 from plugind.protocol.plugins import DEVICE, Plugin
@@ -70,7 +71,12 @@ class SlowStore(MemoryStore):
     failure: str | None = None
     writes: list[Sequence[Remember | Forget]] = attrs.field(factory=list)
 
-    async def read(self) -> Sequence[str]:
+    async def begin(self) -> None:
+        await trio.sleep(self.seconds)
+        if self.failure is not None:
+            raise StateError(self.failure)
+
+    async def read(self) -> Sequence[KnownResource]:
         await trio.sleep(self.seconds)
         if self.failure is not None:
             raise StateError(self.failure)
@@ -82,6 +88,20 @@ class SlowStore(MemoryStore):
             raise StateError(self.failure)
         self.writes.append(changes)
         await super().write(changes)
+
+
+class ReadOnlyStore(SlowStore):
+    """A store that can be read, and not be written while it fails."""
+
+    async def read(self) -> Sequence[KnownResource]:
+        return await MemoryStore.read(self)
+
+
+class TakenStore(SlowStore):
+    """A store that another daemon has taken since it was opened."""
+
+    async def write(self, changes: Sequence[Remember | Forget]) -> None:
+        raise ConfigError("another plugind uses it")
 
 
 @attrs.define
@@ -344,6 +364,51 @@ async def test_a_store_that_cannot_be_read_in_time_is_gone_without(autojump_cloc
         snapshot = await running.snapshot()
         assert (snapshot.time, [it.name for it in snapshot.resources]) == (DEADLINE, ["v.com/a"])
         assert snapshot.problem == "the state was not read within 5 s"
+
+
+async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_clock: trio.testing.MockClock) -> None:
+    """Its resources are awaited from then on, and nothing of it is forgotten meanwhile (fault 88)."""
+    running = Running(store=SlowStore({GPU: 3, "v.com/a": 1}, failure="no disk"))
+    async with running.started():
+        running.send(added("/a", "v.com/a"), received("/a", listed("Healthy", "Sick")))
+        await trio.sleep(10.0)
+        snapshot = await running.snapshot()
+        assert ([it.name for it in snapshot.resources], snapshot.problem) == (["v.com/a"], "no disk")
+        assert running.store.resources == {GPU: 3, "v.com/a": 1}
+        running.store.failure = None
+        await trio.sleep(30.0)
+        assert [(it.name, it.state, it.last_capacity) for it in (await running.snapshot()).resources] == [
+            ("v.com/a", ResourceState.LISTED, None),
+            (GPU, ResourceState.AWAITED, 3),
+        ]
+        assert (await running.snapshot()).problem is None
+        assert running.store.resources == {GPU: 3, "v.com/a": 2}
+
+
+async def test_what_can_only_be_read_is_awaited_and_the_report_goes_without_any_change(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The disk is full at the start: the store is tried again until it can be written, with nothing to write."""
+    running = Running(store=ReadOnlyStore({GPU: 3}, failure="no space"))
+    async with running.started():
+        assert (await running.shown()).state is ResourceState.AWAITED
+        assert (await running.snapshot()).problem == "no space"
+        await trio.sleep(60.0)
+        assert (await running.snapshot()).state_failures == 6  # At 0, 1, 3, 7, 15 and 31 s.
+        running.store.failure = None
+        await trio.sleep(30.0)
+        assert (await running.snapshot()).problem is None
+        assert running.inbox.read().wrong is None
+
+
+async def test_a_store_that_is_found_to_be_anothers_later_ends_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """It is reported, and tried again: a daemon that runs has plugins."""
+    running = Running(store=TakenStore())
+    async with running.started():
+        running.send(added("/a"), received("/a", listed()))
+        await trio.sleep(10.0)
+        assert (await running.snapshot()).problem == "another plugind uses it"
+        assert (await running.counts(), running.crashes) == ((1, 1), [])
 
 
 async def test_what_is_unwritten_survives_a_crash(autojump_clock: trio.testing.MockClock) -> None:

@@ -21,6 +21,7 @@ from plugind.protocol.devices import (
     DeviceList,
     DeviceOptions,
     DeviceStatus,
+    KnownResource,
     ResourceState,
     ResourceStatus,
 )
@@ -357,8 +358,9 @@ def test_a_device_that_is_listed_no_more_is_forgotten(script: Script) -> None:
 
 def test_a_known_resource_is_awaited_for_five_minutes_with_no_devices() -> None:
     """TestCheckpoint and TestUpdateCapacityAllocatable: registered resources survive, 0/0 but known."""
-    script = Script(r.Resources([GPU], now=50.0), now=50.0)
+    script = Script(r.Resources([KnownResource(GPU, 4)], now=50.0), now=50.0)
     assert (script.counts(), script.shown().state) == ((0, 0), ResourceState.AWAITED)
+    assert script.shown().last_capacity == 4
     assert script.resources.next_end == 350.0
     script.wait(300.0)
     assert script.resources.status(GPU) is None
@@ -367,11 +369,25 @@ def test_a_known_resource_is_awaited_for_five_minutes_with_no_devices() -> None:
 
 def test_a_known_resource_whose_plugin_is_back_stays() -> None:
     """TestCheckpoint: it registers again, as it does after each restart."""
-    script = Script(r.Resources([GPU]))
+    script = Script(r.Resources([KnownResource(GPU, 4)]))
     script.wait(200.0)
     script.register("/a", HEALTHY)
     script.wait(200.0)
     assert (script.counts(), script.shown().state) == ((1, 1), ResourceState.LISTED)
+    assert script.shown().last_capacity is None
+
+
+def test_resources_that_become_known_late_are_awaited_from_then_on() -> None:
+    """The store could not be read at the start. What has registered meanwhile stays as it is."""
+    script = Script(r.Resources())
+    script.register("/a", HEALTHY)
+    effects = script.resources.expect([KnownResource(GPU, 4), KnownResource("vendor.com/nic", 2)], 50.0)
+    assert effects == [r.Changed("vendor.com/nic")]
+    assert [(it.name, it.state, it.until) for it in script.resources.shown()] == [
+        (GPU, ResourceState.LISTED, None),
+        ("vendor.com/nic", ResourceState.AWAITED, 350.0),
+    ]
+    assert script.resources.pass_time(350.0) == [r.Gone("vendor.com/nic", r.NO_PLUGIN), r.Forget("vendor.com/nic")]
 
 
 def test_a_capacity_is_remembered_once_for_each_value(script: Script) -> None:

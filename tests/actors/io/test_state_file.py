@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.state_file import APPLICATION_ID, VERSION, StateFile
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION, read_only
+from plugind.actors.io.state_file import StateFile
+from plugind.protocol.devices import KnownResource
 from plugind.protocol.errors import ConfigError, StateError
 from plugind.protocol.logs import SILENT
 from plugind.protocol.resources import Forget, Remember
@@ -30,7 +33,7 @@ async def test_what_is_written_is_read_again(directory: Path) -> None:
     await file.write([Forget("v.com/a"), Remember(GPU, 3)])
     file.close()
     again = file_in(directory)
-    assert set(await again.read()) == {GPU, "v.com/b"}
+    assert set(await again.read()) == {KnownResource(GPU, 3), KnownResource("v.com/b", 0)}
     again.close()
 
 
@@ -68,7 +71,7 @@ async def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
     await first.write([Remember(GPU, 1)])
     first.close()
     second = file_in(tmp_path)
-    assert await second.read() == [GPU]
+    assert await second.read() == [KnownResource(GPU, 1)]
     second.close()
 
 
@@ -107,7 +110,7 @@ async def test_a_file_that_cannot_be_understood_is_set_aside(tmp_path: Path, mak
     assert (tmp_path / "state/state.db.bad").read_bytes() == before
     assert [line["message"] for line in log.lines] == ["the state was set aside"]
     again = file_in(tmp_path)
-    assert await again.read() == [GPU]
+    assert await again.read() == [KnownResource(GPU, 2)]
     again.close()
 
 
@@ -158,8 +161,90 @@ async def test_a_directory_that_cannot_be_made_is_an_error_that_passes(tmp_path:
         await file.read()
     (tmp_path / "state").unlink()
     await file.write([Remember(GPU, 2)])
-    assert await file.read() == [GPU]
+    assert await file.read() == [KnownResource(GPU, 2)]
     file.close()
+
+
+# --- where nothing can be written -------------------------------------------------------------------------------------
+
+_ROOT = os.geteuid() == 0
+_HELPER = """
+import json, sys, trio
+from plugind.actors.io.state_file import StateFile
+from plugind.protocol.errors import StateError
+from plugind.protocol.logs import SILENT
+
+async def main(directory):
+    file = StateFile(directory, SILENT)
+    read = [(it.name, it.capacity) for it in await file.read()]
+    try:
+        await file.begin()
+    except StateError as error:
+        print(json.dumps([read, str(error)]))
+
+trio.run(main, sys.argv[1])
+"""
+#: Shell commands that leave a directory in which nothing can be written, of which $1 is the name.
+_FULL = """mv "$1"/* "$1.kept"; mount -t tmpfs -o size=64k,mode=700 none "$1"; mv "$1.kept"/* "$1"
+head -c 65536 /dev/zero > "$1/filler" 2>/dev/null"""
+_READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1"'
+
+
+async def leave_behind(directory: Path, *, killed: bool) -> None:
+    """Write a file, and close it or leave it as a daemon does that is killed: with a journal."""
+    file = file_in(directory)
+    await file.write([Remember(GPU, 4)])
+    journal = (directory / "state/state.db-wal").read_bytes()
+    content = (directory / "state/state.db").read_bytes()
+    file.close()
+    assert os.listdir(directory / "state") == ["state.db"]
+    if killed:
+        (directory / "state/state.db").write_bytes(content)
+        (directory / "state/state.db-wal").write_bytes(journal)
+
+
+@pytest.mark.skipif(not _ROOT, reason="only root mounts file systems")
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [(_FULL, "database or disk is full; free space"), (_READ_ONLY, "cannot be used: its file system is read-only; ")],
+)
+async def test_what_is_on_a_full_or_read_only_disk_is_read(tmp_path: Path, mount: str, why: str, killed: bool) -> None:
+    """What a daemon needs at its start is there, and it finds out at once that nothing can be kept."""
+    await leave_behind(tmp_path, killed=killed)
+    (tmp_path / "state.kept").mkdir()
+    script = f'set -e; {mount} || true; exec "$2" -c "$3" "$1"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "state"), sys.executable, _HELPER]
+    done = await trio.run_process(command, capture_stdout=True)
+    read, problem = json.loads(done.stdout)
+    assert read == [[GPU, 4]]
+    assert why in problem
+
+
+@pytest.mark.skipif(_ROOT, reason="root may write everywhere")
+@pytest.mark.parametrize("killed", [False, True])
+async def test_what_is_in_a_directory_that_may_only_be_read_is_read(tmp_path: Path, killed: bool) -> None:
+    await leave_behind(tmp_path, killed=killed)
+    (tmp_path / "state/state.db").chmod(0o400)
+    (tmp_path / "state").chmod(0o500)
+    file = file_in(tmp_path)
+    assert await file.read() == [KnownResource(GPU, 4)]
+    with pytest.raises(StateError, match=f"cannot be used: uid {os.geteuid()} may not write to it"):
+        await file.begin()
+    (tmp_path / "state").chmod(0o700)
+    (tmp_path / "state/state.db").chmod(0o600)
+    await file.write([Remember(GPU, 3)])
+    assert await file.read() == [KnownResource(GPU, 3)]
+    file.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_file_that_can_only_be_read_is_read_with_its_journal(tmp_path: Path, killed: bool) -> None:
+    """Also without root; a journal is not lost, and nothing is made beside the file."""
+    await leave_behind(tmp_path, killed=killed)
+    before = sorted(os.listdir(tmp_path / "state"))
+    assert read_only(str(tmp_path / "state/state.db")) == [KnownResource(GPU, 4)]
+    assert sorted(os.listdir(tmp_path / "state")) == before
 
 
 class Lines:

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from plugind.actors.devices.state import MemoryStore
+from plugind.actors.devices.state import MemoryStore, StateStore
 from plugind.actors.devices.unit import Devices
 from plugind.actors.io.http_server import Request, Response
 from plugind.actors.status.api import Api, Memory, StatusConfig
@@ -25,6 +25,7 @@ from plugind.protocol.device_messages import (
     ListReceived,
 )
 from plugind.protocol.devices import Device, DeviceList, DeviceOptions
+from plugind.protocol.errors import StateError
 from plugind.protocol.logs import SILENT
 from plugind.protocol.messages import ReconcilerMessage
 from plugind.protocol.plugins import DEVICE, Plugin, PluginInfo
@@ -81,11 +82,12 @@ class Node:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Node]:
-    devices = Devices(MemoryStore(), SILENT)
+async def running(store: StateStore | None = None) -> AsyncIterator[Node]:
+    devices = Devices(store or MemoryStore(), SILENT)
     to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
     with to_reconciler, asked:
         async with trio.open_nursery() as nursery:
+            await devices.open()
             nursery.start_soon(devices.run)
             config = StatusConfig(wall=wall)
             yield Node(devices, Api(config, Memory(), to_reconciler, tuple, DevicesApi(wall, devices.inbox)), nursery)
@@ -113,6 +115,7 @@ async def test_the_list_has_each_resource_with_its_plugins_and_its_devices(autoj
                 "goes_in": None,
                 "capacity": 2,
                 "allocatable": 1,
+                "last_capacity": None,
                 "plugin": "/a",
                 "plugins": [
                     {
@@ -235,6 +238,28 @@ async def test_metrics_count_devices_and_lost_lists_by_resource(autojump_clock: 
         'plugind_device_streams_ended_total{resource_name="v.com/b"} 1.0',
         'plugind_device_streams_ended_total{resource_name="vendor.com/gpu"} 0.0',
     ]
+
+
+class FullStore(MemoryStore):
+    """A store that can be read, and not be written."""
+
+    async def begin(self) -> None:
+        raise StateError("the disk is full")
+
+
+async def test_metrics_tell_of_a_state_that_cannot_be_kept(autojump_clock: MockClock) -> None:
+    """It is also the ``problem`` of the list, and what could be read is awaited (fault 88)."""
+    async with running(FullStore({GPU: 4})) as node:
+        await trio.sleep(1.5)
+        lines = (await body_of(await node.get("/metrics"))).decode().splitlines()
+        answer = json.loads(await body_of(await node.get("/v1/devices")))
+    assert {"plugind_state_failing 1.0", "plugind_state_failures_total 2.0"} <= set(lines)
+    (resource,) = answer["resources"]
+    assert answer["problem"] == "the disk is full"
+    assert (resource["state"], resource["capacity"], resource["last_capacity"]) == ("awaited", 0, 4)
+    async with running() as node:
+        lines = (await body_of(await node.get("/metrics"))).decode().splitlines()
+    assert {"plugind_state_failing 0.0", "plugind_state_failures_total 0.0"} <= set(lines)
 
 
 @pytest.mark.parametrize("generation", [1, 2])
