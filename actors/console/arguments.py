@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from ...protocol.errors import ConfigError
+from ...protocol.plugins import wrong_with_resource
 from ...protocol.trust import TrustedUser, parse_trusted_user
 
 
@@ -50,6 +51,14 @@ def plugin_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a plugin's name")
     return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def resource_name(text: str) -> str:
+    """Return the name of a resource of device plugins; one that no plugin can have is misspelt."""
+    wrong = wrong_with_resource(text)
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(f"{text!r} does not name a resource, such as vendor.com/gpu: {wrong}")
+    return text
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:

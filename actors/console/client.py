@@ -11,8 +11,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote
 
 import attrs
 
@@ -167,8 +168,8 @@ async def fetch_about(target: str, asked: Callable[[str], Awaitable[bytes]]) -> 
         raise
 
 
-async def roots_to_mend(daemon: Daemon) -> list[str]:
-    """Return a line for each root that the daemon cannot use, and for each directory from which it takes nothing new.
+async def roots(daemon: Daemon) -> list[Plugin]:
+    """Return how each root of the daemon is, the directory of device plugins included.
 
     Raises:
       CommandError: if the daemon does not answer in time.
@@ -181,10 +182,22 @@ async def roots_to_mend(daemon: Daemon) -> list[str]:
         raise CommandError(unreachable(error), EXIT_UNREACHABLE) from error
     except ValueError as error:
         raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    roots = health.get("roots") if isinstance(health, dict) else None
-    return [
-        line for root in (roots if isinstance(roots, list) else []) if isinstance(root, dict) for line in _to_mend(root)
-    ]
+    found = health.get("roots") if isinstance(health, dict) else None
+    return [root for root in (found if isinstance(found, list) else []) if isinstance(root, dict)]
+
+
+async def roots_to_mend(daemon: Daemon) -> list[str]:
+    """Return a line for each root that the daemon cannot use, and for each directory from which it takes nothing new.
+
+    Raises:
+      CommandError: if the daemon does not answer in time.
+    """
+    return to_mend(await roots(daemon))
+
+
+def to_mend(roots: Iterable[Plugin]) -> list[str]:
+    """Return a line for each of the ``roots`` that cannot be used, and for each directory that is not taken from."""
+    return [line for root in roots for line in _to_mend(root)]
 
 
 def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
@@ -247,6 +260,27 @@ def plugins_in(answer: bytes) -> list[Plugin]:
     if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
         raise CommandError("the daemon's answer is not a list of plugins")
     return decoded
+
+
+def resources_target(resource: str | None) -> str:
+    """Return what to ask for all resources, or for one."""
+    return "/v1/devices" + ("" if resource is None else f"?resource={quote(resource, safe='')}")
+
+
+def resources_in(answer: bytes) -> list[Plugin]:
+    """Return the resources of an answer.
+
+    Raises:
+      CommandError: if it does not have them.
+    """
+    try:
+        decoded = json.loads(answer)
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    resources = decoded.get("resources") if isinstance(decoded, dict) else None
+    if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
+        raise CommandError("the daemon's answer is not a list of resources")
+    return resources
 
 
 def retries_in(answer: bytes) -> list[dict[str, Json]]:

@@ -1,4 +1,4 @@
-"""``plugind describe``: everything about the sockets of one plugin.
+"""``plugind describe``: everything about the sockets of one plugin, or about a resource that awaits its plugin.
 
 PYTEST_DONT_REWRITE
 """
@@ -10,9 +10,22 @@ from urllib.parse import quote
 
 import trio
 
+from ...protocol.plugins import wrong_with_resource
+from ...protocol.status import StateName
 from .arguments import plugin_target
-from .client import add_daemon_arguments, daemon, fetch, fetch_about, plugins_in
+from .client import (
+    Daemon,
+    UnknownPluginError,
+    add_daemon_arguments,
+    daemon,
+    fetch,
+    fetch_about,
+    plugins_in,
+    resources_in,
+    resources_target,
+)
 from .description import described
+from .device_description import described_resource
 from .ending import say
 
 
@@ -20,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Complete the parser of ``plugind describe``."""
     parser.description = (
         "Tell all that is known of a plugin, with the history of its states, reasons and times: of each socket that has"
-        " the name."
+        " the name. Of a resource without a device plugin, tell until when one is awaited."
     )
     parser.epilog = (
         "examples:\n  plugind describe csi.example.com\n"
@@ -39,11 +52,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Describe a plugin; return the exit code."""
+    if args.json:
+        say(trio.run(_fetch, daemon(args), args.target).decode())
+    else:
+        say("\n".join(trio.run(_described, daemon(args), args.target)))
+    return 0
 
+
+async def _fetch(daemon: Daemon, target: str) -> bytes:
     async def asked(target: str) -> bytes:
         quoted = quote(target, safe="", errors="surrogateescape")
-        return await fetch(daemon(args), "GET", f"/plugins/{quoted}")
+        return await fetch(daemon, "GET", f"/plugins/{quoted}")
 
-    answer = trio.run(fetch_about, args.target, asked)
-    say(answer.decode() if args.json else "\n".join(map(described, plugins_in(answer))))
-    return 0
+    return await fetch_about(target, asked)
+
+
+async def _described(daemon: Daemon, target: str) -> list[str]:
+    """Return what is known of each plugin, and of a resource that is known without one."""
+    try:
+        plugins = plugins_in(await _fetch(daemon, target))
+    except UnknownPluginError:
+        resources = await _resources(daemon, target)
+        if not resources:
+            raise
+        return resources
+    is_there = any(plugin.get("state") != StateName.GONE for plugin in plugins)
+    return [*map(described, plugins), *([] if is_there else await _resources(daemon, target))]
+
+
+async def _resources(daemon: Daemon, target: str) -> list[str]:
+    if wrong_with_resource(target) is not None:
+        return []
+    try:
+        return list(map(described_resource, resources_in(await fetch(daemon, "GET", resources_target(target)))))
+    except UnknownPluginError:
+        return []

@@ -1,4 +1,4 @@
-"""The lines of ``plugind describe`` about a device plugin.
+"""The lines of ``plugind describe`` about a device plugin, and about a resource that has none.
 
 PYTEST_DONT_REWRITE
 """
@@ -59,3 +59,19 @@ def _lists(found: Plugin) -> str:
     if since is None:
         return said
     return f"{said}; lost since {time_of_day(since, time.time())}: {text(found.get('reason'))}"
+
+
+def described_resource(resource: Plugin) -> str:
+    """Return all that is known of a resource for which no plugin is registered, line by line."""
+    goes_in, last = resource.get("goes_in"), resource.get("last_capacity")
+    facts = [
+        ("Resource", text(resource.get("resource"))),
+        (
+            "State",
+            f"{text(resource.get('state'))} for {duration(resource.get('age'))}, since {ago(resource.get('age'))}",
+        ),
+        ("Cause", text(resource.get("reason"))),
+        ("Goes", f"in {duration(goes_in)}, at {ago(-goes_in)}" if isinstance(goes_in, int | float) else "-"),
+        ("Capacity", text(resource.get("capacity")) + ("" if last is None else f" ({last} before the restart)")),
+    ]
+    return "".join(f"{label + ':':<12}{value}\n" for label, value in facts)

@@ -8,15 +8,26 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote
 
 import trio
 
+from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.devices import ResourceState
+from ...protocol.status import Watching
 from ...protocol.status_json import Json
-from .arguments import plugin_name
-from .client import Daemon, Plugin, add_daemon_arguments, daemon, fetch
-from .ending import EXIT_OK, CommandError, say
+from .arguments import resource_name
+from .client import (
+    Daemon,
+    Plugin,
+    add_daemon_arguments,
+    daemon,
+    fetch,
+    resources_in,
+    resources_target,
+    roots,
+    to_mend,
+)
+from .ending import EXIT_OK, say
 from .phrases import ago, duration, text
 from .table import aligned
 
@@ -30,9 +41,8 @@ A resource without devices has one line, with its state in place of a health. LE
 yet.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
-_EMPTY = """no devices: no device plugin has registered
-Most register by a call, which 'plugind run --device-plugins' serves; 'plugind ls' shows those that are on their way.
-"""
+_EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
+_NOT_SERVED = "most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EPILOG
     parser.add_argument(
-        "resource", metavar="RESOURCE", nargs="?", type=plugin_name, help="list only the devices of this resource"
+        "resource", metavar="RESOURCE", nargs="?", type=resource_name, help="list only the devices of this resource"
     )
     parser.add_argument(
         "-o",
@@ -57,12 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the devices; return the exit code."""
-    answer = trio.run(_ask, daemon(args), args.resource)
-    resources, problem = _resources_in(answer)
+    answer, roots = trio.run(_ask, daemon(args), args.resource)
+    resources, problem = resources_in(answer), json.loads(answer).get("problem")
     if args.output == "json":
         say(answer.decode())
     elif not resources:
-        say(_EMPTY)
+        say("".join(f"{line}\n" for line in why_none(roots)))
     else:
         say("".join(f"{line}\n" for line in lines(resources)))
     if args.output is None and problem is not None:
@@ -70,25 +80,21 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-async def _ask(daemon: Daemon, resource: str | None) -> bytes:
-    query = "" if resource is None else f"?resource={quote(resource, safe='')}"
-    return await fetch(daemon, "GET", f"/v1/devices{query}")
+async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin]]:
+    """Return the answer and, if there is nothing in it, how the roots of the daemon are."""
+    answer = await fetch(daemon, "GET", resources_target(resource))
+    return answer, [] if resources_in(answer) else await roots(daemon)
 
 
-def _resources_in(answer: bytes) -> tuple[list[Plugin], Json]:
-    """Return the resources of an answer, and what is wrong with the file that keeps them.
-
-    Raises:
-      CommandError: if the answer does not have them.
-    """
-    try:
-        decoded = json.loads(answer)
-    except ValueError as error:
-        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
-    resources = decoded.get("resources") if isinstance(decoded, dict) else None
-    if not isinstance(resources, list) or not all(isinstance(it, dict) for it in resources):
-        raise CommandError("the daemon's answer is not a list of resources")
-    return resources, decoded.get("problem")
+def why_none(roots: Sequence[Plugin]) -> Iterator[str]:
+    """Yield the lines for a daemon that knows no resource and whose roots are these."""
+    yield _EMPTY
+    where = [root for root in roots if root.get("watching") == Watching.SERVING]
+    for root in where:
+        yield f"they call Register on {text(root.get('root'))}/{KUBELET_SOCKET}"
+    yield from to_mend(roots)
+    if not where:
+        yield _NOT_SERVED
 
 
 def lines(resources: Sequence[Plugin]) -> Iterator[str]:

@@ -21,8 +21,6 @@ from .client import Plugin
 NOT_SERVING = "not-serving"
 #: The words by which plugins are picked: the states of those that are there, and one word more.
 STATE_WORDS = (*(state.value for state in StateName if state is not StateName.GONE), NOT_SERVING)
-#: The healths that a list shows.
-_BAD = (Health.UNHEALTHY, Health.DISCONNECTED)
 #: The fixed words of a reason: they are for the plugin, which knows no other state than a failed registration.
 _FIXED_WORDS = re.compile(r"^RegisterPlugin error -- (?:(.*?) at socket .*?, err: |.*? with err: )?", re.DOTALL)
 
@@ -97,22 +95,23 @@ def cause(plugin: Plugin) -> str:
     return text(_FIXED_WORDS.sub(lambda fixed: f"{fixed[1]}: " if fixed[1] else "", str(found))) if found else ""
 
 
-def _ill(plugin: Plugin) -> str:
-    """Return the health of the plugin, with its reason, if that is bad."""
-    why = plugin.get("health_reason")
-    if plugin.get("health") not in _BAD:
-        return ""
-    return f"{plugin['health']}: {text(why)}" if why else f"{plugin['health']}"
+def _health(plugin: Plugin) -> str:
+    """Return what is to be said of the health of the plugin: nothing if it is healthy and has no reason."""
+    health, why = plugin.get("health"), plugin.get("health_reason")
+    if health in (None, Health.HEALTHY, Health.UNKNOWN):
+        # Without a reason, nothing was reported yet.
+        return text(why) if why else ""
+    return f"{health}: {text(why)}" if why else f"{health}"
 
 
 def remarks(plugin: Plugin) -> str:
-    """Return the cause, the role, a bad health and the warnings of a plugin in one text; empty if there are none."""
+    """Return the cause, the role, the health and the warnings of a plugin in one text; empty if there are none."""
     warnings = plugin.get("warnings")
     why = plugin.get("not_serving")
     parts = [
         cause(plugin),
         ("not serving" + (f": {text(why)}" if why else "")) if serves(plugin) is False else "",
-        _ill(plugin),
+        _health(plugin),
         "stands by for another instance of its name" if plugin.get("active") is False else "",
         *(map(text, warnings) if isinstance(warnings, list) else ()),
     ]

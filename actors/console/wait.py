@@ -31,10 +31,8 @@ from .client import (
     watch_target,
 )
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
-from .wait_for_devices import RECONNECT
+from .wait_for_devices import EXPLAIN, RECONNECT
 
-#: Seconds for what only explains why a plugin is not there.
-EXPLAIN = 1.0
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0
 #: The maximum number of nameless sockets that are listed if no socket has the requested name.

@@ -6,6 +6,8 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -13,10 +15,24 @@ import trio
 from ...protocol.devices import ResourceState
 from ...protocol.text import escaped
 from ..io.http_client import Reply, UnreachableError, ask
-from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, unreachable, watch_target
+from .arguments import resource_name
+from .client import (
+    Daemon,
+    Plugin,
+    has_heartbeats,
+    plugin_in,
+    refusal,
+    roots_to_mend,
+    unreachable,
+    watch_target,
+)
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .phrases import text
 
+#: Why a resource is not there.
+NOT_REGISTERED = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
+#: Seconds for what only explains why there are not enough devices.
+EXPLAIN = 1.0
 #: Seconds between attempts to reach a daemon that does not run yet.
 RECONNECT = 0.2
 #: More devices than any list may have.
@@ -34,15 +50,20 @@ class Wanted:
 def wanted(given: str) -> Wanted:
     """Parse ``R`` or ``R=N``."""
     name, equals, number = given.partition("=")
-    if not name or not name.isprintable():
-        raise argparse.ArgumentTypeError(
-            f"{given!r} does not name a resource, such as vendor.com/gpu or vendor.com/gpu=2"
-        )
+    resource_name(name)
     if not equals:
         return Wanted(name)
     if not (number.isascii() and number.isdigit() and len(number) < 8 and 0 < int(number) <= _MOST):
         raise argparse.ArgumentTypeError(f"{number!r} is not a number of devices from 1 to {_MOST}")
     return Wanted(name, int(number))
+
+
+def strictest(wanted: Iterable[Wanted]) -> list[Wanted]:
+    """Return each resource once, with the greatest of its numbers."""
+    numbers: dict[str, int] = {}
+    for it in wanted:
+        numbers[it.name] = max(it.number, numbers.get(it.name, 0))
+    return [Wanted(name, number) for name, number in numbers.items()]
 
 
 @attrs.define
@@ -55,6 +76,8 @@ class Waiting:
     #: Whether the daemon has named all that it knows.
     has_list: bool = False
     resources: dict[str, Plugin] = attrs.field(factory=dict)
+    #: A line for each root that the daemon cannot use.
+    roots: list[str] = attrs.field(factory=list)
 
     @property
     def done(self) -> bool:
@@ -86,7 +109,7 @@ class Waiting:
     def _reason(self, name: str) -> str:
         resource = self.resources.get(name)
         if resource is None:
-            return "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
+            return "; ".join([NOT_REGISTERED, *self.roots])
         if resource.get("state") != ResourceState.LISTED:
             return f"it is {text(resource.get('state'))}" + (
                 f": {text(resource['reason'])}" if resource.get("reason") else ""
@@ -114,9 +137,9 @@ def _count(number: object) -> str:
 def run(daemon: Daemon, resources: list[Wanted], timeout: float) -> int:
     """Wait until all have enough healthy devices; return the exit code."""
     unanswered = f"the daemon at {escaped(daemon.path)} has not answered within {timeout:g} s"
-    waiting = Waiting(resources, CommandError(unanswered, EXIT_UNREACHABLE))
+    waiting = Waiting(strictest(resources), CommandError(unanswered, EXIT_UNREACHABLE))
     trio.run(_wait, daemon, waiting, timeout)
-    for it in resources:
+    for it in waiting.wanted:
         if waiting.healthy(it.name) < it.number:
             complain(waiting.why_not(it))
         elif waiting.done:
@@ -132,6 +155,10 @@ async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
             # There is no event for the start of a daemon.
             await trio.sleep(RECONNECT)
             await _follow(daemon, waiting)
+    if not waiting.done and waiting.failure is None:
+        # This only explains: what the daemon has said until the timeout stands.
+        with trio.move_on_after(EXPLAIN), suppress(CommandError):
+            waiting.roots = await roots_to_mend(daemon)
 
 
 async def _follow(daemon: Daemon, waiting: Waiting, *, once: bool = False) -> None:

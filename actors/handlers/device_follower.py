@@ -34,6 +34,7 @@ from .link import Link
 #: Seconds in which the first list of a stream must come.
 FIRST_LIST = 10.0
 NO_LIST = "no device list after 10s"
+NO_DEVICES = "its list has no devices"
 #: Seconds until a stream that has ended is opened again: twice as long after each that ended soon.
 STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 #: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
@@ -207,7 +208,7 @@ class DeviceFollower:
         if not self._listed:
             self._listed = True
             self._link.role(usable=True)
-        self._link.report(Health.HEALTHY, read.warning or "")
+        self._link.report(Health.HEALTHY, read.warning or ("" if read.devices else NO_DEVICES))
 
     def _lose(self, end: _End) -> None:
         """Report that no lists come, and why."""

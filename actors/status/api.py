@@ -201,7 +201,7 @@ class Api:
         target = _fsdecode(unquote_to_bytes(request.path.removeprefix("/plugins/")))
         rows = self.memory.view.find(target)
         if not rows:
-            return self._unknown(target)
+            return self._unknown(target, await self.devices.why_known(target))
         devices = await self._devices_of(rows)
         now, unix = trio.current_time(), self.config.wall()
         described = ((row, described_to_json(self._with_warnings(row), now, unix)) for row in rows)
@@ -220,9 +220,10 @@ class Api:
         status = row.status_with_history
         return attrs.evolve(status, warnings=(*status.warnings, *self.memory.view.directory_warnings(row.last.socket)))
 
-    def _unknown(self, target: str) -> Response:
-        """Say that nothing is known of ``target``, and what may be the reason."""
+    def _unknown(self, target: str, resource: str | None) -> Response:
+        """Say that no plugin is known as ``target``, what is known of a ``resource``, and what may be the reason."""
         parts = [f"no plugin has the name, and no socket the path, {encodable(target)}"]
+        parts += [] if resource is None else [resource]
         alike = len(self.memory.view.with_file_name(target))
         if alike > 1:
             parts.append(f"{alike} sockets have that file name, so give the path of one")
@@ -301,7 +302,7 @@ class Api:
         with trio.move_on_after(self.config.retry):
             answers = [answer for reply in replies for answer in (await reply.receive()).answers]
             if not answers:
-                return self._unknown(target)
+                return self._unknown(target, await self.devices.why_known(target))
             return json_response(200, retried_to_json([_with_liveness(answer, rows) for answer in answers]))
         return problem(503, f"no answer within {self.config.retry:g} seconds")
 

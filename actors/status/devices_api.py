@@ -78,8 +78,9 @@ class DevicesApi:
         name = request.query.get("resource")
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
-            names = ", ".join(encodable(resource.name) for resource in there[:10])
-            return problem(404, f"no resource has the name {encodable(name)}; there is {names or 'none'}")
+            names = ", ".join(encodable(resource.name) for resource in there[:10]) or "none"
+            unknown_name = f"no device plugin has registered for {encodable(name)}"
+            return problem(404, f"{unknown_name}, and it is not awaited; there is {names}")
         return Response(200, "application/json", write=partial(self._write, snapshot, asked))
 
     async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Send) -> None:
@@ -156,3 +157,12 @@ class DevicesApi:
             None if resource is None else described_to_json(resource, socket, generation, now, unix)
             for resource, socket, generation in found
         ]
+
+    async def why_known(self, name: str) -> str | None:
+        """Return what is to be said of the resource ``name`` if no plugin has it; None if there is no such resource."""
+        snapshot = await self.snapshot()
+        found = None if snapshot is None else snapshot.find(name)
+        if snapshot is None or found is None or found.until is None:
+            return None
+        left = f"{found.until - snapshot.time:.0f} s"
+        return f"the resource {encodable(name)} is {found.state}, and goes in {left}: {encodable(found.reason or '')}"

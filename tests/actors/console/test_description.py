@@ -108,6 +108,25 @@ def test_a_description_has_the_health_and_the_facts_that_a_handler_reports() -> 
     assert remarks(plugin_to_json(well, 10.0, UNIX)) == ""
 
 
+@pytest.mark.parametrize(
+    ("health", "reason", "said"),
+    [
+        (None, None, ""),
+        (Health.UNKNOWN, None, ""),
+        (Health.UNKNOWN, "no device list after 10s", "no device list after 10s"),
+        (Health.STARTING, "its first list has not come", "starting: its first list has not come"),
+        (Health.DISCONNECTED, None, "disconnected"),
+        (Health.HEALTHY, "its list has no devices", "its list has no devices"),
+    ],
+)
+def test_a_list_says_why_a_registered_plugin_is_of_no_use_yet(
+    health: Health | None, reason: str | None, said: str
+) -> None:
+    """The cause of ``ls`` was empty for a device plugin that had listed nothing."""
+    plugin = attrs.evolve(GOOD, health=health, health_reason=reason, health_since=3.0)
+    assert remarks(plugin_to_json(plugin, 10.0, UNIX)) == said
+
+
 @pytest.mark.usefixtures("in_berlin")
 def test_the_description_of_an_older_daemon_has_ages_and_times_too() -> None:
     """Before ``age`` there was ``since`` in seconds; what an older daemon does not say is a dash."""

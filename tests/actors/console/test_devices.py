@@ -8,10 +8,11 @@ import attrs
 import pytest
 
 from plugind.actors.console import commands
-from plugind.actors.console.device_description import device_lines
-from plugind.actors.console.devices import lines
+from plugind.actors.console.client import Plugin
+from plugind.actors.console.device_description import described_resource, device_lines
+from plugind.actors.console.devices import lines, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
-from plugind.actors.console.wait_for_devices import Waiting, Wanted, wanted
+from plugind.actors.console.wait_for_devices import Waiting, Wanted, strictest, wanted
 from plugind.protocol.devices import (
     Device,
     DeviceList,
@@ -117,11 +118,58 @@ def test_what_is_waited_for(given: str, expected: Wanted) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "=2", f"{GPU}=", f"{GPU}=0", f"{GPU}=-1", f"{GPU}=x", f"{GPU}=٣", f"{GPU}=1000001"]
+    "given", ["", "=2", f"{GPU}=", f"{GPU}=0", f"{GPU}=-1", f"{GPU}=x", f"{GPU}=٣", f"{GPU}=1000001", f"{GPU}=1=2"]
 )
 def test_what_cannot_be_waited_for(given: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         wanted(given)
+
+
+@pytest.mark.parametrize(
+    "given", ["gpu", "gpu=2", "vendor.com/", "/gpu", "Vendor.com/gpu", "kubernetes.io/cpu", "a/\x1b"]
+)
+def test_a_name_that_no_resource_can_have_is_wrong_usage(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was waited for until the timeout."""
+    for words in (["wait", "--resource", given], ["devices", given]):
+        with pytest.raises(SystemExit) as end:
+            commands.main(words)
+        assert end.value.code == 2
+        said = capsys.readouterr().err
+        assert "does not name a resource, such as vendor.com/gpu: " in said
+        assert "\x1b" not in said
+
+
+def test_of_two_numbers_for_one_resource_the_greater_one_counts() -> None:
+    given = [Wanted(GPU, 2), Wanted("v.com/a"), Wanted(GPU, 4), Wanted(GPU, 3)]
+    assert strictest(given) == [Wanted(GPU, 4), Wanted("v.com/a")]
+
+
+# --- what is said of nothing ------------------------------------------------------------------------------------------
+
+
+def test_a_resource_without_a_plugin_is_described() -> None:
+    resource = attrs.evolve(AWAITED, last_capacity=4)
+    said = dict(line.split(":", 1) for line in described_resource(shown(resource)).splitlines())
+    assert {label: words.strip() for label, words in said.items() if label not in ("State", "Goes")} == {
+        "Resource": "v.com/a",
+        "Cause": "no device plugin since the start",
+        "Capacity": "0 (4 before the restart)",
+    }
+    assert said["State"].strip().startswith("awaited for 1m40s, since ")
+    assert said["Goes"].strip().startswith("in 3m20s, at ")
+
+
+@pytest.mark.parametrize(
+    ("roots", "expected"),
+    [
+        ([], ["most register by a call, for which 'plugind run --device-plugins=DIR' serves DIR/kubelet.sock"]),
+        ([{"root": "/dp", "watching": "serving"}], ["they call Register on /dp/kubelet.sock"]),
+    ],
+)
+def test_an_empty_list_says_how_device_plugins_register(roots: list[Plugin], expected: list[str]) -> None:
+    first, *others = why_none(roots)
+    assert first.startswith("no devices: no device plugin has registered")
+    assert others == expected
 
 
 def waiting(*resources: ResourceStatus, number: int = 3, has_list: bool = True) -> Waiting:
