@@ -42,7 +42,7 @@ from .actors.io.roots import RootBusyError
 from .actors.links import RESTARTS, Links, LinksConfig
 from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, RegistrationInbox, report
-from .actors.node_paths import check_device_directory, check_status_socket, directories_of, state_directory
+from .actors.node_paths import check_device_directory, check_status_socket, directories_of
 from .actors.ports import Ports, real_ports
 from .actors.register_calls import CallsConfig
 from .actors.registration import RegistrationConfig
@@ -146,7 +146,7 @@ class Supervisor:
         self._log: Logger = self._limited or log or SILENT
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or real_ports(self.config)
-        self._devices = Devices(ports.state(state_directory(self.config), self._log), self._log)
+        self._devices = Devices(ports.state(self.config, self._log), self._log)
         self._handlers_at_start = {
             **built_in_handlers(self._devices.inbox, strict=self.config.strict),
             **(handlers or {}),

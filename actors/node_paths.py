@@ -14,11 +14,6 @@ from ..protocol.device_directory import check_place
 from ..protocol.errors import ConfigError
 
 
-def state_directory(config: Config) -> str | None:
-    """Return where the state is kept: nowhere if device plugins are not served, since only they need it."""
-    return None if config.device_plugins is None else config.state
-
-
 def check_status_socket(roots: Sequence[Root], path: str | None) -> None:
     """Refuse a status socket in a root: the node would dial it as a plugin, through which it would ask itself.
 

@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -29,9 +30,11 @@ from .liveness import ProcessPort
 from .node_paths import directories_of
 
 
-def state_store(directory: str | None, log: Logger) -> StateStore:
-    """Return the file in ``directory``; without one, a store that ends with the program."""
-    return MemoryStore() if directory is None else StateFile(directory, log)
+def state_store(config: Config, log: Logger) -> StateStore:
+    """Return the file of the node's state; without one, a store that ends with the program."""
+    if config.device_plugins is None or config.state is None:
+        return MemoryStore()
+    return StateFile(config.state, log, serves=os.path.realpath(config.device_plugins.directory))
 
 
 @attrs.frozen
@@ -52,8 +55,8 @@ class Ports:
     dial_slots: int = DIAL_SLOTS
     #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = RealDeviceDirectory
-    #: Returns what keeps the state over a restart; the first argument is the directory for it, or None.
-    state: Callable[[str | None, Logger], StateStore] = state_store
+    #: Returns what keeps the state over a restart.
+    state: Callable[[Config, Logger], StateStore] = state_store
 
 
 def real_ports(config: Config) -> Ports:

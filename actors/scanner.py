@@ -208,7 +208,9 @@ class Scanner:
         except FileNotFoundError as error:
             parent = os.path.dirname(self._root)
             raise OSError(
-                error.errno, f"its parent directory {parent} is missing, and plugind does not make it"
+                error.errno,
+                f"its parent directory {parent} is missing, and plugind does not make it: make it, or name another root"
+                f" with --root DIR",
             ) from error
         self._made = True
         self._inotify.watch_parent()

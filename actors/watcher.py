@@ -66,6 +66,8 @@ class WatcherConfig:
     follow_symlinks_inside_root: bool = False
     #: Others may write to the root and to the directories below it (fault 3).
     insecure: bool = False
+    #: The node works without the root.
+    optional: bool = False
     #: Who may own directories below the root beside root and the user of the daemon.
     trusts: Trusts = trusts_nobody
     #: The delay before an unavailable root is tried again. It doubles with each failure.
@@ -228,15 +230,16 @@ class _Watcher:
         if available:
             await self._send([ScanCompleted(self._config.root, first=not self._scanned, paths=scan.paths)])
             self._scanned = True
+        watching = self._watching(scan)
         self._report = attrs.evolve(
             report,
-            watching=_watching(scan),
+            watching=watching,
             time=trio.current_time(),
             made=scan.made,
             reason=scan.unavailable or scan.unwatched or scan.last_error or _worst_reason(directories),
             directories=directories,
             conditions=count(scan.directories),
-            ready=available,
+            ready=available or watching == Watching.ABSENT,
             scans=report.scans + 1,
             scan_failures=report.scan_failures + scan.failures + (not available),
             overflows=report.overflows + scan.overflowed,
@@ -244,6 +247,13 @@ class _Watcher:
         )
         self._due = trio.current_time() + self._delay(scan, scheduled=scheduled)
         await self._status.send(self._report)
+
+    def _watching(self, scan: ScanReport) -> str:
+        if scan.unavailable is not None:
+            if scan.insecure:
+                return Watching.INSECURE
+            return Watching.ABSENT if self._config.optional and not self._scanned else Watching.UNAVAILABLE
+        return Watching.EVENTS if scan.unwatched is None else Watching.POLLING
 
     def _delay(self, scan: ScanReport, *, scheduled: bool) -> float:
         """Seconds until the next rescan: the usual period, or while something is wrong a delay that doubles."""
@@ -262,9 +272,3 @@ class _Watcher:
 
 def _worst_reason(directories: tuple[DirectoryReport, ...]) -> str | None:
     return next((directory.reason for directory in directories if directory.condition.degrades), None)
-
-
-def _watching(scan: ScanReport) -> str:
-    if scan.unavailable is not None:
-        return Watching.INSECURE if scan.insecure else Watching.UNAVAILABLE
-    return Watching.EVENTS if scan.unwatched is None else Watching.POLLING

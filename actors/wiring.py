@@ -82,6 +82,7 @@ def watchers_of(
             rescan=config.rescan,
             follow_symlinks_inside_root=config.follow_symlinks_inside_root,
             insecure=root.insecure,
+            optional=root.optional,
             trusts=rules.trusts,
         )
         await watcher.run(

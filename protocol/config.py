@@ -92,6 +92,9 @@ class Root:
     #: Whether others may write to it and to directories below it, and so register plugins; otherwise such a root is
     #: refused, and such a directory is left out (fault 3).
     insecure: bool = False
+    #: Whether the node works without it: as long as it was never there, it is ``absent``, and nothing is wrong. It is
+    #: watched once it is there.
+    optional: bool = False
 
 
 def device_plugins_beside(roots: Iterable[str]) -> str:

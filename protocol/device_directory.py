@@ -8,6 +8,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection
 
@@ -88,6 +89,14 @@ def locked(directory: str) -> str:
 def _busy(directory: str, process: str) -> str:
     path = os.path.join(directory, KUBELET_SOCKET)
     return f"{process} serves {path}: stop it, or give plugind another directory with {_OPTION}=DIR"
+
+
+def not_made(directory: str, error: OSError) -> str:
+    """Return why ``directory`` could not be made, and what to do."""
+    another = f"name another directory with {_OPTION}=DIR"
+    if error.errno == errno.ENOENT:
+        return f"cannot make {directory}, since {os.path.dirname(directory)} is missing: make that, or {another}"
+    return f"cannot make {directory}: {error.strerror}; {another}"
 
 
 def taken(directory: str, pid: int | None) -> str:

@@ -79,6 +79,8 @@ class Watching:
     SERVING = "serving"
     #: Another process has replaced the socket for that: nothing is served until the node is started again.
     TAKEN = "taken"
+    #: It was never there, and the node works without it; it is tried again as one that is unavailable.
+    ABSENT = "absent"
     #: Not at all: the root cannot be read, and is tried again with backoff (behaviour 2).
     UNAVAILABLE = "unavailable"
 

@@ -57,7 +57,8 @@ exit codes:
   1  another process uses a root or the status socket, its actors crashed too often, or it did not stop within 20
      seconds of a signal, since a handler goes on in a shielded cancel scope, for example
   2  wrong usage
-  78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded
+  78 the configuration cannot work: a root is no directory, for example, or a handler cannot be loaded; or another
+     process serves kubelet.sock in the directory of --device-plugins, or uses that of --state
   142 (128 and SIGALRM, which ends it) it did not stop within 21 seconds of a signal, since code blocks it: the stack of
      that code is on standard error"""
 
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="DIR",
         help=f"a directory to discover plugins in, created if its parent exists; may be repeated (default: "
-        f"$PLUGIND_ROOT, several separated by ':', or {DEFAULT_ROOT})",
+        f"$PLUGIND_ROOT, several separated by ':', or {DEFAULT_ROOT}, which with --device-plugins may be missing)",
     )
     parser.add_argument(
         "--deprecated-root",
@@ -215,9 +216,12 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
     Raises:
       ConfigError: if the path of a root is empty, or no plugin can have an expected name.
     """
-    named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path] or [DEFAULT_ROOT]
+    named = args.root or [path for path in environment.get("PLUGIND_ROOT", "").split(":") if path]
     insecure = args.insecure_root
-    roots = [Root(_root_path(path), insecure=insecure) for path in dict.fromkeys(named)]
+    # Device plugins that register by a call need no root, so nothing is wrong if there is no kubelet's.
+    optional = not named and args.device_plugins is not None
+    paths = dict.fromkeys(named or [DEFAULT_ROOT])
+    roots = [Root(_root_path(path), insecure=insecure, optional=optional) for path in paths]
     roots += [
         Root(_root_path(path), deprecated=True, insecure=insecure) for path in dict.fromkeys(args.deprecated_root)
     ]

@@ -275,7 +275,10 @@ class RealDeviceDirectory:
     def _lock_it(self) -> None:
         if not self._config.insecure:
             check_above_root(self._path)
-        make(self._path)
+        try:
+            make(self._path)
+        except OSError as error:
+            raise OSError(error.errno, rules.not_made(self._path, error)) from error
         # Before the lock, whose file is the sign that plugind has used the directory.
         rules.check_names(self._path, os.listdir(self._path), take_over_kubelet=self._config.take_over_kubelet)
         self._lock.take(self._path)

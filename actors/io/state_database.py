@@ -37,6 +37,10 @@ class NotUsableError(Exception):
     """The database cannot be understood; the text says why."""
 
 
+class OtherDirectoryError(Exception):
+    """The resources in the database are those of the device plugins in another directory, which the text names."""
+
+
 def is_damaged(error: sqlite3.Error) -> bool:
     """Return whether the file is no database, or a damaged one."""
     return _code(error) in _DAMAGED
@@ -134,27 +138,36 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 # --- read and write ---------------------------------------------------------------------------------------------------
 
 
-def resources(database: sqlite3.Connection) -> list[KnownResource]:
-    """Return the resources that are kept, the one that was seen last at the end."""
+def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
+    """Return the resources that are kept for the directory ``serves``, the one that was seen last at the end.
+
+    Raises:
+      OtherDirectoryError: if they are those of another directory.
+    """
     if not _has_tables(database):
         return []
     rows = database.execute("SELECT name, capacity FROM resource ORDER BY last_seen, name")
-    return [KnownResource(name, capacity) for name, capacity in rows]
+    found = [KnownResource(name, capacity) for name, capacity in rows]
+    served = database.execute("SELECT value FROM meta WHERE key = 'serves'").fetchone()
+    if found and served is not None and served[0] != serves:
+        raise OtherDirectoryError(served[0])
+    return found
 
 
-def read_only(path: str) -> list[KnownResource]:
+def read_only(path: str, serves: str) -> list[KnownResource]:
     """Return the resources that are kept at ``path``, where nothing can be written.
 
     Raises:
+      OtherDirectoryError: if they are those of another directory than ``serves``.
       NotUsableError: if the database cannot be understood.
       sqlite3.Error: if it cannot be opened now.
     """
     with closing(open_to_read(path)) as database:
-        return resources(database)
+        return resources(database, serves)
 
 
-def begin(database: sqlite3.Connection) -> None:
-    """Note in a database that can be written that a daemon has started; make its tables, if it is new."""
+def begin(database: sqlite3.Connection, serves: str) -> None:
+    """Note that a daemon has started, and which directory it ``serves``; make the tables, if the database is new."""
     with database:
         database.execute("BEGIN EXCLUSIVE")
         if not _has_tables(database):
@@ -164,6 +177,7 @@ def begin(database: sqlite3.Connection) -> None:
             database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (secrets.token_hex(16),))
         database.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (_boot_id(),))
+        database.execute("INSERT OR REPLACE INTO meta VALUES('serves', ?)", (serves,))
 
 
 def change(database: sqlite3.Connection, changes: Sequence[Remember | Forget], now: float) -> None:

@@ -34,10 +34,12 @@ FILE_NAME = "state.db"
 class StateFile:
     """The resources in ``state.db`` of a directory, which is made if there is none."""
 
-    def __init__(self, directory: str, log: Logger, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: str, log: Logger, *, serves: str = "", wall: Callable[[], float] = time.time) -> None:
+        """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``."""
         self.path = os.path.join(directory, FILE_NAME)
         self._directory = directory
         self._log = log
+        self._serves = serves
         self._wall = wall
         self._database: sqlite3.Connection | None = None
         #: The start is noted in the database that is open.
@@ -102,9 +104,14 @@ class StateFile:
                 self._let_go()  # It is set aside when it is opened again.
             if state_database.is_locked(error):
                 raise ConfigError(
-                    f"another plugind uses {self.path}: give this one another directory with --state"
+                    f"another plugind uses {self.path}: give this one another directory with --state DIR"
                 ) from error
             raise StateError(f"{self.path} cannot be used: {self._cause(error)}") from error
+        except state_database.OtherDirectoryError as error:
+            raise ConfigError(
+                f"{self.path} keeps the resources of the device plugins in {error}: give this plugind another"
+                f" directory with --state DIR, or remove that file if none serves {error} any more"
+            ) from error
         except state_database.NotUsableError as error:
             raise StateError(f"{self.path} cannot be used, and not be set aside: {error}") from error
         except OSError as error:
@@ -126,7 +133,7 @@ class StateFile:
 
     def _read(self) -> list[KnownResource]:
         try:
-            return state_database.resources(self._open())
+            return state_database.resources(self._open(), self._serves)
         except (sqlite3.OperationalError, OSError) as error:
             if isinstance(error, sqlite3.Error) and state_database.is_locked(error):
                 raise
@@ -140,12 +147,12 @@ class StateFile:
             return []
         except OSError:
             raise error from None
-        return state_database.read_only(self.path)
+        return state_database.read_only(self.path, self._serves)
 
     def _begin(self) -> sqlite3.Connection:
         database = self._open()
         if not self._has_begun:
-            state_database.begin(database)
+            state_database.begin(database, self._serves)
             self._has_begun = True
         return database
 

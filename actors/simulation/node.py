@@ -266,7 +266,7 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
-            state=lambda _directory, _log: self.store,
+            state=lambda _config, _log: self.store,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)

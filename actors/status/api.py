@@ -230,7 +230,7 @@ class Api:
         parts += [
             f"root {encodable(report.root)} is {report.watching}: {encodable(report.reason or '')}"
             for report in self.memory.view.roots.values()
-            if report.watching in (Watching.UNAVAILABLE, Watching.INSECURE, Watching.TAKEN)
+            if report.watching in (Watching.UNAVAILABLE, Watching.ABSENT, Watching.INSECURE, Watching.TAKEN)
         ]
         parts += self.memory.view.why_not_taken(target)
         return problem(404, "; ".join(parts))

@@ -266,7 +266,7 @@ class EventLog:
         ):
             return
         self._log.event(
-            Level.INFO if report.watching in (Watching.EVENTS, Watching.SERVING) else Level.WARNING,
+            Level.INFO if report.watching in _AS_IT_SHOULD_BE else Level.WARNING,
             _ROOT_MESSAGES[report.watching],
             root=report.root,
             watching=report.watching,
@@ -309,12 +309,14 @@ def _to_log(report: RootReported) -> dict[tuple[str, Condition], DirectoryReport
     return {(it.path, it.condition): it for it in reports if (it.path, it.condition) != own}
 
 
+_AS_IT_SHOULD_BE = (Watching.EVENTS, Watching.SERVING, Watching.ABSENT)
 _ROOT_MESSAGES = {
     Watching.EVENTS: "root is watched",
     Watching.SERVING: "device plugins may call",
     Watching.TAKEN: "device plugins are let go",
     Watching.POLLING: "root is polled",
     Watching.INSECURE: "root is insecure",
+    Watching.ABSENT: "root is absent",
     Watching.UNAVAILABLE: "root is unavailable",
 }
 _LEVELS = {

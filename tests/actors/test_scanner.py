@@ -126,7 +126,8 @@ async def test_a_missing_root_is_made_only_on_request(autojump_clock: MockClock,
 async def test_the_directory_above_a_missing_root_is_never_made(autojump_clock: MockClock) -> None:
     """Behaviour 1, fault 1: a misspelt root must not become a tree of new directories."""
     stage = scanned(MemoryDirectory())
-    reason = f"cannot use {ROOT}: its parent directory /run is missing, and plugind does not make it"
+    missing = "its parent directory /run is missing, and plugind does not make it"
+    reason = f"cannot use {ROOT}: {missing}: make it, or name another root with --root DIR"
     assert await stage.rescan(make_root=True) == attrs.evolve(FINE, unavailable=reason)
     assert not stage.directory.exists("/run")
     stage.directory.mkdir("/run")

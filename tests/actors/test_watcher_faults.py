@@ -60,12 +60,30 @@ async def test_a_root_below_a_missing_directory_is_awaited(autojump_clock: MockC
     """Behaviour 1, faults 1 and 4."""
     async with staged(prepare=lambda directory: None) as stage:
         await trio.sleep(5)
-        reason = f"cannot use {ROOT}: its parent directory /run is missing, and plugind does not make it"
+        missing = "its parent directory /run is missing, and plugind does not make it"
+        reason = f"cannot use {ROOT}: {missing}: make it, or name another root with --root DIR"
         assert states(stage) == [(0, "unavailable", reason)]
         stage.directory.mkdir("/run")
         await trio.sleep(5)
         assert await stage.timeline() == [(7.5, "first scan completed of []")]
         assert states(stage)[-1] == (7.5, "events", None)
+
+
+async def test_a_root_without_which_the_node_works_is_absent_until_it_is_there_for_the_first_time(
+    autojump_clock: MockClock,
+) -> None:
+    """A daemon with device plugins alone is ready on a machine without a kubelet. One that goes later is missed."""
+    config = WatcherConfig(ROOT, jitter=0.0, optional=True)
+    async with staged(prepare=lambda directory: None, config=config) as stage:
+        await trio.sleep(5)
+        assert [(report.watching, report.ready) for report in stage.reports[:1]] == [("absent", True)]
+        assert "name another root with --root DIR" in (stage.reports[0].reason or "")
+        stage.directory.mkdir("/run")
+        await trio.sleep(5)
+        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("events", True)
+        stage.directory.remove_tree("/run")
+        await trio.sleep(30)
+        assert (stage.reports[-1].watching, stage.reports[-1].ready) == ("unavailable", False)
 
 
 async def test_a_root_that_may_not_be_used_any_more_keeps_what_is_known_and_takes_nothing_new(

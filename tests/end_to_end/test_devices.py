@@ -65,8 +65,9 @@ async def test_a_second_daemon_on_one_state_ends_before_it_deletes_a_socket(tmp_
             arguments = ("--root", str(tmp_path / "other/root"), "--state", str(tmp_path / "state"))
             where = f"--device-plugins={tmp_path / 'other/device-plugins'}"
             done = run("run", *arguments, where, status=str(tmp_path / "other/s"))
-        said = f"another plugind uses {tmp_path}/state/state.db: give this one another directory with --state"
+        said = f"another plugind uses {tmp_path}/state/state.db: give this one another directory with --state DIR"
         assert (done.code, done.err.splitlines()[-1]) == (78, f"plugind: {said}")
+        assert "started" not in done.err
         assert (tmp_path / "other/device-plugins/gpu.sock").exists()
 
 

@@ -252,6 +252,7 @@ async def test_the_embedding_example_says_what_is_wrong_with_its_root(
                 said += capfd.readouterr().err
         assert await program.end(signal.SIGINT) == 130
     missing = f"its parent directory {root.parent} is missing, and plugind does not make it"
+    missing += ": make it, or name another root with --root DIR"
     assert said == f"{root}: unavailable, cannot use {root}: {missing}\n"
 
 

@@ -16,6 +16,13 @@ from plugind.protocol.errors import ConfigError
 from plugind.protocol.trust import Trust
 
 
+def test_without_a_root_of_its_own_a_daemon_with_device_plugins_needs_none() -> None:
+    """The default root is a kubelet's. One that was named has to be there."""
+    assert configured("--device-plugins=/dp").roots == (Root(DEFAULT_ROOT, optional=True),)
+    assert configured("--device-plugins=/dp", "--root", "/c").roots == (Root("/c"),)
+    assert configured("--device-plugins=/dp", PLUGIND_ROOT="/a").roots == (Root("/a"),)
+
+
 def configured(*arguments: str, **environment: str) -> Config:
     parser = argparse.ArgumentParser()
     daemon.add_arguments(parser)

@@ -83,6 +83,18 @@ def test_a_missing_directory_is_made_for_root_alone_and_locked(path: Path, take:
     assert os.listdir(path) == [".plugind.lock"]
 
 
+def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_do(tmp_path: Path, take: Take) -> None:
+    """It was a bare ``No such file or directory``. It is tried again, since the disk may be mounted later."""
+    where = tmp_path / "missing" / "device-plugins"
+    with pytest.raises(OSError, match="since") as caught:
+        take(where).hold()
+    assert caught.value.strerror == (
+        f"cannot make {where}, since {where.parent} is missing: make that, or name another directory with"
+        " --device-plugins=DIR"
+    )
+    assert not where.parent.exists()
+
+
 @pytest.mark.parametrize("name", ["device-plugins", "empty", "used"])
 def test_a_directory_that_is_meant_for_this_may_be_taken(tmp_path: Path, take: Take, name: str) -> None:
     where = tmp_path / name

@@ -48,7 +48,7 @@ async def test_the_file_is_the_users_own_and_says_what_it_is(tmp_path: Path) -> 
         assert database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert database.execute("SELECT name, capacity FROM resource").fetchall() == [(GPU, 4)]
-        assert {key for (key,) in database.execute("SELECT key FROM meta")} == {"instance", "boot"}
+        assert {key for (key,) in database.execute("SELECT key FROM meta")} == {"instance", "boot", "serves"}
 
 
 async def test_no_shared_memory_is_made_while_it_is_open(tmp_path: Path) -> None:
@@ -73,6 +73,32 @@ async def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
     second = file_in(tmp_path)
     assert await second.read() == [KnownResource(GPU, 1)]
     second.close()
+
+
+async def test_the_resources_of_another_directory_are_not_taken_over(tmp_path: Path) -> None:
+    """Two daemons of one user have the same default: what one knows never appears in the other."""
+
+    def serving(directory: str) -> StateFile:
+        return StateFile(str(tmp_path / "state"), SILENT, serves=directory)
+
+    for directory in ("/a", "/b", "/a"):
+        unused = serving(directory)
+        assert await unused.read() == []  # There is nothing to be mixed up.
+        await unused.begin()
+        unused.close()
+    first = serving("/a")
+    await first.write([Remember(GPU, 4)])
+    first.close()
+    refused = serving("/b")
+    text = (
+        r"state\.db keeps the resources of the device plugins in /a: give this plugind another directory with --state"
+    )
+    with pytest.raises(ConfigError, match=text):
+        await refused.read()
+    refused.close()
+    again = serving("/a")
+    assert await again.read() == [KnownResource(GPU, 4)]
+    again.close()
 
 
 def foreign(path: Path) -> None:
@@ -243,7 +269,7 @@ async def test_a_file_that_can_only_be_read_is_read_with_its_journal(tmp_path: P
     """Also without root; a journal is not lost, and nothing is made beside the file."""
     await leave_behind(tmp_path, killed=killed)
     before = sorted(os.listdir(tmp_path / "state"))
-    assert read_only(str(tmp_path / "state/state.db")) == [KnownResource(GPU, 4)]
+    assert read_only(str(tmp_path / "state/state.db"), "") == [KnownResource(GPU, 4)]
     assert sorted(os.listdir(tmp_path / "state")) == before
 
 
