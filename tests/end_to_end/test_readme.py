@@ -59,6 +59,20 @@ def test_the_commands_to_try_show_a_registered_plugin_and_leave_nothing_running(
     assert os.listdir(directory / "plugins") == [".plugind.lock"]
 
 
+def test_commands_that_fail_leave_nothing_running(tmp_path: Path) -> None:
+    """A pipe ends when no process can write to it any more: those that were started have ended."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "tmp").mkdir()
+    commands = block("try")
+    failing = commands.replace("plugind wait red.example.com --timeout 10", "false")
+    assert failing != commands
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    done = subprocess.run(
+        ["bash", "-euc", failing], cwd=tmp_path, env=environment, capture_output=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode != 0
+
+
 @pytest.fixture
 def fresh_copy(tmp_path: Path) -> Path:
     """Copy the files of the checkout as a clone would have them, including uncommitted changes."""
