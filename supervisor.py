@@ -49,7 +49,7 @@ from .actors.registration import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
-from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart, leaves
+from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
 from .actors.wiring import connect_endpoints, endpoints_of, limited_log, rules_of, watchers_of
 from .protocol import messages as m
 from .protocol import world
@@ -62,7 +62,7 @@ from .protocol.device_messages import (
     ResourceChanged,
 )
 from .protocol.devices import DevicesSnapshot
-from .protocol.errors import ConfigError
+from .protocol.errors import ConfigError, leaves
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName

@@ -27,7 +27,7 @@ from ..protocol import messages as m
 from ..protocol.backoff import Backoff
 from ..protocol.crashes import in_one_line
 from ..protocol.device_directory import taken
-from ..protocol.errors import ConfigError
+from ..protocol.errors import ConfigError, leaves
 from ..protocol.status import Watching
 from .io.device_directory import DeviceDirectory, Place, Serving, SocketTakenError
 from .io.directory import describe
@@ -86,7 +86,7 @@ class DeviceServer:
                 # What was called may be what it crashes of.
                 self._calls.forget()
             self._has_served = False
-            await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(_first(error))}")
+            await self._show(Watching.UNAVAILABLE, f"{_FAILED}: {in_one_line(next(leaves(error)))}")
             raise
 
     def suspend(self) -> None:
@@ -206,10 +206,3 @@ class DeviceServer:
             sockets=len(self._calls),
         )
         await report(self._config.status, self._report)
-
-
-def _first(error: Exception) -> Exception:
-    """Return the first error of a group, whose own text says nothing."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error

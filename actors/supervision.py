@@ -11,13 +11,13 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection
 
 import attrs
 import trio
 
 from ..protocol.backoff import RESTART_PAUSE, RestartIntensity
-from ..protocol.errors import ConfigError
+from ..protocol.errors import ConfigError, leaves
 
 
 class GaveUpError(Exception):
@@ -169,12 +169,3 @@ def _raise_what_no_restart_repairs(error: Exception) -> None:
     for leaf in leaves(error):
         if isinstance(leaf, GaveUpError | ConfigError):
             raise leaf from leaf.__cause__
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the leaves of ``error`` if it is a group, or else the error itself."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error

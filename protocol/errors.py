@@ -10,6 +10,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 
 class PluginError(Exception):
     """A plugin, a handler or a file system broke a rule; the plugin gets the text of the exception.
@@ -52,3 +54,12 @@ class StateError(Exception):
 
 class IllegalStepError(Exception):
     """An event reached a state in which it cannot happen: a bug in plugind."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the leaves of ``error`` if it is a group, or else the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

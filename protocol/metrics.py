@@ -57,16 +57,28 @@ MAX_RESOURCES = 64
 
 
 @attrs.define
-class ByResource:
-    """A counter for each resource; those beyond the first :data:`MAX_RESOURCES`, and bad names, share one."""
+class ResourceLabels:
+    """The labels of resources: the first :data:`MAX_RESOURCES` have their own, the others share one."""
 
-    counts: dict[str, int] = attrs.field(factory=dict)
+    _own: set[str] = attrs.field(init=False, factory=set)
+
+    def label(self, resource: str) -> str:
+        """Return the label of ``resource``."""
+        if resource not in self._own and len(self._own) < MAX_RESOURCES:
+            self._own.add(resource)
+        return resource if resource in self._own else OTHER
+
+
+@attrs.define
+class ByResource:
+    """A counter for each label of resources; names that no resource can have count with those that share one."""
+
+    counts: dict[str, int] = attrs.field(init=False, factory=dict)
+    _labels: ResourceLabels = attrs.field(factory=ResourceLabels)
 
     def count(self, resource: str | None) -> None:
         """Count one more of ``resource``; None is a name that no resource can have."""
-        label = OTHER if resource is None else resource
-        if label not in self.counts and len(self.counts) >= MAX_RESOURCES:
-            label = OTHER
+        label = OTHER if resource is None else self._labels.label(resource)
         self.counts[label] = self.counts.get(label, 0) + 1
 
 

@@ -27,7 +27,7 @@ from ...protocol.config import (
     device_plugins_beside,
 )
 from ...protocol.endpoints import default_directories
-from ...protocol.errors import ConfigError, SocketBusyError
+from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import MAX_INSTANCES
 from ...protocol.trust import Trust
@@ -38,7 +38,7 @@ from ..io.descriptors import raise_descriptor_limit
 from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
-from ..supervision import GaveUpError, leaves
+from ..supervision import GaveUpError
 from .arguments import add_trust_argument, plugin_name, seconds, typed_seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain

@@ -29,15 +29,13 @@ from ...protocol.device_messages import (
 from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Address, Lagged
-from ...protocol.metrics import OTHER
+from ...protocol.metrics import ByResource, ResourceLabels
 from ..mailbox import offer
 from .inbox import DevicesInbox
 from .state import Writer
 
 #: How many messages are taken before other actors have their turn.
 BATCH = 64
-#: How many resources have a label of their own in metrics; the others are counted together (fault 92).
-MAX_LABELS = 64
 #: How many ids of devices a line of the log names.
 _NAMED = 8
 
@@ -48,9 +46,12 @@ class Memory:
 
     #: Those of a node whose store was empty, until the store was read.
     resources: r.Resources = attrs.field(factory=r.Resources)
-    #: How often the stream of a plugin has ended, by label.
-    streams_ended: dict[str, int] = attrs.field(factory=dict)
-    labels: set[str] = attrs.field(factory=set)
+    #: The labels of resources in metrics.
+    labels: ResourceLabels = attrs.field(factory=ResourceLabels)
+    #: How often the stream of a plugin has ended.
+    streams_ended: ByResource = attrs.field(
+        default=attrs.Factory(lambda self: ByResource(self.labels), takes_self=True)
+    )
     subscribers: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
     #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
@@ -139,8 +140,7 @@ class _Devices:
                 )
                 self._log.event(Level.WARNING, "resource is gone", name=effect.name, reason=effect.reason)
             case r.StreamEnded():
-                label = self._label(effect.name)
-                self._memory.streams_ended[label] = self._memory.streams_ended.get(label, 0) + 1
+                self._memory.streams_ended.count(effect.name)
                 self._warn("device plugin is lost", effect)
             case r.OptionsDiffer():
                 self._warn("device plugin names other options", effect)
@@ -171,17 +171,10 @@ class _Devices:
         if turned.healthy:
             note(Level.INFO, "devices turned healthy", devices=_ids(turned.healthy))
 
-    def _label(self, name: str) -> str:
-        """Return the label of a resource: the first ones have their own, so that there is a bounded number."""
-        labels = self._memory.labels
-        if name not in labels and len(labels) < MAX_LABELS:
-            labels.add(name)
-        return name if name in labels else OTHER
-
     def _snapshot(self) -> DevicesSnapshot:
         counts: dict[str, tuple[int, int]] = {}
         for name, (healthy, unhealthy) in self._resources.counts().items():
-            label = self._label(name)
+            label = self._memory.labels.label(name)
             before = counts.get(label, (0, 0))
             counts[label] = before[0] + healthy, before[1] + unhealthy
         return DevicesSnapshot(
@@ -190,7 +183,7 @@ class _Devices:
             self._writer.problem,
             self._writer.failures,
             counts,
-            dict(self._memory.streams_ended),
+            dict(self._memory.streams_ended.counts),
         )
 
     def publish(self) -> None:

@@ -13,8 +13,8 @@ from typing import Final, Generic, Literal, TypeVar
 import attrs
 import trio
 
+from ...protocol.errors import leaves
 from ..mailbox import Readable
-from ..supervision import leaves
 
 T = TypeVar("T")
 

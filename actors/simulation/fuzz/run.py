@@ -35,11 +35,11 @@ from trio.testing import MockClock
 
 from ....protocol.backoff import Backoff, RestartIntensity
 from ....protocol.config import DevicePluginDirectory
+from ....protocol.errors import leaves
 from ....protocol.plugins import DEVICE, InstancePolicy, Plugin
 from ....protocol.status import StateName
 from ....protocol.trust import Trust
 from ...handlers.handler import Handler
-from ...supervision import leaves
 from ..directory import Telling
 from ..node import DEFAULT_CONFIG, ROOT
 from ..scheduling import ROUNDS

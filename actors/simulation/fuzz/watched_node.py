@@ -11,13 +11,13 @@ import trio
 
 from ....protocol import messages as m
 from ....protocol.config import Config
+from ....protocol.errors import leaves
 from ....protocol.identity import Identity
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.handler import Handler
 from ...io.grpc_client.channel import Channel
 from ...io.grpc_client.dial import Judge
-from ...supervision import leaves
 from ..directory import MemoryDirectory, Telling
 from ..faults import is_injected
 from ..network import MemoryNetwork, Process
