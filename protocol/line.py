@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
 
 import attrs
 
@@ -27,6 +26,38 @@ _Paths = OrderedDict[str, int]
 
 
 @attrs.define
+class _Lines:
+    """The plugins in line. Each is in the first of these, or in the other two."""
+
+    privileged: _Paths = attrs.Factory(OrderedDict)
+    others: _Paths = attrs.Factory(OrderedDict)
+    #: The others again, by their users: while a name is kept for a user, only that user's plugins have turns.
+    by_user: dict[int | None, _Paths] = attrs.Factory(dict)
+    #: The users of the others.
+    users: dict[str, int | None] = attrs.Factory(dict)
+
+    def __len__(self) -> int:
+        return len(self.privileged) + len(self.others)
+
+    def add(self, path: str, uid: int | None, releases: int, *, privileged: bool) -> None:
+        if privileged:
+            self.privileged[path] = releases
+        else:
+            self.others[path] = releases
+            self.by_user.setdefault(uid, OrderedDict())[path] = releases
+            self.users[path] = uid
+
+    def remove(self, path: str) -> None:
+        self.privileged.pop(path, None)
+        if self.others.pop(path, None) is not None:
+            uid = self.users.pop(path)
+            line = self.by_user[uid]
+            del line[path]
+            if not line:
+                del self.by_user[uid]
+
+
+@attrs.define
 class Line:
     """The plugins that were refused one name, by path, and whose turn it is."""
 
@@ -34,42 +65,50 @@ class Line:
     releases: int = 0
     #: The path whose turn it is to try.
     turn: str | None = None
-    #: Those that are privileged, and the others. They are made when they are needed.
-    _lines: tuple[_Paths, _Paths] | None = None
+    #: They are made when they are needed.
+    _lines: _Lines | None = None
 
     def __len__(self) -> int:
-        return 0 if self._lines is None else sum(map(len, self._lines))
+        return 0 if self._lines is None else len(self._lines)
 
-    def add(self, path: str, *, privileged: bool) -> None:
+    def add(self, path: str, uid: int | None, *, privileged: bool) -> None:
         """Put ``path`` at the end of its line. The next release is the first that it is told of."""
         self.remove(path)
         if self._lines is None:
-            self._lines = OrderedDict(), OrderedDict()
-        self._lines[0 if privileged else 1][path] = self.releases
+            self._lines = _Lines()
+        self._lines.add(path, uid, self.releases, privileged=privileged)
 
     def remove(self, path: str) -> None:
         """Forget ``path``, if it is in line."""
+        if self._lines is not None:
+            self._lines.remove(path)
+            if not len(self._lines):
+                self._lines = None
+
+    def first(self) -> str | None:
+        """Return the next path in line; None if each was told of the last release."""
+        return None if self._lines is None else self._first(self._lines.privileged, self._lines.others)
+
+    def first_of(self, uid: int | None) -> str | None:
+        """Return the next path in line that is privileged or of the user ``uid``; None if each was told."""
         if self._lines is None:
-            return
-        for line in self._lines:
-            line.pop(path, None)
-        if not any(self._lines):
-            self._lines = None
+            return None
+        return self._first(self._lines.privileged, self._lines.by_user.get(uid))
 
-    def waiting(self) -> Iterator[str]:
-        """Yield the paths that were not told of the last release, in order."""
-        for line in self._lines or ():
-            for path, notified_of in line.items():
-                if notified_of >= self.releases:
-                    break
-                yield path
+    def _first(self, *lines: _Paths | None) -> str | None:
+        # Those that were told of the last release are at the end of each line.
+        for line in filter(None, lines):
+            path = next(iter(line))
+            if line[path] < self.releases:
+                return path
+        return None
 
-    def take_turn(self, path: str | None = None) -> str | None:
-        """Give the turn to the next path in line, or to that one, and return it; None if each had its turn."""
-        self.turn = next(self.waiting(), None) if path is None else path
-        if self.turn is not None and self._lines is not None:
-            self.add(self.turn, privileged=self.turn in self._lines[0])
-        return self.turn
+    def give_turn(self, path: str | None) -> str | None:
+        """Give the turn to ``path``, which is in line, and return it; None gives it to nobody."""
+        self.turn = path
+        if path is not None and self._lines is not None:
+            self.add(path, self._lines.users.get(path), privileged=path in self._lines.privileged)
+        return path
 
 
 @attrs.define

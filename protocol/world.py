@@ -455,11 +455,11 @@ class World:
             if handler is None:
                 self._refuse_orphan(claimed)
             elif (reason := self._name_of_another_user(claimed.info, name)) is not None:
-                name.line.add(claimed.path, privileged=self._users.is_privileged(claimed.info.uid))
+                self._put_in_line(name, claimed)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
                 self._report_claim(claimed, reason)
             elif (reason := self._reason_against(claimed.info, name, handler.policy)) is not None:
-                name.line.add(claimed.path, privileged=self._users.is_privileged(claimed.info.uid))
+                self._put_in_line(name, claimed)
                 self._effects.append(Send(claimed.path, m.ClaimRefused(claimed.ticket, reason)))
             elif (owner := self._owner_of_endpoint(claimed)) is not None:
                 reason = belongs_to(claimed.info.endpoint, owner)
@@ -470,6 +470,10 @@ class World:
             self._end_turn(key, claimed.path)
         if name.empty:
             del self._names[key]
+
+    def _put_in_line(self, name: Name, claimed: m.Claimed) -> None:
+        uid = claimed.info.uid
+        name.line.add(claimed.path, uid, privileged=self._users.is_privileged(uid))
 
     def _report_claim(self, claimed: m.Claimed, reason: str) -> None:
         """Report once for each socket that it claims the name of another user's plugin."""
@@ -497,16 +501,13 @@ class World:
 
     def _next_in_line(self, key: tuple[str, str], name: Name) -> str | None:
         """Give the turn to the next plugin in line; while the name is kept, to the next one for which it is kept."""
-        keep = self._kept.get(key, self._now)
+        keep, first = self._kept.get(key, self._now), name.line.first()
         if keep is None:
-            return name.line.take_turn()
-        for path in name.line.waiting():
-            uid = self._actors[path].uid
-            if uid == keep.uid or self._users.is_privileged(uid):
-                return name.line.take_turn(path)
+            return name.line.give_turn(first)
+        path = name.line.first_of(keep.uid)
+        if path != first:
             self._kept.wait(key, keep)
-        name.line.turn = None
-        return None
+        return name.line.give_turn(path)
 
     def _reason_against(self, info: PluginInfo, name: Name, policy: InstancePolicy) -> str | None:
         """Return why one more plugin cannot have the name; None if it can."""
@@ -566,7 +567,7 @@ class World:
     def _give_turn(self, key: tuple[str, str], name: Name) -> None:
         """Tell the next plugin in line that it may try for the name, unless it would certainly be refused."""
         self._turns.end(key)
-        handler, first = self._handlers.get(key[0]), next(name.line.waiting(), None)
+        handler, first = self._handlers.get(key[0]), name.line.first()
         privileged = first is not None and self._users.is_privileged(self._actors[first].uid)
         if handler is not None and self._is_full(name, handler.policy, privileged=privileged):
             name.line.turn = None
@@ -641,7 +642,7 @@ class World:
         elif actor is not None and actor.key == key:
             # It was admitted and then refused by its handler, perhaps because of another plugin of that name. It is
             # sent ``NameFreed`` when that one goes.
-            name.line.add(claim.path, privileged=claim.privileged)
+            name.line.add(claim.path, claim.info.uid, privileged=claim.privileged)
         self._end_turn(key, claim.path)
         self._admit(key, name)
         self._retire(claim.info.type)

@@ -49,7 +49,7 @@ def test_a_released_claim_leaves_nothing_and_says_whether_its_plugin_may_have_be
 def test_the_release_of_one_instance_keeps_the_claims_of_the_others() -> None:
     """Behaviour 37, fault 78."""
     name = Name()
-    name.line.add("/r/c", privileged=False)
+    name.line.add("/r/c", None, privileged=False)
     name.register(claim(A, Phase.REGISTERED))
     assert name.change_roles(InstancePolicy.NEWEST) == []
     name.register(claim(B, Phase.REGISTERED, 2))

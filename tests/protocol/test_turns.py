@@ -220,15 +220,34 @@ def test_thousands_of_others_in_line_are_not_looked_at() -> None:
     """Fault 48: a turn costs as much as in a line of one; a search for each one would take minutes."""
     line = Line()
     for number in range(20_000):
-        line.add(f"u{number}", privileged=False)
-        line.add(f"p{number}", privileged=True)
+        line.add(f"u{number}", 1001, privileged=False)
+        line.add(f"p{number}", 0, privileged=True)
     line.releases += 1
-    woken = [line.take_turn() for _ in range(40_000)]
+    woken = [line.give_turn(line.first()) for _ in range(40_000)]
     assert woken == [f"{who}{number}" for who in "pu" for number in range(20_000)]
-    assert line.take_turn() is None
+    assert line.give_turn(line.first()) is None
     for path in woken:
         line.remove(path or "")
     assert len(line) == 0
+
+
+def test_thousands_of_another_user_in_line_are_not_looked_at_while_the_name_is_kept() -> None:
+    """Faults 48 and 80: a search past them for each turn would take minutes."""
+    line = Line()
+    for number in range(20_000):
+        line.add(f"u{number}", 1001, privileged=False)
+    for number in range(20_000):
+        line.add(f"v{number}", 1002, privileged=False)
+    line.add("p", 0, privileged=True)
+    line.releases += 1
+    woken = [line.give_turn(line.first_of(1002)) for _ in range(20_001)]
+    assert woken == ["p", *(f"v{number}" for number in range(20_000))]
+    assert line.give_turn(line.first_of(1002)) is None
+    assert line.first_of(1003) is None
+    assert line.first() == "u0"
+    for path in woken:
+        line.remove(path or "")
+    assert len(line) == 20_000
 
 
 def test_the_first_of_thousands_of_turns_is_found_at_once() -> None:
