@@ -5,7 +5,8 @@ Each test is a timeline in virtual time of what the devices actor is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import groupby, pairwise
 
 import attrs
@@ -110,6 +111,16 @@ class Bench:
         return status.reason
 
 
+@asynccontextmanager
+async def listing() -> AsyncIterator[tuple[Bench, PluggedIn, FakeDevices]]:
+    """Run a node on which a plugin with four devices is registered."""
+    bench = Bench()
+    async with bench.node as node:
+        plugin, service = bench.plug("a.sock", FOUR)
+        await node.settled()
+        yield bench, plugin, service
+
+
 # --- Register ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,10 +202,7 @@ async def test_a_plugin_whose_endpoint_never_comes_is_refused_after_ten_seconds(
 
 async def test_a_failed_register_leaves_the_older_plugin_as_it_is(autojump_clock: MockClock) -> None:
     """The kubelet drops the older one before it has dialed the newer (consumers B.1)."""
-    bench = Bench()
-    async with bench.node as node:
-        _, old = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, _, old):
         broken = FakeDevices()
         broken.options_error = GRPCError(Status.INTERNAL, "broken")
         bench.plug("b.sock", broken)
@@ -231,10 +239,7 @@ async def test_the_first_list_may_come_late(autojump_clock: MockClock) -> None:
 
 async def test_a_stream_that_ends_is_opened_again_with_doubling_delays(autojump_clock: MockClock) -> None:
     """The kubelet never does (k8s 125501). All devices are unhealthy meanwhile, and the capacity stays."""
-    bench = Bench()
-    async with bench.node as node:
-        _, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, _, service):
         await trio.sleep(100)
         service.stream_error = GRPCError(Status.UNAVAILABLE, "starting")
         service.end()
@@ -245,7 +250,7 @@ async def test_a_stream_that_ends_is_opened_again_with_doubling_delays(autojump_
         service.stream_error = None
         await trio.sleep(30)
         assert bench.health() == (Health.HEALTHY, None)
-        assert node.status("a.sock").generation == 1  # type: ignore[union-attr]
+        assert bench.node.status("a.sock").generation == 1  # type: ignore[union-attr]
     assert [round(later - earlier, 3) for earlier, later in pairwise(service.streamed[1:])] == [2, 4, 8, 16, 30, 30, 30]
     assert bench.said.losses()[:2] == [
         (100.0, "the plugin has ended ListAndWatch"),
@@ -257,10 +262,7 @@ async def test_a_stream_that_ends_is_opened_again_with_doubling_delays(autojump_
 
 
 async def test_a_stream_that_lasted_begins_with_the_shortest_delay_again(autojump_clock: MockClock) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        _, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (_, _, service):
         for _ in range(4):
             await trio.sleep(40)
             service.end(GRPCError(Status.INTERNAL, "oops"))
@@ -268,10 +270,7 @@ async def test_a_stream_that_lasted_begins_with_the_shortest_delay_again(autojum
 
 
 async def test_a_broken_connection_is_seen_at_once_and_made_again(autojump_clock: MockClock) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        plugin, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, plugin, service):
         await trio.sleep(50)
         plugin.reset()
         await trio.sleep(0.5)
@@ -319,10 +318,7 @@ async def test_a_list_over_a_limit_is_refused_and_the_stream_is_opened_again(
     message: ListAndWatchResponse, text: str, autojump_clock: MockClock
 ) -> None:
     """Faults 50 and 51: the reason is shown, and the devices of the list before are unhealthy."""
-    bench = Bench()
-    async with bench.node as node:
-        _, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, _, service):
         await trio.sleep(40)
         service.send(message)
         await trio.sleep(4)
@@ -330,7 +326,7 @@ async def test_a_list_over_a_limit_is_refused_and_the_stream_is_opened_again(
         service.show(*FOUR)
         await trio.sleep(10)
         assert bench.health() == (Health.HEALTHY, None)
-        assert node.status("a.sock").generation == 1  # type: ignore[union-attr]
+        assert bench.node.status("a.sock").generation == 1  # type: ignore[union-attr]
     assert service.streamed == [0.0, 41.0, 43.0, 47.0]
     assert service.most_streams == 1
     assert bench.said.capacities()[1:] == [(0.0, 4, 4), (40.0, 4, 0), (47.0, 4, 4)]
@@ -349,10 +345,7 @@ async def test_two_devices_with_one_id_are_a_warning(autojump_clock: MockClock) 
 async def test_of_a_flood_of_lists_ten_a_second_are_passed_on_and_the_last_one_counts(
     autojump_clock: MockClock,
 ) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        _, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, _, service):
         await trio.sleep(10)
         for number in range(1000):
             service.show(*FOUR[: number % 4])
@@ -450,15 +443,12 @@ async def test_the_capacity_never_falls_in_a_surge(autojump_clock: MockClock) ->
     TestDevicePluginReRegistration: afterwards the devices are the new one's; k8s 121994: the end of the old one does
     not touch the new one.
     """
-    bench = Bench()
-    async with bench.node as node:
-        old, _ = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, old, _):
         stopped = FakeDevices()
         stopped.lists = False
         bench.plug("b.sock", stopped)
         await trio.sleep(60)
-        assert (node.state("a.sock"), node.state("b.sock")) == ("registered", "registered")
+        assert (bench.node.state("a.sock"), bench.node.state("b.sock")) == ("registered", "registered")
         stopped.show(*(Device(f"new-{number}") for number in range(4)))
         await trio.sleep(5)
         old.stop()
@@ -614,12 +604,9 @@ async def test_an_endpoint_that_is_registered_by_a_call_and_by_socket_has_one_st
 
 
 async def test_a_plugin_whose_socket_goes_is_deregistered_and_its_stream_ended(autojump_clock: MockClock) -> None:
-    bench = Bench()
-    async with bench.node as node:
-        plugin, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, plugin, service):
         plugin.unlink()
-        await node.settled()
+        await bench.node.settled()
         await trio.sleep(1)
         assert service.streams == 0
     assert bench.said.kinds()[-1][1] == "InstanceRemoved"
@@ -628,10 +615,7 @@ async def test_a_plugin_whose_socket_goes_is_deregistered_and_its_stream_ended(a
 
 async def test_a_plugin_that_dies_and_leaves_its_socket_is_lost_and_comes_back(autojump_clock: MockClock) -> None:
     """It listens again on the same file after ten seconds: the registration is the same."""
-    bench = Bench()
-    async with bench.node as node:
-        plugin, service = bench.plug("a.sock", FOUR)
-        await node.settled()
+    async with listing() as (bench, plugin, service):
         await trio.sleep(5)
         plugin.close_listener()
         await trio.sleep(10)
@@ -641,5 +625,5 @@ async def test_a_plugin_that_dies_and_leaves_its_socket_is_lost_and_comes_back(a
         plugin.listen()
         await trio.sleep(30)
         assert bench.health() == (Health.HEALTHY, None)
-        assert node.state("a.sock") == "registered"
+        assert bench.node.state("a.sock") == "registered"
     assert service.most_streams == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import attrs
@@ -19,6 +20,7 @@ from plugind.actors.simulation import (
     FakePlugin,
     Hangs,
     InjectedError,
+    PluggedIn,
     SimulatedNode,
     Takes,
 )
@@ -81,11 +83,18 @@ def red() -> FakePlugin:
     return FakePlugin("Colour", "red.example.com")
 
 
-async def test_a_plugin_is_followed_from_register_until_just_before_deregister(autojump_clock: MockClock) -> None:
-    handler = Following()
+@asynccontextmanager
+async def followed(handler: Handler) -> AsyncIterator[tuple[SimulatedNode, PluggedIn]]:
+    """Run a node on which the plugin ``red.sock`` is registered and followed."""
     async with node_with(handler) as node:
         plugin = node.plug("red.sock", red())
         await node.settled()
+        yield node, plugin
+
+
+async def test_a_plugin_is_followed_from_register_until_just_before_deregister(autojump_clock: MockClock) -> None:
+    handler = Following()
+    async with followed(handler) as (node, plugin):
         await trio.sleep(3600)
         plugin.stop()
         await node.settled()
@@ -115,9 +124,7 @@ async def test_a_plugin_that_its_handler_refuses_is_not_followed(autojump_clock:
 
 async def test_a_replaced_plugin_is_followed_anew(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         await trio.sleep(60)
         plugin.restart()
         await node.settled()
@@ -163,18 +170,14 @@ async def test_a_follow_that_returns_is_started_again(autojump_clock: MockClock)
 
 async def test_a_removed_handler_follows_no_more(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _):
         await node.supervisor.remove_handler("Colour")
         assert [what for _, what in handler.calls][-2:] == ["unfollow 1", "deregister 1"]
 
 
 async def test_a_crash_of_the_handler_actor_does_not_end_a_follow(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         node.crash("handler", "Colour")
         await trio.sleep(10)
         assert [what for _, what in handler.calls] == ["register 1", "follow 1"]
@@ -186,9 +189,7 @@ async def test_a_crash_of_the_handler_actor_does_not_end_a_follow(autojump_clock
 async def test_a_crash_of_the_reconciler_ends_the_links_with_the_registrations(autojump_clock: MockClock) -> None:
     """Fault 85: all plugins are deregistered, and registered and followed anew."""
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _):
         node.crash("reconciler")
         await trio.sleep(10)
         calls = [what.partition(" ")[0] for _, what in handler.calls]
@@ -199,9 +200,7 @@ async def test_a_crash_of_the_reconciler_ends_the_links_with_the_registrations(a
 async def test_a_stop_ends_the_follow_of_a_plugin_that_stays_registered(autojump_clock: MockClock) -> None:
     """Behaviour 42: nothing is deregistered."""
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler):
         await trio.sleep(5)
     assert handler.calls == [(0.0, "register 1"), (0.0, "follow 1"), (5.0, "unfollow 1")]
 
@@ -213,9 +212,7 @@ async def shielded(plugin: Plugin, link: Link) -> None:
 
 async def test_a_follow_that_shields_itself_holds_deregister_for_five_seconds(autojump_clock: MockClock) -> None:
     handler = Following(shielded)
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         plugin.stop()
         await node.settled()
         unfinished = node.supervisor.unfinished().calls
@@ -235,9 +232,7 @@ async def test_a_follow_that_shields_itself_holds_up_no_other_actor_when_the_nod
 ) -> None:
     """All else has ended after five seconds, and the node can say what it waits for."""
     handler = Following(shielded)
-    async with node_with(handler) as node, trio.open_nursery() as nursery:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _), trio.open_nursery() as nursery:
         supervisor = node.supervisor
         nursery.start_soon(node.stop)
         await trio.sleep(5.5)
@@ -264,9 +259,7 @@ async def test_a_link_connects_to_the_endpoint_and_notices_its_end(autojump_cloc
                 _ = link.channel
 
     handler = Following(connect)
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         await trio.sleep(7)
         assert plugin.connections == 1
         plugin.reset()
@@ -319,9 +312,7 @@ async def test_an_endpoint_that_never_comes_is_given_up(autojump_clock: MockCloc
 
 async def test_a_link_that_has_ended_connects_no_more(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         plugin.unlink()
         await node.settled()
         with pytest.raises(NoConnectionError, match="the link has ended"):
@@ -405,9 +396,7 @@ async def test_the_role_of_a_plugin_that_is_being_deregistered_is_dropped(autoju
 
 async def test_reported_health_and_facts_are_shown(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _):
         (link,) = handler.links
         await trio.sleep(1)
         link.report(Health.HEALTHY, facts={"node-id": "n-7"})
@@ -425,9 +414,7 @@ async def test_reported_health_and_facts_are_shown(autojump_clock: MockClock) ->
 
 async def test_ten_thousand_facts_are_cut_off_with_a_warning(autojump_clock: MockClock) -> None:
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _):
         await trio.sleep(1)
         handler.links[0].report(Health.HEALTHY, facts={f"key-{number}": "x" for number in range(10_000)})
         await trio.sleep(1)
@@ -440,9 +427,7 @@ async def test_ten_thousand_facts_are_cut_off_with_a_warning(autojump_clock: Moc
 async def test_health_outlives_a_crash_of_the_status_actor(autojump_clock: MockClock) -> None:
     """Fault 85: what the actor was told when it crashed is told again."""
     handler = Following()
-    async with node_with(handler) as node:
-        node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, _):
         await trio.sleep(1)
         node.crash("status")
         handler.links[0].report(Health.HEALTHY)
@@ -532,9 +517,7 @@ async def test_a_crash_of_the_links_begins_all_follows_again(
         await trio.sleep_forever()
 
     handler = Following(connect)
-    async with node_with(handler) as node:
-        plugin = node.plug("red.sock", red())
-        await node.settled()
+    async with followed(handler) as (node, plugin):
         outbox = node.supervisor.internals.links.outbox
 
         async def crash() -> object:
