@@ -1,4 +1,4 @@
-"""Inboxes, and the waits of a registration actor.
+"""Inboxes, the subscribers to changes, and the waits of a registration actor.
 
 Every inbox is a Trio memory channel. Asks flow down with ``send_nowait`` into inboxes whose size the protocol bounds.
 Reports flow up with :func:`report`, which waits while the inbox is full: back-pressure, never a silent loss (fault 86).
@@ -18,9 +18,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+import attrs
 import trio
 
 from ..protocol.health import Reading
+from ..protocol.logs import Level, Logger
 from ..protocol.messages import Address, RegistrationMessage
 
 T = TypeVar("T")
@@ -53,6 +55,50 @@ def offer(address: Address[T], message: T) -> bool:
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         return True
     return True
+
+
+@attrs.define
+class Audience(Generic[T]):
+    """The subscribers to the changes of an actor.
+
+    One whose inbox is full is dropped, and is sent ``last`` as soon as there is room for it (fault 86).
+    """
+
+    _last: T
+    subscribers: list[Address[T]] = attrs.field(init=False, factory=list)
+    #: Those that were dropped and are to be sent the last message.
+    lagging: list[Address[T]] = attrs.field(init=False, factory=list)
+
+    def add(self, subscriber: Address[T], first: T) -> None:
+        """Send ``first``, and from now on each change."""
+        (self.subscribers if offer(subscriber, first) else self.lagging).append(subscriber)
+
+    def remove(self, subscriber: Address[T]) -> None:
+        """Send it nothing more."""
+        for addresses in (self.subscribers, self.lagging):
+            if subscriber in addresses:
+                addresses.remove(subscriber)
+
+    def tell(self, change: T, log: Logger) -> None:
+        """Send ``change`` to all; drop those whose inbox is full, and forget those that are gone."""
+        kept = [subscriber for subscriber in self.subscribers if self._takes(subscriber, change, log)]
+        if len(kept) != len(self.subscribers):
+            self.subscribers[:] = kept
+
+    def _takes(self, subscriber: Address[T], change: T, log: Logger) -> bool:
+        try:
+            subscriber.send_nowait(change)
+        except trio.WouldBlock:
+            self.lagging.append(subscriber)
+            log.event(Level.WARNING, "a subscriber lags and is dropped")
+            return False
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return False
+        return True
+
+    def tell_lagging(self) -> None:
+        """Send those that were dropped their last message, as far as there is room for it."""
+        self.lagging[:] = [address for address in self.lagging if not offer(address, self._last)]
 
 
 class Readable(Protocol[T_co]):

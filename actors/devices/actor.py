@@ -28,9 +28,9 @@ from ...protocol.device_messages import (
 )
 from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.logs import Level, Logger
-from ...protocol.messages import Address, Lagged
+from ...protocol.messages import Lagged
 from ...protocol.metrics import ByResource, ResourceLabels
-from ..mailbox import offer
+from ..mailbox import Audience, offer
 from .inbox import DevicesInbox
 from .state import Writer
 
@@ -52,11 +52,9 @@ class Memory:
     streams_ended: ByResource = attrs.field(
         default=attrs.Factory(lambda self: ByResource(self.labels), takes_self=True)
     )
-    subscribers: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
+    audience: Audience[DevicesViewMessage] = attrs.field(factory=lambda: Audience[DevicesViewMessage](Lagged()))
     #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
-    #: Subscribers that were too slow and are to be sent that.
-    lagging: list[Address[DevicesViewMessage]] = attrs.field(factory=list)
 
 
 async def read(writer: Writer, memory: Memory) -> None:
@@ -109,12 +107,9 @@ class _Devices:
                 offer(message.reply, self._snapshot())
             case DevicesSubscribed():
                 self.publish()  # So that nothing of the snapshot comes again as a change.
-                took = offer(message.subscriber, self._snapshot())
-                (self._memory.subscribers if took else self._memory.lagging).append(message.subscriber)
+                self._memory.audience.add(message.subscriber, self._snapshot())
             case DevicesUnsubscribed():
-                for audience in (self._memory.subscribers, self._memory.lagging):
-                    if message.subscriber in audience:
-                        audience.remove(message.subscriber)
+                self._memory.audience.remove(message.subscriber)
             case StoreRead():
                 self.carry_out(self._resources.expect(message.resources, trio.current_time()))
             case _:
@@ -189,19 +184,13 @@ class _Devices:
     def publish(self) -> None:
         """Tell the subscribers what has changed, and those that were dropped that they were."""
         changed, self._memory.changed = self._memory.changed, {}
-        if self._memory.subscribers:
+        audience = self._memory.audience
+        if audience.subscribers:
             for name, last in changed.items():
                 status = self._resources.status(name) or last
                 if status is not None:
-                    self._tell(ResourceChanged(trio.current_time(), status))
-        self._memory.lagging[:] = [address for address in self._memory.lagging if not offer(address, Lagged())]
-
-    def _tell(self, change: ResourceChanged) -> None:
-        for subscriber in list(self._memory.subscribers):
-            if not offer(subscriber, change):
-                self._memory.subscribers.remove(subscriber)
-                self._memory.lagging.append(subscriber)
-                self._log.event(Level.WARNING, "a subscriber lags and is dropped")
+                    audience.tell(ResourceChanged(trio.current_time(), status), self._log)
+        audience.tell_lagging()
 
 
 def _ids(devices: tuple[str, ...]) -> str:

@@ -28,7 +28,6 @@ from ...protocol.messages import (
     FollowEnded,
     HandlersChanged,
     HealthReported,
-    Lagged,
     LoopBlocked,
     NameDefended,
     OwnerChanged,
@@ -46,7 +45,6 @@ from ...protocol.messages import (
     StatusMessage,
     Subscribed,
     Unsubscribed,
-    ViewMessage,
 )
 from ...protocol.successions import NamePassed
 from ...protocol.view import Row
@@ -135,8 +133,8 @@ class _Status:
                     break
             else:
                 await self._take(message)
-            if self.memory.lagging:
-                self._notify_lagging()
+            if self.memory.audience.lagging:
+                self.memory.audience.tell_lagging()
             await trio.lowlevel.checkpoint()
 
     def _change(self, change: StateChanged) -> None:
@@ -149,7 +147,7 @@ class _Status:
             if before is not None and before.last.generation != after.last.generation:
                 self._events.note_replaced(before, after)
             self._events.note_change(before, after)
-            if self.memory.subscribers:
+            if self.memory.audience.subscribers:
                 self._publish(after, change.time)
 
     async def _take(self, message: StatusMessage) -> None:
@@ -215,12 +213,9 @@ class _Status:
                 self._answer_waiting()
             case Subscribed():
                 snapshot = await self._snapshot(history=False)
-                took = offer(message.subscriber, snapshot)
-                (self.memory.subscribers if took else self.memory.lagging).append(message.subscriber)
+                self.memory.audience.add(message.subscriber, snapshot)
             case Unsubscribed():
-                for audience in (self.memory.subscribers, self.memory.lagging):
-                    if message.subscriber in audience:
-                        audience.remove(message.subscriber)
+                self.memory.audience.remove(message.subscriber)
             case _:
                 assert_never(message)
 
@@ -251,28 +246,9 @@ class _Status:
 
     def _publish_if_changed(self, row: Row | None, time: float) -> Row | None:
         """Publish the row that a message has changed, and return it; None if nothing was changed."""
-        if row is not None and self.memory.subscribers:
+        if row is not None and self.memory.audience.subscribers:
             self._publish(row, time)
         return row
 
     def _publish(self, row: Row, time: float) -> None:
-        change = PluginChanged(time, row.status)
-        subscribers = self.memory.subscribers
-        kept = [subscriber for subscriber in subscribers if self._offer(subscriber, change)]
-        if len(kept) != len(subscribers):
-            self.memory.subscribers[:] = kept
-
-    def _offer(self, subscriber: Address[ViewMessage], change: PluginChanged) -> bool:
-        try:
-            subscriber.send_nowait(change)
-        except trio.WouldBlock:
-            self.memory.lagging.append(subscriber)
-            self._log.event(Level.WARNING, "a subscriber lags and is dropped")
-            return False
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return False
-        return True
-
-    def _notify_lagging(self) -> None:
-        """Send the subscribers that were dropped their last message, as soon as there is room for it."""
-        self.memory.lagging[:] = [address for address in self.memory.lagging if not offer(address, Lagged())]
+        self.memory.audience.tell(PluginChanged(time, row.status), self._log)

@@ -39,6 +39,7 @@ from ...protocol.status_json import Json, described_to_json, plugin_to_json, ret
 from ...protocol.text import encodable
 from ...protocol.view import Row, View
 from ..io.http_server import HttpLimits, Place, Request, Response, Send, json_response, problem
+from ..mailbox import Audience
 from . import exposition
 from .devices_api import DevicesApi
 from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
@@ -122,9 +123,7 @@ class Memory:
 
     view: View = attrs.field(factory=View)
     metrics: Metrics = attrs.field(factory=Metrics)
-    subscribers: list[Address[ViewMessage]] = attrs.field(factory=list)
-    #: Subscribers that were too slow and are to be sent that.
-    lagging: list[Address[ViewMessage]] = attrs.field(factory=list)
+    audience: Audience[ViewMessage] = attrs.field(factory=lambda: Audience[ViewMessage](Lagged()))
     restarts: dict[str, LastCrash] = attrs.field(factory=dict)
     #: A status socket was made, so that a restart that cannot make it again does not end the node.
     has_served: bool = False
@@ -250,7 +249,7 @@ class Api:
     async def _write_watch(self, pause: float | None, send: Send) -> None:
         writer, reader = trio.open_memory_channel[ViewMessage](WATCH_LAG)
         rows = list(self.memory.view.rows.values())
-        self.memory.subscribers.append(writer)
+        self.memory.audience.subscribers.append(writer)
         self._watches.add(writer)
         try:
             for start in range(0, len(rows), PIECE):
@@ -271,8 +270,7 @@ class Api:
         finally:
             reader.close()
             self._watches.discard(writer)
-            if writer in self.memory.subscribers:
-                self.memory.subscribers.remove(writer)
+            self.memory.audience.remove(writer)
 
     def _lines(self, statuses: Iterable[PluginStatus], then: float) -> bytes:
         """Return JSON lines for the statuses at ``then``, with the time of the wall clock."""

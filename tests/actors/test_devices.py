@@ -287,7 +287,7 @@ async def test_a_subscriber_that_does_not_read_is_dropped_and_told_so(
         await changes.receive()
     running.send(lost("/a"))
     assert await changes.receive() == Lagged()
-    assert running.memory.subscribers == []
+    assert running.memory.audience.subscribers == []
 
 
 async def test_streams_that_ended_and_devices_are_counted_under_a_bounded_number_of_names(

@@ -111,7 +111,7 @@ async def test_watching_streams_the_present_view_and_then_every_change_with_its_
             await trio.sleep(5)
             await node.take(changed("a", StateName.LEAVING, 4.0), changed("a", StateName.GONE, 5.0))
             node.api.end_watches()
-        assert node.memory.subscribers == []
+        assert node.memory.audience.subscribers == []
     assert [(line["time"], line["name"], line["state"], line["age"]) for line in lines] == [
         ("1970-01-01T00:16:40.000Z", "a", "registered", 0.0),
         ("1970-01-01T00:16:44.000Z", "a", "leaving", 0.0),

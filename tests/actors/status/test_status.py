@@ -84,7 +84,7 @@ async def test_a_subscriber_that_closed_its_stream_is_removed(autojump_clock: Mo
         await node.take(Subscribed(subscriber), Unsubscribed(subscriber))
         gone.close()
         await node.take(changed("a", StateName.DIALING))
-        assert node.memory.subscribers == []
+        assert node.memory.audience.subscribers == []
         assert [type(message) for message in drained(stream)] == [Snapshot]
 
 
