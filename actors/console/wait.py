@@ -13,7 +13,6 @@ import attrs
 import trio
 
 from ...protocol.text import escaped
-from ..io.http_client import Reply, UnreachableError, ask
 from . import phrases, wait_for_devices
 from .arguments import plugin_name, seconds
 from .client import (
@@ -22,16 +21,12 @@ from .client import (
     add_daemon_arguments,
     daemon,
     fetch,
-    has_heartbeats,
-    plugin_in,
     plugins_in,
-    refusal,
     roots_to_mend,
-    unreachable,
-    watch_target,
 )
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
-from .wait_for_devices import EXPLAIN, RECONNECT
+from .following import RECONNECT, follow
+from .wait_for_devices import EXPLAIN
 
 #: Seconds to wait where ``--timeout`` is not given.
 TIMEOUT = 60.0
@@ -110,7 +105,7 @@ async def _wait(daemon: Daemon, waiting: _Waiting, timeout: float) -> None:
 
 async def _follow_until_done(daemon: Daemon, waiting: _Waiting) -> None:
     while not waiting.done:
-        await _follow(daemon, waiting)
+        await follow(daemon, waiting)
         if not waiting.done:
             # There is no event for the start of a daemon.
             await trio.sleep(RECONNECT)
@@ -124,38 +119,6 @@ async def _look(daemon: Daemon, waiting: _Waiting) -> None:
         waiting.failure, waiting.has_list = None, True
     except CommandError as error:
         waiting.failure = error
-
-
-async def _follow(daemon: Daemon, waiting: _Waiting) -> None:
-    """Follow the daemon until all plugins are registered, or the daemon stops, or cannot be reached."""
-    path = daemon.path
-    try:
-        async with ask(path, "GET", watch_target(daemon), timeout=daemon.timeout) as reply:
-            if reply.status != 200:
-                refused = refusal(await reply.body(), reply.status)
-                if reply.status != 503:
-                    raise refused
-                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
-                return
-            await _read(reply, waiting)
-        if not waiting.done:
-            waiting.failure = CommandError(f"the daemon at {escaped(path)} stopped", EXIT_UNREACHABLE)
-    except UnreachableError as error:
-        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
-
-
-async def _read(reply: Reply, waiting: _Waiting) -> None:
-    waiting.plugins.clear()
-    waiting.failure = None
-    # The first heartbeat follows the last line of the list.
-    waiting.has_list = not has_heartbeats(reply)
-    async for line in reply.lines():
-        if line:
-            waiting.note(plugin_in(line))
-        else:
-            waiting.has_list = True
-        if waiting.done:
-            return
 
 
 @attrs.define
@@ -179,6 +142,9 @@ class _Waiting:
     def done(self) -> bool:
         """Whether all are registered."""
         return all(self.registered(name) is not None for name in self.names)
+
+    def clear(self) -> None:
+        self.plugins.clear()
 
     def note(self, plugin: Plugin) -> None:
         """Record a line of the watch."""

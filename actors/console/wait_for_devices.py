@@ -14,27 +14,22 @@ import trio
 
 from ...protocol.devices import ResourceState
 from ...protocol.text import escaped
-from ..io.http_client import Reply, UnreachableError, ask
 from .arguments import resource_name
 from .client import (
     Daemon,
     Plugin,
-    has_heartbeats,
-    plugin_in,
-    refusal,
     roots_to_mend,
-    unreachable,
-    watch_target,
 )
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
+from .following import RECONNECT, follow
 from .phrases import text
 
 #: Why a resource is not there.
 NOT_REGISTERED = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
 #: Seconds for what only explains why there are not enough devices.
 EXPLAIN = 1.0
-#: Seconds between attempts to reach a daemon that does not run yet.
-RECONNECT = 0.2
+#: The watch that shows resources.
+WATCH = "/v1/devices/watch"
 #: More devices than any list may have.
 _MOST = 1_000_000
 
@@ -88,6 +83,10 @@ class Waiting:
         """Return how many healthy devices a resource has now."""
         number = self.resources.get(name, {}).get("allocatable")
         return number if isinstance(number, int) else 0
+
+    def clear(self) -> None:
+        """Forget the resources that an earlier watch has named."""
+        self.resources.clear()
 
     def note(self, resource: Plugin) -> None:
         """Record a line of the watch."""
@@ -150,41 +149,12 @@ def run(daemon: Daemon, resources: list[Wanted], timeout: float) -> int:
 async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
     # A timeout of 0 makes one look, for which the daemon has the time that it may be silent.
     with trio.move_on_after(timeout or daemon.timeout):
-        await _follow(daemon, waiting, once=not timeout)
+        await follow(daemon, waiting, WATCH, once=not timeout)
         while timeout and not waiting.done:
             # There is no event for the start of a daemon.
             await trio.sleep(RECONNECT)
-            await _follow(daemon, waiting)
+            await follow(daemon, waiting, WATCH)
     if not waiting.done and waiting.failure is None:
         # This only explains: what the daemon has said until the timeout stands.
         with trio.move_on_after(EXPLAIN), suppress(CommandError):
             waiting.roots = await roots_to_mend(daemon)
-
-
-async def _follow(daemon: Daemon, waiting: Waiting, *, once: bool = False) -> None:
-    """Follow the daemon until all have enough, or the daemon stops, or cannot be reached."""
-    try:
-        async with ask(daemon.path, "GET", watch_target(daemon, "/v1/devices/watch"), timeout=daemon.timeout) as reply:
-            if reply.status != 200:
-                refused = refusal(await reply.body(), reply.status)
-                if reply.status != 503:
-                    raise refused
-                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
-                return
-            await _read(reply, waiting, once=once)
-        if not waiting.done and not once:
-            waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
-    except UnreachableError as error:
-        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
-
-
-async def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
-    waiting.resources.clear()
-    waiting.failure, waiting.has_list = None, not has_heartbeats(reply)
-    async for line in reply.lines():
-        if line:
-            waiting.note(plugin_in(line))
-        else:
-            waiting.has_list = True
-        if waiting.done or (once and waiting.has_list):
-            return

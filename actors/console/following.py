@@ -1,0 +1,70 @@
+"""Following a daemon until what is waited for is there: a watch, read line by line.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from ...protocol.text import escaped
+from ..io.http_client import Reply, UnreachableError, ask
+from .client import Daemon, Plugin, has_heartbeats, plugin_in, refusal, unreachable, watch_target
+from .ending import EXIT_UNREACHABLE, CommandError
+
+#: Seconds between attempts to reach a daemon that does not run yet.
+RECONNECT = 0.2
+
+
+class Waiting(Protocol):
+    """What is waited for, and what the daemon has said of it."""
+
+    #: Why the daemon has said nothing, if that is the case.
+    failure: CommandError | None
+    #: Whether the daemon has named all that it knows.
+    has_list: bool
+
+    @property
+    def done(self) -> bool:
+        """Whether all that is waited for is there."""
+
+    def clear(self) -> None:
+        """Forget what an earlier watch has said."""
+
+    def note(self, line: Plugin, /) -> None:
+        """Record a line of the watch."""
+
+
+async def follow(daemon: Daemon, waiting: Waiting, path: str = "/watch", *, once: bool = False) -> None:
+    """Follow the watch at ``path`` until ``waiting`` is done, or the daemon stops, or cannot be reached.
+
+    With ``once``, no longer than until the daemon has named all that it knows.
+    """
+    try:
+        async with ask(daemon.path, "GET", watch_target(daemon, path), timeout=daemon.timeout) as reply:
+            if reply.status != 200:
+                refused = refusal(await reply.body(), reply.status)
+                if reply.status != 503:
+                    raise refused
+                waiting.failure = attrs.evolve(refused, line=f"the daemon is busy: {refused.line}")
+                return
+            await _read(reply, waiting, once=once)
+        if not waiting.done and not once:
+            waiting.failure = CommandError(f"the daemon at {escaped(daemon.path)} stopped", EXIT_UNREACHABLE)
+    except UnreachableError as error:
+        waiting.failure = CommandError(unreachable(error), EXIT_UNREACHABLE)
+
+
+async def _read(reply: Reply, waiting: Waiting, *, once: bool) -> None:
+    waiting.clear()
+    # The first heartbeat follows the last line of the list.
+    waiting.failure, waiting.has_list = None, not has_heartbeats(reply)
+    async for line in reply.lines():
+        if line:
+            waiting.note(plugin_in(line))
+        else:
+            waiting.has_list = True
+        if waiting.done or (once and waiting.has_list):
+            return
