@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from inotify_simple import INotify, flags
 
@@ -69,15 +71,14 @@ def _dial(directory: str) -> str:
 
 
 @contextmanager
-def watching(directory: Path, times: int) -> Iterator[Iterator[str]]:
-    """Run the plugin in a process of its own; yield what it prints of its dials."""
+def watching(directory: Path, times: int) -> Iterator[IO[str]]:
+    """Run the plugin in a process of its own; yield its output, a line for each dial."""
     command = [sys.executable, "-m", "plugind.tests.tools.restarts", "--watch", str(directory), str(times)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as plugin:
         assert plugin.stdout is not None
-        lines = map(str.strip, plugin.stdout)
         try:
-            assert next(lines) == "watching"
-            yield lines
+            assert plugin.stdout.readline() == "watching\n"
+            yield plugin.stdout
         finally:
             plugin.kill()
 
@@ -101,7 +102,9 @@ def restart(directory: Path, times: int) -> collections.Counter[str]:
     with watching(plugins, times) as dials:
         for _ in range(times):
             with subprocess.Popen(run) as node:
-                said[next(dials)] += 1
+                while not select.select([dials], [], [], 1.0)[0]:
+                    assert node.poll() is None, "the daemon ended before it was dialed"
+                said[dials.readline().strip()] += 1
                 node.kill()
     return said
 

@@ -236,7 +236,7 @@ def test_a_watcher_that_dials_upon_create_is_never_refused(made: Path, take: Tak
             directory.hold()
             serving = directory.listen()
             serving.publish(delete_sockets=True)
-            said.append(next(dials))
+            said.append(dials.readline().strip())
             serving.close()
 
         said: list[str] = []
