@@ -45,7 +45,7 @@ from .actors.mailbox import Inbox, RegistrationInbox, report
 from .actors.node_paths import check_device_directory, check_status_socket, directories_of
 from .actors.ports import Ports, real_ports
 from .actors.register_calls import CallsConfig
-from .actors.registration import RegistrationConfig
+from .actors.registration_config import RegistrationConfig
 from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig

@@ -19,7 +19,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Awaitable
 from functools import partial
 from typing import assert_never
@@ -29,29 +28,16 @@ import trio
 
 from ..protocol import lifecycle, states
 from ..protocol import messages as m
-from ..protocol.backoff import Backoff
-from ..protocol.config import Timeouts
 from ..protocol.crashes import Crash
 from ..protocol.effects import PendingDeregistration, RegistrationCrashedError
 from ..protocol.plugins import Plugin, PluginInfo
-from ..protocol.status import Finished, Operation, Outcome, StateName
+from ..protocol.shown import OPERATIONS, outcome_of, words_of
+from ..protocol.status import Finished, Outcome, StateName
 from .asks import Asks
 from .called import CalledConversation
-from .conversation import Conversation, ConversationConfig
+from .conversation import Conversation
 from .mailbox import RegistrationInbox, Wait, report, send_answer
-
-
-@attrs.frozen
-class RegistrationConfig:
-    """The configuration of all registration actors of a node."""
-
-    conversation: ConversationConfig
-    timeouts: Timeouts
-    backoff: Backoff
-    rng: random.Random
-    reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
-    liveness: trio.MemorySendChannel[m.LivenessMessage]
-    status: trio.MemorySendChannel[m.StatusMessage]
+from .registration_config import RegistrationConfig, seconds_for
 
 
 async def run(
@@ -89,47 +75,8 @@ async def run(
         actor.conversation.hang_up()
 
 
-def seconds_for(command: states.WaitingCommand, config: RegistrationConfig) -> float:
-    """Return how long ``command`` may take."""
-    match command:
-        case states.Dial():
-            return math.inf  # The dialer has a deadline of its own, and reports what it waited for.
-        case states.AskInfo():
-            return config.timeouts.get_info
-        case states.Notify():
-            return config.timeouts.notify
-        case states.StartTimer() if command.not_before is not None:
-            # With jitter as after a failure: plugins that crash together would otherwise be dialed together for ever.
-            jitter = config.backoff.delay(command.failures, config.rng.random()) - config.backoff.delay(
-                command.failures
-            )
-            return max(0.0, command.not_before - trio.current_time()) + jitter
-        case states.StartTimer():
-            return config.backoff.delay(command.failures, config.rng.random())
-        case states.ClaimName() | states.AskValidate() | states.AskRegister():
-            # This is a safety net: twice the handler's deadline, since an earlier call for the same name may itself
-            # take a full deadline. Giving up is safe: a claim is released, a Validate is withdrawn, and a Register is
-            # undone by the Deregister that follows it in the lane of its name.
-            return 2 * config.timeouts.of_handler(command.info.type)
-        case states.AskDeregister():
-            # No deadline: the claim must keep the name until Deregister has run. It still ends, because the handler
-            # actor answers each ask, also after a crash, each of its calls has a deadline, and at most as many calls
-            # come before it as the name has instances.
-            return math.inf
-    assert_never(command)
-
-
 #: The commands that are calls to the plugin, made in line.
 _CALLS = (states.Dial, states.AskInfo, states.Notify)
-
-_OPERATIONS: dict[type[states.Command], Operation] = {
-    states.Dial: Operation.DIAL,
-    states.AskInfo: Operation.GET_INFO,
-    states.AskValidate: Operation.VALIDATE,
-    states.AskRegister: Operation.REGISTER,
-    states.Notify: Operation.NOTIFY,
-    states.AskDeregister: Operation.DEREGISTER,
-}
 
 
 class _Registration:
@@ -339,12 +286,12 @@ class _Registration:
 
         The deadline is cleared, and answers to it are late from now on. A Validate that is superseded is withdrawn.
         """
-        outcome = _outcome_of(event)
+        outcome = outcome_of(event)
         if outcome is None and not commands:
             return None
         if outcome is None:
             self.asks.withdraw()
-        operation = None if self._in_progress is None else _OPERATIONS.get(type(self._in_progress))
+        operation = None if self._in_progress is None else OPERATIONS.get(type(self._in_progress))
         self._in_progress, self._wait.deadline = None, math.inf
         self.asks.close()
         if operation is None or isinstance(event, states.HeldUp):
@@ -459,7 +406,7 @@ class _Registration:
         if isinstance(state, states.Gone) and state.stopped and not self._was_leaving:
             return  # plugind is stopping, and the plugin is still shown in its last state.
         name = states.name_of(state)
-        reason, cause, attempt = _words_of(state)
+        reason, cause, attempt = words_of(state)
         shown = self._shown
         if (
             finished is None
@@ -545,53 +492,3 @@ class _Registration:
 
 #: The states in which nothing happens at the socket for long, so that the liveness actor looks at it.
 _NOT_DIALED = (states.Registered, states.Stale)
-
-#: Events that are an answer to an operation. Even if the answer is negative, the operation itself did not fail.
-_ANSWERED = (
-    states.Dialed,
-    states.InfoReceived,
-    states.HandlerAccepted,
-    states.Notified,
-    states.TimerElapsed,
-    m.Admitted,
-    m.NoHandler,
-    m.ClaimRefused,
-)
-
-
-def _outcome_of(event: states.Event) -> Outcome | None:
-    """Return the outcome of the operation that ``event`` ends, or None if it ends none."""
-    if isinstance(event, _ANSWERED):
-        return Outcome.OK
-    match event:
-        case states.InfoRejected():
-            return Outcome.REFUSED
-        case states.Replaced():
-            return Outcome.SUPERSEDED
-        case states.Failed():
-            return event.outcome
-        case _:
-            return None
-
-
-def _words_of(state: states.State) -> tuple[str | None, str | None, int]:
-    """Return reason, cause and attempt of ``state``; the attempt is 0 if no more is made."""
-    reason, attempt = _reason_of(state)
-    cause = states.cause_of(state)
-    return reason, reason if cause is None else str(cause), attempt
-
-
-def _reason_of(state: states.State) -> tuple[str | None, int]:
-    match state:
-        case states.Waiting() | states.Stale() | states.Parked():
-            return state.reason, state.attempt
-        case states.Refusing():
-            return state.error, state.attempt
-        case states.Leaving():
-            return state.reason, 0
-        case states.Dialing():
-            return state.held_up, state.attempt
-        case states.Gone():
-            return "plugind stops" if state.stopped else "the socket was removed", 0
-        case _:
-            return None, state.attempt

@@ -45,7 +45,7 @@ STEPS = {
     "call the handler": ("actors.handlers", "actors.registration:Asks"),
     "show the state": (
         "actors.registration:_Registration._show",
-        "actors.registration:_words_of",
+        "protocol.shown",
         "protocol.states:name_of",
         "actors.status.actor:",
         "actors.status.event_log:",

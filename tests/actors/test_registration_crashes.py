@@ -92,7 +92,7 @@ async def test_a_registration_that_crashes_even_while_it_is_parked_is_started_ev
         raise AssertionError("planted")
 
     monkeypatch.setattr(registration, "seconds_for", always)
-    monkeypatch.setattr(registration, "_words_of", always)
+    monkeypatch.setattr(registration, "words_of", always)
     async with SimulatedNode(handlers={"Colour": FakeHandler()}) as node:
         node.plug("a.sock", red())
         await trio.sleep(30.0)

@@ -20,6 +20,7 @@ from plugind.actors.io.endpoints import Endpoints, RealEndpointFiles
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.mailbox import RegistrationInbox
+from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.simulation.faults import PoisonMessage
 from plugind.protocol import messages as m
 from plugind.protocol.backoff import Backoff
@@ -71,7 +72,7 @@ async def running(handler: Asked | None = None, failure: DialFailure = DialFailu
     status, shown = trio.open_memory_channel[m.StatusMessage](math.inf)
     reconciler, _reconciled = trio.open_memory_channel[m.ReconcilerMessage](math.inf)
     liveness, watched = trio.open_memory_channel[m.LivenessMessage](math.inf)
-    config = registration.RegistrationConfig(
+    config = RegistrationConfig(
         ConversationConfig(refuse, DialSlots(), Timeouts(), InfoLimits(), Endpoints(RealEndpointFiles(), ())),
         Timeouts(),
         Backoff(jitter=0.0),

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from plugind.actors import registration, supervision
+from plugind.actors import registration, registration_config, supervision
 from plugind.actors.handlers.actor import Lanes
+from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.registrations import Registrations
 from plugind.protocol import messages as m
 from plugind.protocol import states
@@ -82,9 +83,9 @@ def lose_waiting_asks() -> Iterator[None]:
 @contextmanager
 def abandon_a_deregistration() -> Iterator[None]:
     """A registration stops waiting for its deregistration after twice the deadline of a call (seed 448)."""
-    seconds_for = registration.seconds_for
+    seconds_for = registration_config.seconds_for
 
-    def impatient(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
+    def impatient(command: states.WaitingCommand, config: RegistrationConfig) -> float:
         if isinstance(command, states.AskDeregister):
             return 2 * config.timeouts.of_handler(command.info.type)
         return seconds_for(command, config)

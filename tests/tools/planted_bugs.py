@@ -22,13 +22,14 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from plugind.actors import registration
+from plugind.actors import registration, registration_config
 from plugind.actors.handlers.actor import Lane
 from plugind.actors.handlers.calls import BROKE, Call, Calls, Ending
 from plugind.actors.io import endpoints
 from plugind.actors.io.grpc_client.channel import Channel
 from plugind.actors.io.grpc_client.dial import Judge
 from plugind.actors.register_calls import RegisterCalls
+from plugind.actors.registration_config import RegistrationConfig
 from plugind.actors.simulation import directory as simulated_directory
 from plugind.actors.simulation.fuzz.device_calls import DIRECTORY
 from plugind.actors.simulation.fuzz.run import EVENTS, SeedResult, numbers, simulate
@@ -100,9 +101,9 @@ def ignore_an_overflow() -> Iterator[None]:
 @contextmanager
 def reuse_a_backoff() -> Iterator[None]:
     """Every delay is the first one, since consecutive failures are not counted."""
-    seconds_for = registration.seconds_for
+    seconds_for = registration_config.seconds_for
 
-    def reusing(command: states.WaitingCommand, config: registration.RegistrationConfig) -> float:
+    def reusing(command: states.WaitingCommand, config: RegistrationConfig) -> float:
         return seconds_for(states.StartTimer(1) if isinstance(command, states.StartTimer) else command, config)
 
     with patch.object(registration, "seconds_for", reusing):
