@@ -51,6 +51,14 @@ class Asks:
         if isinstance(self._under_way, m.Validate) and self.handler is not None:
             self.handler.send_nowait(m.Withdraw(self._under_way))
 
+    def withdraw_register(self) -> None:
+        """Withdraw a Register because the plugin's socket is gone; if it hung, it would block the plugin's next start.
+
+        The Deregister that undoes it has to follow.
+        """
+        if isinstance(self._under_way, m.Register) and self.handler is not None:
+            self.handler.send_nowait(m.Withdraw(self._under_way))
+
     def close(self) -> None:
         """End the current ask: any answer from now on is too late."""
         self._ticket += 1

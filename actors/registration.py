@@ -9,7 +9,8 @@ backoff and the ticket of the ask under way. It is one task, and repeats:
 3. Wait for the next event: a message from the inbox, or the outcome of that command. Calls to the plugin are made here,
    in line; the outcome of any other command is a message too, or the end of its deadline.
 4. Take the step that the event leads to. A step that ends the operation under way makes later answers to it void, and
-   withdraws a Validate that is not answered yet. No command asks for that, since it holds for every such step.
+   withdraws a Validate that is not answered yet, and a Register if the socket is gone. No command asks for that, since
+   it holds for every such step.
 
 "What happens when a registered plugin's socket is replaced" in ``docs/design.md`` is an example of all of this.
 
@@ -189,6 +190,8 @@ class _Registration:
         self._state, self._commands = lifecycle.step(before, event)
         if isinstance(before, states.Registered) and isinstance(self._state, states.Leaving):
             self._ending = m.Deregistered(before.generation, before.info, self._state.reason)
+        if isinstance(event, m.SocketAppeared | m.SocketVanished):
+            self.asks.withdraw_register()
         self._finished = self._end_operation(event, self._commands) or self._finished
 
     async def _next_event(self) -> states.Event:

@@ -503,10 +503,11 @@ class Deregister:
 class Withdraw:
     """End the call for ``ask``, which is this very object, or do not begin it. There is no answer.
 
-    A Validate changes nothing, so it may be cancelled. A Register is never withdrawn: a Deregister undoes it.
+    A Validate changes nothing, so it may be cancelled whenever its answer is not needed. A Register is withdrawn when
+    the socket of its plugin is gone; the Deregister that undoes it follows.
     """
 
-    ask: Validate
+    ask: Validate | Register
 
 
 Ask = Validate | Register | Deregister

@@ -43,6 +43,9 @@ class Lane:
     present: m.Ask | None
     #: The call of a method of the handler for it; None before the call begins.
     call: Call | None = None
+    #: A Register that was withdrawn before its call began. It is called all the same, since its Deregister follows, and
+    #: cancelled at once.
+    withdrawn: m.Register | None = None
     #: Created when it is needed, since most lanes never have more than one ask.
     waiting: deque[m.Ask] | None = None
 
@@ -59,12 +62,22 @@ class Lane:
         self.present = self.waiting.popleft() if self.waiting else None
         return self.present
 
-    def withdraw(self, asked: m.Validate) -> None:
+    def begin(self, call: Call) -> None:
+        """Note the call for the current ask, which is about to be made."""
+        self.call = call
+        if (asked := self.withdrawn) is not None and asked is self.present:
+            self.withdrawn = None
+            self.withdraw(asked)
+
+    def withdraw(self, asked: m.Validate | m.Register) -> None:
         """Cancel the call of ``asked``, or remove the ask before its call; do nothing if the call has ended."""
-        if self.present is asked:
+        if self.present is asked and self.call is not None:
             self.present = None
-            if self.call is not None:
-                self.call.scope.cancel()
+            self.call.scope.cancel()
+        elif isinstance(asked, m.Register):
+            self.withdrawn = asked
+        elif self.present is asked:
+            self.present = None
         elif self.waiting is not None:
             self.waiting = deque(ask for ask in self.waiting if ask is not asked)
 
@@ -206,7 +219,7 @@ class _Pool:
         lane = self._lanes[name] = Lane(ask)
         await self._serve(name, lane)
 
-    def _withdraw(self, ask: m.Validate) -> None:
+    def _withdraw(self, ask: m.Validate | m.Register) -> None:
         lane = self._lanes.get(ask.plugin.name)
         if lane is not None:
             lane.withdraw(ask)
@@ -231,11 +244,12 @@ class _Pool:
         while ask is not None:
             if self._links is not None:
                 link = await self._open_or_end_link(self._links, ask)
-            call = lane.call = self._calls.prepare(_METHODS[type(ask)], ask.plugin, link)
+            call = self._calls.prepare(_METHODS[type(ask)], ask.plugin, link)
+            lane.begin(call)
             ending = await self._calls.make(call)
-            if link is not None and ending.outcome is Outcome.OK:
-                self._follow(ask.plugin, link)
             if lane.present is ask:
+                if link is not None and ending.outcome is Outcome.OK:
+                    self._follow(ask.plugin, link)
                 answer = m.HandlerAnswered(ask.ticket, ending.outcome, ending.error[:MAX_ERROR], ending.cause)
                 ask.reply.send_nowait(answer)
                 lane.present = None

@@ -19,9 +19,10 @@ class Handler(Protocol):
 
     For each instance (``plugin.socket``, ``plugin.generation``) the calls come in the order validate, register,
     deregister. There is exactly one deregister for each register, even for one that raised. One call runs at a time for
-    each name. Each call has a deadline (``Timeouts.of_handler``), at which it is cancelled. A handler that sets
-    deadlines itself may have an attribute ``longest_call``, the sum of those of one call in seconds. Then a node does
-    not start whose deadline is not longer than that and 5 seconds.
+    each name. Each call has a deadline (``Timeouts.of_handler``), at which it is cancelled; register is cancelled, too,
+    when the plugin's socket is gone. A handler that sets deadlines itself may have an attribute ``longest_call``, the
+    sum of those of one call in seconds. Then a node does not start whose deadline is not longer than that and 5
+    seconds.
 
     A method is best written with ``async def``. It must not block: while it does, no other task runs. A method written
     with ``def`` may block, since it is called in a thread; a thread cannot be cancelled, so at its deadline it is given

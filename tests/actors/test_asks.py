@@ -1,4 +1,4 @@
-"""The asks of a registration: an answer counts for the current ask only, and only a Validate can be withdrawn."""
+"""The asks of a registration: an answer counts for the current ask only, and what may be withdrawn is."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_validate_that_is_over_is_not_withdrawn(asks: Asks, handler: Recording
 
 
 @pytest.mark.parametrize("ask", [m.Register, m.Deregister])
-def test_a_register_and_a_deregister_are_never_withdrawn(
+def test_a_register_and_a_deregister_are_not_withdrawn_because_their_answers_are_not_needed(
     asks: Asks, handler: Recording, ask: type[m.Register] | type[m.Deregister]
 ) -> None:
     """Behaviour 36: a Register is undone by a Deregister."""
@@ -88,3 +88,14 @@ def test_a_register_and_a_deregister_are_never_withdrawn(
     (sent,) = handler.sent
     assert isinstance(sent, ask)
     assert sent.plugin is PLUGIN
+
+
+@pytest.mark.parametrize("ask", [m.Validate, m.Register, m.Deregister])
+def test_a_register_is_withdrawn_when_the_socket_is_gone(
+    asks: Asks, handler: Recording, ask: type[m.Validate] | type[m.Register] | type[m.Deregister]
+) -> None:
+    """Fault 82: one that hangs would keep the name from the plugin that is started next."""
+    asks.ask_handler(ask, PLUGIN)
+    asks.withdraw_register()
+    withdrawn = [sent.ask for sent in handler.sent if isinstance(sent, m.Withdraw)]
+    assert withdrawn == ([handler.sent[0]] if ask is m.Register else [])

@@ -486,6 +486,68 @@ async def test_a_validate_that_is_withdrawn_too_late_changes_nothing(autojump_cl
     assert asker.answers == [(0.0, ok(1)), (3.0, ok(2)), (3.0, ok(3))]
 
 
+async def test_a_register_that_is_withdrawn_is_cancelled_and_deregistered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Fault 82: a NodeGetInfo that hangs for two minutes must not keep a driver waiting that was started again."""
+    handler = Recording(registered=sleeping(1e9))
+    async with running(handler) as asker:
+        register = asker.ask(m.Register, 1)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(register))
+        asker.ask(m.Deregister, 2)
+        asker.ask(m.Validate, 3)
+
+    assert handler.calls == [
+        (0.0, "register x"),
+        (1.0, "deregister x"),
+        (1.0, "deregister x ended"),
+        (1.0, "validate x"),
+        (1.0, "validate x ended"),
+    ]
+    assert asker.answers == [(1.0, ok(2)), (1.0, ok(3))]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_register_that_is_withdrawn_before_it_begins_is_called_for_no_time_and_deregistered(
+    autojump_clock: trio.testing.MockClock, crashes: bool
+) -> None:
+    """Behaviour 36: there is one Deregister for each Register, so neither is left out, not even after a crash."""
+    handler = Recording(deregistered=sleeping(2), registered=sleeping(1e9))
+    async with crashing(handler) as asker:
+        asker.ask(m.Deregister, 1)
+        register = asker.ask(m.Register, 2)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(register))
+        asker.ask(m.Deregister, 3)
+        if crashes:
+            asker.crash()
+
+    begin = 3.0 if crashes else 2.0
+    assert handler.calls[-4:] == [
+        (begin, "deregister x ended"),
+        (begin, "register x"),
+        (begin, "deregister x"),
+        (begin + 2, "deregister x ended"),
+    ]
+    assert asker.answers == [(begin, ok(1)), (begin + 2, ok(3))]
+
+
+async def test_a_register_that_is_withdrawn_too_late_changes_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """It has ended; the next Register of that name is another one."""
+    handler = Recording(registered=sleeping(2), deregistered=sleeping(2))
+    async with running(handler) as asker:
+        register = asker.ask(m.Register, 1)
+        await trio.sleep(3)
+        asker.address.send_nowait(m.Withdraw(register))
+        asker.ask(m.Deregister, 2)
+        await trio.sleep(1)
+        asker.address.send_nowait(m.Withdraw(register))
+        asker.ask(m.Register, 3)
+
+    assert asker.answers == [(2.0, ok(1)), (5.0, ok(2)), (7.0, ok(3))]
+
+
 # --- a crash of the actor ---------------------------------------------------------------------------------------------
 
 

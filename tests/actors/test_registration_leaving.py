@@ -41,12 +41,8 @@ class Scene:
     asks: list[Ask]
     listening: bool = True
     accepting: Accepting = Accepting.SERVES
-    #: When the socket is shown as gone if it vanishes at :data:`MOMENT`.
-    gone: float = MOMENT
     #: The rest of the timeline if the socket is replaced.
-    after_replacement: list[Line] = attrs.field(
-        default=attrs.Factory(lambda self: registered_at(self.gone), takes_self=True)
-    )
+    after_replacement: list[Line] = attrs.field(factory=lambda: registered_at(MOMENT))
 
     @property
     def register_asked(self) -> bool:
@@ -76,7 +72,6 @@ def scenes() -> list[Scene]:
             FakeHandler().always("register", Takes(3.0)),
             at(0.0, "dialing", "asking-info", "validating", "registering"),
             ["validate", "register"],
-            gone=3.0,
         ),
         Scene(
             "notifying",
@@ -136,12 +131,32 @@ async def test_a_socket_that_vanishes_is_deregistered_if_register_was_called(
         plugin.unlink()
         await node.settled()
         after = at(MOMENT, "leaving") if scene.register_asked else []
-        assert node.timeline("a.sock") == [*scene.before, *after, (scene.gone, "gone")]
+        assert node.timeline("a.sock") == [*scene.before, *after, (MOMENT, "gone")]
         assert scene.handler.asked() == scene.asks + (["deregister"] if scene.register_asked else [])
         assert node.status("a.sock") is None
         await trio.sleep(1000.0)
         assert scene.handler.asked().count("deregister") == scene.register_asked
         assert plugin.connections == 0
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_register_that_hangs_does_not_keep_a_plugin_waiting_that_was_started_again(
+    autojump_clock: MockClock, replaced: bool
+) -> None:
+    """Fault 82: consumers-proposal 1, Roles. Its socket is gone, so the call is cancelled, and deregistered."""
+    handler = FakeHandler().script("register", Hangs())
+    config = attrs.evolve(DEFAULT_CONFIG, stable_after=0.0)
+    async with SimulatedNode(config, handlers={"Colour": handler}) as node:
+        plugin = node.plug("a.sock", red())
+        await trio.sleep(3.0)
+        if replaced:
+            plugin.restart()
+        else:
+            plugin.stop()
+            node.plug("b.sock", red())
+        await trio.sleep(1.0)
+        assert node.state("a.sock" if replaced else "b.sock") == "registered"
+        assert handler.asked() == ["validate", "register", "deregister", "validate", "register"]
 
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: f"{scene.state}-{len(scene.before)}")
