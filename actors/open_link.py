@@ -86,6 +86,7 @@ class OpenLink:
         "_active",
         "_channel",
         "_dialing",
+        "_fading",
         "_gone",
         "_links",
         "_role_changed",
@@ -117,6 +118,8 @@ class OpenLink:
         #: The scope of the follow: cancelled when the link ends.
         self.scope = trio.CancelScope()
         self._channel: Channel | None = None
+        #: The channel before, whose peer goes away, while calls are under way on it.
+        self._fading: Channel | None = None
         self._dialing = trio.Lock()
         #: Why the last try to connect failed.
         self.problem = ""
@@ -160,7 +163,8 @@ class OpenLink:
         self.problem, self.is_absent = "", False
         with trio.move_on_after(timeout):
             async with self._dialing:
-                if self._channel is None or self._channel.connection.failure is not None:
+                if self._channel is None or not self._channel.takes_calls:
+                    self._retire()
                     self._channel = await self._links.dial(self)
                 return self._channel
         problem = f"{self.problem or 'another call of connect was under way'}, for {timeout:g} s"
@@ -169,7 +173,7 @@ class OpenLink:
     @property
     def channel(self) -> Channel:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        if self._channel is None or self._channel.connection.failure is not None:
+        if self._channel is None or not self._channel.takes_calls:
             raise NoConnectionError(no_connection(self.plugin, "it is not open; connect again"))
         return self._channel
 
@@ -223,11 +227,24 @@ class OpenLink:
         channel.close()
         if self._channel is channel:
             self._channel = None
+        if self._fading is channel:
+            self._fading = None
+
+    def _retire(self) -> None:
+        """Leave the channel to the calls under way on it: its peer takes no others, and may never close it."""
+        if self._fading is not None:
+            self.lose(self._fading)
+        fading, self._channel = self._channel, None
+        if fading is not None and not fading.is_idle:
+            self._fading = fading
+        elif fading is not None:
+            self.lose(fading)
 
     def hang_up(self) -> None:
-        """Close the channel, if there is one."""
-        if self._channel is not None:
-            self.lose(self._channel)
+        """Close the channels, if there are any."""
+        for channel in (self._channel, self._fading):
+            if channel is not None:
+                self.lose(channel)
 
     def reset(self) -> None:
         """Get ready for the follow to be started again, after a crash that ended it."""

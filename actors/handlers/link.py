@@ -40,6 +40,8 @@ class Link(Protocol):
     async def connect(self, *, timeout: float = 10.0) -> Channel:
         """Return the open channel to the endpoint, or connect if there is none.
 
+        A channel whose server has said that it goes away is left to the calls under way on it.
+
         While nothing is at the endpoint, or nobody listens there, it is tried again each 100 ms. There is one channel
         at a time. It is read all the time, so that its end is noticed at once and keep-alive is answered; plugind sends
         no PING. The link closes it.

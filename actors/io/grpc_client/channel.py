@@ -78,6 +78,16 @@ class Channel(Driver):
         # The stub's annotation demands grpclib's channel, but a stub uses nothing of it that is not here.
         return stub(cast(grpclib.client.Channel, self))
 
+    @property
+    def takes_calls(self) -> bool:
+        """Whether more calls can be made: it has not ended, and the peer has not said that it goes away."""
+        return self.connection.failure is None and self.connection.sender.refusal is None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self.connection.sender.streams
+
     async def wait_closed(self) -> WireError:
         """Read, and answer keep-alive, until the connection ends. Return the reason."""
         await self.until(self._has_failed, None, None)
