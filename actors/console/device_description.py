@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from .client import Plugin
-from .phrases import ago, duration, text, time_of_day, unix_time
+from .phrases import ago, by_the_clock, duration, text, time_of_day, unix_time
 
 _OPTIONS = {
     "get_preferred_allocation_available": "preferred allocation",
@@ -53,7 +53,7 @@ def _devices(found: Plugin) -> str:
 
 def _lists(found: Plugin) -> str:
     passed = found.get("last_list_ago")
-    last = "" if passed is None else f", last {duration(passed)} ago"
+    last = "" if passed is None else f", last {by_the_clock(passed)} ago"
     said = f"{text(found.get('lists'))}{last}"
     since = unix_time(found.get("lost_since"))
     if since is None:

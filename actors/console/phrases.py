@@ -45,6 +45,14 @@ def duration(value: Json) -> str:
     return f"{seconds}s"
 
 
+def by_the_clock(seconds: Json) -> str:
+    """Return seconds as a clock counts them: ``00:00:04``, ``27:15:00``."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    minutes, second = divmod(int(seconds), 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}"
+
+
 def time_of_day(unix: float, now: float) -> str:
     """Return the local time with its offset, ``14:03:05+01:00``; with the date unless that is the one of ``now``."""
     then = time.localtime(unix)

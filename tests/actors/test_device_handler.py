@@ -538,6 +538,50 @@ async def test_a_plugin_that_dies_and_leaves_its_socket_stays_registered_by_its_
         assert bench.health("/dp/a.sock") == (Health.HEALTHY, None)
 
 
+async def test_a_plugin_whose_socket_is_removed_stays_with_a_warning_as_long_as_its_stream_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    """Consumers-proposal 1, ListAndWatch. Nobody can connect to it again, which the liveness actor finds out."""
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        _, service = bench.plug("/dp/a.sock", FOUR)
+        node.register("a.sock", GPU)
+        await node.settled()
+        node.directory.unlink("/dp/a.sock")
+        await trio.sleep(65)
+        service.show(*FOUR[:3])
+        await trio.sleep(600)
+        status = node.status("/dp/a.sock")
+        assert status is not None
+        assert (status.state, status.health, status.generation) == ("registered", Health.HEALTHY, 1)
+        assert (status.serving, status.not_serving) == (False, "its socket file is gone, so nobody can reach it")
+        assert (len(service.streamed), service.streams) == (1, 1)
+    assert bench.said.lists() == [(0.0, 4, 4), (65.0, 3, 3)]
+
+
+async def test_a_plugin_that_waits_ten_seconds_before_it_calls_is_back_within_twenty(autojump_clock: MockClock) -> None:
+    """Consumers B.3: the stub and the sample plugin of Kubernetes see ``kubelet.sock`` created, and wait so long."""
+    bench = bench_with_calls()
+    async with bench.node as node:
+        await node.settled()
+        bench.plug("/dp/dp.1", FOUR)
+        node.register("dp.1", GPU)
+        await node.settled()
+        await node.stop()
+        began = node.now
+        await node.start()
+        await node.settled()
+        assert not node.directory.exists("/dp/dp.1")
+        await trio.sleep(10)
+        bench.plug("/dp/dp.2", FOUR)
+        attempt = node.register("dp.2", GPU)
+        await trio.sleep(2)
+        assert (attempt.answers, bench.health("/dp/dp.2")) == ([("OK", "")], (Health.HEALTHY, None))
+        assert node.now - began < 20
+    assert bench.said.lists()[-1][1:] == (4, 4)
+
+
 async def test_a_plugin_that_restarts_and_calls_again_is_another_instance(autojump_clock: MockClock) -> None:
     """Its devices are unhealthy for as long as it is away, and their number stays."""
     bench = bench_with_calls()

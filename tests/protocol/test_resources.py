@@ -90,6 +90,9 @@ class Script:
         assert status is not None
         return status
 
+    def healthy(self) -> Sequence[str]:
+        return [device.id for device in self.shown().devices() if device.healthy]
+
     def counts(self, name: str = GPU) -> tuple[int, int]:
         """Return capacity and allocatable; nothing of a resource that is not known."""
         status = self.resources.status(name)
@@ -311,12 +314,15 @@ def test_a_standby_changes_nothing_that_is_shown_of_the_devices(script: Script) 
 def test_each_device_shows_since_when_its_health_is_what_it_is(script: Script) -> None:
     """TestGetAllocatableDevicesHealthTransition: unhealthy ones leave, and return."""
     script.register("/a", HEALTHY, HEALTHY)
+    assert script.healthy() == ["d0", "d1"]
     script.wait(5.0)
     script.list("/a", HEALTHY, SICK)
+    assert script.healthy() == ["d0"]
     script.wait(5.0)
     script.list("/a", HEALTHY, SICK)
     assert list(script.shown().devices()) == [DeviceStatus("d0", HEALTHY, 0.0), DeviceStatus("d1", SICK, 5.0)]
     script.list("/a", HEALTHY, HEALTHY)
+    assert script.healthy() == ["d0", "d1"]
     assert [device.since for device in script.shown().devices()] == [0.0, 10.0]
     turned = [effect.turned for effect in script.effects if isinstance(effect, r.HealthTurned)]
     assert turned == [Turned(unhealthy=("d1",)), Turned(healthy=("d1",))]

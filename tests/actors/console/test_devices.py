@@ -78,7 +78,7 @@ def test_the_description_of_a_device_plugin() -> None:
     assert said["Devices"] == "2 healthy, 1 unhealthy"
     assert said["Unhealthy"].startswith("GPU-1 since ")
     assert said["Unhealthy"].endswith(" (the API gives no reason)")
-    assert (said["Options"], said["Lists"]) == ("preferred allocation", "12, last 4.0s ago")
+    assert (said["Options"], said["Lists"]) == ("preferred allocation", "12, last 00:00:04 ago")
 
 
 def test_the_description_of_a_device_plugin_shows_a_warning_about_its_options() -> None:
@@ -101,7 +101,7 @@ def test_the_description_of_a_plugin_that_is_lost_says_since_when_and_why() -> N
     said = dict(device_lines({"device_plugin": found}))
     assert (said["Devices"], said["Lists"].partition("; lost since ")[0]) == (
         "0 healthy, 3 unhealthy",
-        "12, last 4.0s ago",
+        "12, last 00:00:04 ago",
     )
     assert said["Lists"].endswith(": the stream ended")
 

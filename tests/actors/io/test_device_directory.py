@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from inotify_simple import INotify, flags
 
 from plugind.actors.io.device_directory import Place, RealDeviceDirectory, Serving, SocketTakenError
 from plugind.actors.io.directory_trust import InsecureRootError
@@ -207,6 +208,25 @@ async def test_the_start_deletes_all_sockets_and_nothing_else(made: Path, take: 
         assert os.listdir(path / "sub") == ["x.sock"]
         assert served.place() is Place.OURS
     assert sorted(os.listdir(path)) == [".plugind.lock", "checkpoint", "link", "sub"]
+
+
+async def test_the_start_shows_both_signs_of_a_restart_in_their_order(made: Path, take: Take) -> None:
+    """Consumers B.3: plugins whose socket is gone call, so it goes first; others see one CREATE, and no rename."""
+    for name in ("kubelet.sock", "vendor_gpu"):
+        bind(made / name)
+    directory = take()
+    directory.hold()
+    with INotify() as watch:
+        watch.add_watch(made, flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO)
+        async with serving(directory):
+            events = [(flags.from_mask(event.mask)[0], event.name) for event in watch.read(timeout=0)]
+    assert events == [
+        (flags.CREATE, ".kubelet.sock.tmp"),
+        (flags.DELETE, "vendor_gpu"),
+        (flags.DELETE, "kubelet.sock"),
+        (flags.CREATE, "kubelet.sock"),
+        (flags.DELETE, ".kubelet.sock.tmp"),
+    ]
 
 
 async def test_a_socket_that_is_made_again_deletes_none(made: Path, take: Take) -> None:
