@@ -23,7 +23,7 @@ from plugind.benchmarks.plugins.cheap_protocol import GET_INFO, NOTIFY, PREFACE,
 from plugind.benchmarks.plugins.server_process import ServerProcess, scratch_directory
 from plugind.protocol.proto.pluginregistration_pb2 import PluginInfo, RegistrationStatus
 
-DATA, HEADERS, SETTINGS_FRAME, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+DATA, HEADERS, SETTINGS_FRAME, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 #: Seconds until a peer must have done what it does.
 PATIENCE = 20.0
 Frame = tuple[int, int, bytes]
@@ -346,7 +346,7 @@ OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
 LISTS = "/v1beta1.DevicePlugin/ListAndWatch"
 
 
-@pytest.mark.parametrize("kind", ["no-options", "many-devices", "ending-streams", "list-flood"])
+@pytest.mark.parametrize("kind", ["no-options", "many-devices", "ending-streams", "list-flood", "going-away"])
 def test_hostile_endpoints_register_as_device_plugins(kind: str) -> None:
     with peers(kind) as server:
         info = info_of(server)
@@ -379,6 +379,16 @@ def test_a_peer_with_many_devices_announces_a_message_of_twenty_megabytes() -> N
 
 def test_a_peer_of_ending_streams_sends_one_list_and_the_end() -> None:
     assert [kind for kind, _, _ in answered("ending-streams", LISTS, 3)] == [HEADERS, DATA, HEADERS]
+
+
+def test_a_peer_that_goes_away_says_so_and_stays() -> None:
+    with peers("going-away") as server, connected(server) as client:
+        client.sendall(calling(LISTS))
+        found = frames(client)
+        assert [kind for kind, _, _ in islice(found, 3)] == [SETTINGS_FRAME, SETTINGS_FRAME, GOAWAY]
+        client.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            next(found)
 
 
 def test_a_flood_of_lists_goes_on_when_the_client_allows_more() -> None:

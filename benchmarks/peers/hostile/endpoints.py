@@ -11,7 +11,7 @@ from plugind.benchmarks.peers.hostile.speaking import Speaking
 from plugind.benchmarks.plugins.cheap_protocol import DeviceCall, frame, plugin_info, response_head, success, trailers
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import Device, ListAndWatchResponse
 
-_DATA = 0
+_DATA, _GOAWAY = 0, 7
 #: A frame of a client that lets a stream send more; the number of the stream follows.
 _WINDOW_UPDATE = b"\x00\x00\x04\x08\x00"
 #: Bytes that are sent whenever the client allows more: it does so at half of its window, of which the first is 256 KiB.
@@ -71,6 +71,16 @@ class EndingStreams(DevicePlugin):
     def lists(self, connection: Connection, stream: int) -> bytes:
         """Return a list and the end."""
         return super().lists(connection, stream) + trailers(stream)
+
+
+class GoingAway(DevicePlugin):
+    """A device plugin that sends GOAWAY instead of its devices, and keeps the connection open."""
+
+    def device_call(self, server: HostileServer, connection: Connection, call: DeviceCall) -> bytes:
+        """Go away when ListAndWatch is called."""
+        if call.method == "ListAndWatch":
+            return frame(_GOAWAY, 0, 0, bytes(8))
+        return super().device_call(server, connection, call)
 
 
 @attrs.define

@@ -17,7 +17,7 @@ from plugind.benchmarks.peers.hostile.closed import (
     Trickle,
     Unlistened,
 )
-from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, ListFlood, ManyDevices, NoOptions
+from plugind.benchmarks.peers.hostile.endpoints import EndingStreams, GoingAway, ListFlood, ManyDevices, NoOptions
 from plugind.benchmarks.peers.hostile.entries import Directories, Files, MovingDirectories, Rebind, Renames, Symlinks
 from plugind.benchmarks.peers.hostile.flooders import Flooder
 from plugind.benchmarks.peers.hostile.server import Kind
@@ -68,5 +68,6 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "many-devices": ManyDevices,
     "ending-streams": EndingStreams,
     "list-flood": ListFlood,
+    "going-away": GoingAway,
     "callers": Callers,
 }

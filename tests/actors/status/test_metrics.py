@@ -9,8 +9,11 @@ from plugind.actors.status.api import StatusConfig
 from plugind.protocol.messages import (
     ActorRestarted,
     HandlersChanged,
+    HealthReported,
+    RootReported,
 )
-from plugind.protocol.status import Finished, Operation, Outcome, StateName
+from plugind.protocol.plugin_health import Health
+from plugind.protocol.status import Finished, Operation, Outcome, StateName, Watching
 from plugind.protocol.text import escaped
 from plugind.tests.actors.status.bench import bench, body_of, changed, info
 
@@ -35,6 +38,20 @@ async def test_metrics_are_shown_with_one_series_for_each_path_and_world(autojum
     assert 'plugind_plugins{plugin_type="unknown",state="registered"} 120.0\n' in text
     assert 'plugind_registration_seconds_bucket{le="+Inf"} 0.0\n' in text
     assert "plugind_path_metrics_suppressed 0.0\n" in text
+
+
+async def test_what_links_and_the_device_server_count_has_its_name_and_its_labels(autojump_clock: MockClock) -> None:
+    """Consumers-proposal 0 and 1, Metrics; no name of a plugin is a label (fault 92)."""
+    async with bench() as node:
+        node.memory.view.apply(attrs.evolve(changed("a", StateName.REGISTERED), info=info("a")))
+        node.memory.view.set_health(HealthReported("/r/a.sock", 1, Health.DISCONNECTED, "", (), 0.0))
+        node.memory.metrics.count_link_restart("DevicePlugin")
+        node.memory.metrics.count_root(RootReported("/dp", Watching.SERVING, 0.0, remade=2))
+        series = (await body_of(await node.get("/metrics"))).decode().splitlines()
+    assert 'plugind_plugin_health{health="disconnected",plugin_type="CSIPlugin"} 1.0' in series
+    assert 'plugind_plugin_health{health="healthy",plugin_type="CSIPlugin"} 0.0' in series
+    assert 'plugind_link_restarts_total{plugin_type="DevicePlugin"} 1.0' in series
+    assert "plugind_kubelet_socket_remade_total 2.0" in series
 
 
 @pytest.mark.parametrize(
