@@ -30,6 +30,7 @@ from .actors.conversation import ConversationConfig, Dialer
 from .actors.device_server import DeviceServer
 from .actors.devices.unit import Devices
 from .actors.dial_slots import DialSlots
+from .actors.endpoint_checks import EndpointChecks
 from .actors.handlers.by_type import HandlerActors
 from .actors.handlers.calls import CallConfig
 from .actors.handlers.handler import Handler, check_handler
@@ -166,7 +167,8 @@ class Supervisor:
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
         self._users = ports.users(self.config.trust)
-        rng = random.Random(secrets.randbits(64) if self.config.seed is None else self.config.seed)
+        seed = secrets.randbits(64) if self.config.seed is None else self.config.seed
+        rng = random.Random(seed)
         self._dial_slots = DialSlots(
             limit=ports.dial_slots,
             most_open=most_connections,
@@ -196,7 +198,9 @@ class Supervisor:
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}
         self._blocked_steps = watchdog.BlockedSteps()
-        self._links = Links(self._links_config(rng))
+        # A sequence of its own, so that no other chance depends on how often endpoints are checked.
+        checks = EndpointChecks(self.config.health_checks, self._to_status, random.Random(f"health checks {seed}"))
+        self._links = Links(self._links_config(rng, checks))
         self._handlers = HandlerActors(self._call_config(), self._start_handler, self._inboxes, self._links)
         self._registrations = Registrations(
             partial(_run_registration, self._registration_config(ports.dial, rng)),
@@ -271,11 +275,12 @@ class Supervisor:
         root = root_of(path, directories)
         return None if root is None else directories[root].owner_above(path, root)
 
-    def _links_config(self, rng: random.Random) -> LinksConfig:
+    def _links_config(self, rng: random.Random, checks: EndpointChecks) -> LinksConfig:
         return LinksConfig(
             connect_endpoints(self._endpoints),
             self._to_reconciler,
             self._to_status,
+            checks,
             rng,
             attrs.evolve(RESTARTS, jitter=self.config.backoff.jitter),
             self._log,

@@ -28,6 +28,7 @@ from ..protocol.identity import Identity
 from ..protocol.logs import SILENT, Level, Logger
 from ..protocol.plugin_health import Health
 from ..protocol.plugins import Plugin
+from .endpoint_checks import EndpointChecks
 from .handlers.link import Follow, Link
 from .io.endpoints import EndpointRefusedError
 from .io.grpc_client.channel import Channel
@@ -55,6 +56,7 @@ class LinksConfig:
     connect: Connect
     reconciler: trio.MemorySendChannel[m.ReconcilerMessage]
     status: trio.MemorySendChannel[m.StatusMessage]
+    checks: EndpointChecks
     rng: random.Random
     restarts: Backoff = RESTARTS
     log: Logger = SILENT
@@ -81,6 +83,7 @@ class Links:
         #: The node stops: no follow is started any more, and nothing is reported.
         self._stopping = False
         self.outbox = Outbox()
+        self.checks = config.checks
 
     def __len__(self) -> int:
         return len(self._links)
@@ -264,7 +267,9 @@ class Links:
         now = trio.current_time()
         said = link.reports.take(now)
         if said is not None:
-            reported = m.HealthReported(path, generation, said.health, said.reason, said.facts, now, said.warning)
+            reported = m.HealthReported(
+                path, generation, said.health, said.reason, said.facts, now, said.warning, said.failed_checks
+            )
             await report(self.config.status, reported)
         self.outbox.put(link)
 

@@ -15,9 +15,11 @@ from typing import Protocol
 import trio
 
 from ..protocol.errors import NoConnectionError
+from ..protocol.health_checks import Checked, disconnected
 from ..protocol.identity import Identity
 from ..protocol.plugin_health import MAX_REASON, Health, Report, Reports, bounded
 from ..protocol.plugins import Plugin
+from .endpoint_checks import Check, EndpointChecks, Note
 from .handlers.link import Follow
 from .io.grpc_client.channel import Channel
 
@@ -67,6 +69,8 @@ class Outbox:
 class Owner(Protocol):
     """What a link needs of :class:`~plugind.actors.links.Links`."""
 
+    checks: EndpointChecks
+
     @property
     def outbox(self) -> Outbox:
         """Where links are put that have something to send."""
@@ -85,6 +89,7 @@ class OpenLink:
     __slots__ = (
         "_active",
         "_channel",
+        "_checks",
         "_dialing",
         "_fading",
         "_gone",
@@ -121,6 +126,8 @@ class OpenLink:
         #: The channel before, whose peer goes away, while calls are under way on it.
         self._fading: Channel | None = None
         self._dialing = trio.Lock()
+        #: The scopes of the checks that are made, each with the channel at whose end it is cancelled.
+        self._checks: dict[trio.CancelScope, Channel] = {}
         #: Why the last try to connect failed.
         self.problem = ""
         #: Whether nothing was at the endpoint then.
@@ -177,9 +184,26 @@ class OpenLink:
             raise NoConnectionError(no_connection(self.plugin, "it is not open; connect again"))
         return self._channel
 
-    def report(self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None) -> None:
+    async def check(self, check: Check, note: Note | None = None) -> None:
         """See :class:`~plugind.actors.handlers.link.Link`."""
-        self.reports.put(bounded(health, reason, facts, self.reports.newest))
+        channel, note = self.channel, note or self._report_checked
+        with trio.CancelScope() as scope:
+            self._checks[scope] = channel
+            try:
+                await self._links.checks.run(self.plugin.type, channel, check, note)
+            finally:
+                del self._checks[scope]
+        failure = channel.connection.failure
+        note(disconnected(no_connection(self.plugin, "it was closed" if failure is None else failure.message)))
+
+    def _report_checked(self, checked: Checked) -> None:
+        self.report(checked.health, checked.reason, failed_checks=checked.failures)
+
+    def report(
+        self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None, *, failed_checks: int = 0
+    ) -> None:
+        """See :class:`~plugind.actors.handlers.link.Link`."""
+        self.reports.put(bounded(health, reason, facts, self.reports.newest, failed_checks))
         self._links.outbox.put(self)
 
     def role(self, *, usable: bool) -> None:
@@ -223,7 +247,9 @@ class OpenLink:
         return reason
 
     def lose(self, channel: Channel) -> None:
-        """Close a channel that has ended."""
+        """Close a channel that has ended, and end its checks."""
+        for scope in [scope for scope, checked in self._checks.items() if checked is channel]:
+            scope.cancel()
         channel.close()
         if self._channel is channel:
             self._channel = None

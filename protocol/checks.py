@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -30,6 +30,24 @@ def _number(allowed: Callable[[float], bool], words: str) -> Check:
 above_zero = _number(lambda value: value > 0, "a finite number above 0")
 not_negative = _number(lambda value: value >= 0, "a finite number, 0 or more")
 at_least_one = _number(lambda value: value >= 1, "a finite number, 1 or more")
+
+
+class ByType(dict[str, float]):
+    """Seconds by plugin type, which nothing changes."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def by_type(seconds: Mapping[str, float]) -> ByType:
+    """Return a copy of ``seconds`` by plugin type."""
+    return ByType(seconds)
+
+
+def each_above_zero(owner: object, attribute: attrs.Attribute[Mapping[str, float]], value: Mapping[str, float]) -> None:
+    """Check a mapping whose values are to be above 0."""
+    for seconds in value.values():
+        above_zero(owner, attribute, seconds)
 
 
 def or_none(check: Check) -> Check:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from .backoff import Backoff, RestartIntensity
-from .checks import above_zero, at_least_one, not_negative, or_none
+from .checks import above_zero, at_least_one, by_type, each_above_zero, not_negative, or_none
 from .device_directory import USUAL_NAME
 from .errors import ConfigError, ValidationError
+from .health_checks import HealthChecks
 from .log_limits import LogLimits
 from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
@@ -23,24 +24,6 @@ from .wire.limits import REGISTRATION_LIMITS, Limits
 #: How many characters of a wrong name are shown.
 _SHOWN = 64
 DEFAULT_ROOT = "/var/lib/kubelet/plugins_registry"
-
-
-class _ByType(dict[str, float]):
-    """Seconds by plugin type, which nothing changes."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-
-def _by_type(seconds: Mapping[str, float]) -> _ByType:
-    return _ByType(seconds)
-
-
-def _each_above_zero(
-    owner: object, attribute: attrs.Attribute[Mapping[str, float]], value: Mapping[str, float]
-) -> None:
-    for seconds in value.values():
-        above_zero(owner, attribute, seconds)
 
 
 @attrs.frozen
@@ -62,7 +45,7 @@ class Timeouts:
     #: One call of a handler: validate, register or deregister.
     handler: float = attrs.field(default=60.0, validator=above_zero)
     #: The same for the handlers of certain plugin types: a CSI driver may take two minutes for a single answer.
-    handlers: Mapping[str, float] = attrs.field(default={CSI: 175.0}, converter=_by_type, validator=_each_above_zero)
+    handlers: Mapping[str, float] = attrs.field(default={CSI: 175.0}, converter=by_type, validator=each_above_zero)
     #: From the request to stop until unfinished work is cancelled. Roll-backs begin after half of it.
     stop_grace: float = attrs.field(default=10.0, validator=not_negative)
 
@@ -172,6 +155,8 @@ class Config:
     endpoint_directories: tuple[str, ...] | None = attrs.field(default=None, converter=_directories)
     #: Where device plugins may also register by a call, as nearly all do. None: nowhere.
     device_plugins: DevicePluginDirectory | None = None
+    #: How the endpoints of registered plugins are checked, and of which types they are not.
+    health_checks: HealthChecks = attrs.field(factory=HealthChecks)
     #: Names of plugins without which the node is not ready (behaviour 40).
     expected: tuple[str, ...] = attrs.field(default=())
     #: An actor hangs when messages wait for it and it has taken none for so long; the node is not ready then, and its

@@ -677,6 +677,18 @@ class HealthReported:
     time: float
     #: What was cut off, in words.
     warning: str | None = None
+    #: How many checks have failed in a row; 0 if it is not the checks that say how the plugin is.
+    failed_checks: int = 0
+
+
+@value
+class HealthChecked:
+    """The endpoint of a registered plugin was checked."""
+
+    plugin_type: str
+    #: ``ok``, ``failed`` or ``timed-out``.
+    outcome: Outcome
+    seconds: float
 
 
 @value
@@ -825,6 +837,7 @@ StatusMessage = (
     | ServingChanged
     | EndpointChanged
     | HealthReported
+    | HealthChecked
     | FollowEnded
     | EntryIgnored
     | RootReported

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from .directories import Condition, DirectoryReport
-from .messages import RootReported, StateChanged
+from .messages import HealthChecked, RootReported, StateChanged
 from .plugin_health import Health
 from .plugins import BUILT_IN_TYPES
 from .status import Operation, Outcome, StateName
@@ -107,6 +107,14 @@ def _zeros() -> dict[tuple[Operation, str, Outcome], int]:
     }
 
 
+#: How a check of an endpoint can end.
+CHECK_RESULTS = (Outcome.OK, Outcome.FAILED, Outcome.TIMED_OUT)
+
+
+def _no_checks() -> dict[tuple[str, Outcome], int]:
+    return {(plugin_type, outcome): 0 for plugin_type in BUILT_IN_TYPES for outcome in CHECK_RESULTS}
+
+
 @attrs.define
 class Metrics:
     """Everything that is counted in the life of the daemon."""
@@ -123,6 +131,9 @@ class Metrics:
     roots: RootCounters = attrs.field(factory=RootCounters)
     #: How often a handler's follow was started again, by plugin type.
     link_restarts: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(BUILT_IN_TYPES, 0))
+    #: Checks of endpoints by plugin type and how they ended, and how long they took.
+    checks: dict[tuple[str, Outcome], int] = attrs.field(factory=_no_checks)
+    check_durations: dict[str, Histogram] = attrs.field(factory=dict)
     #: Calls of Register, by the resource that was named.
     register_calls: ByResource = attrs.field(factory=ByResource)
     _types: set[str] = attrs.field(factory=lambda: set(BUILT_IN_TYPES))
@@ -192,6 +203,13 @@ class Metrics:
         """Count that a handler's follow is started again."""
         label = self.label(plugin_type)
         self.link_restarts[label] = self.link_restarts.get(label, 0) + 1
+
+    def count_check(self, check: HealthChecked) -> None:
+        """Count a check of an endpoint."""
+        label = self.label(check.plugin_type)
+        key = label, check.outcome
+        self.checks[key] = self.checks.get(key, 0) + 1
+        self.check_durations.setdefault(label, Histogram()).observe(check.seconds)
 
     def plugins(self, rows: Iterable[Row]) -> dict[tuple[StateName, str], int]:
         """Return the number of ``rows`` in each state, by type; the built-in types have every state."""

@@ -51,9 +51,13 @@ class Report:
     facts: Facts = ()
     #: What was cut off, in words; None if nothing was.
     warning: str | None = None
+    #: How many checks have failed in a row, if they say how the plugin is.
+    failed_checks: int = 0
 
 
-def bounded(health: Health, reason: object, facts: Mapping[str, str] | None, before: Report) -> Report:
+def bounded(
+    health: Health, reason: object, facts: Mapping[str, str] | None, before: Report, failed_checks: int = 0
+) -> Report:
     """Return a report within the bounds; without ``facts`` those of the report ``before`` still hold.
 
     Raises:
@@ -64,12 +68,13 @@ def bounded(health: Health, reason: object, facts: Mapping[str, str] | None, bef
         raise TypeError(f"the reason {reason!r} is no text")
     health, reason = Health(health), reason[:MAX_REASON]
     if facts is None:
-        return Report(health, reason, before.facts, before.warning)
+        return Report(health, reason, before.facts, before.warning, failed_checks)
     kept = tuple(_within_bounds(cast("Mapping[object, object]", facts)))
     if len(kept) == len(facts):
-        return Report(health, reason, kept)
+        return Report(health, reason, kept, None, failed_checks)
     size = f"{MAX_FACTS} with {MAX_FACT_BYTES // 1024} KiB are kept"
-    return Report(health, reason, kept, f"{len(facts) - len(kept)} of {len(facts)} facts were cut off: at most {size}")
+    cut_off = f"{len(facts) - len(kept)} of {len(facts)} facts were cut off: at most {size}"
+    return Report(health, reason, kept, cut_off, failed_checks)
 
 
 def _within_bounds(facts: Mapping[object, object]) -> Iterator[tuple[str, str]]:

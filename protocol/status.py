@@ -142,6 +142,8 @@ class PluginStatus:
     health_since: float | None = None
     #: What its handler knows of it.
     facts: Facts = ()
+    #: How many checks have failed in a row, if they say how the plugin is.
+    failed_checks: int = 0
     #: Whether type and name are those of the plugin that was last at the path. This one has not said any yet, and waits
     #: because the lives before it were short.
     last_known: bool = False

@@ -64,6 +64,7 @@ def plugin_to_json(plugin: PluginStatus, now: float, unix: float) -> dict[str, J
         "health": None if plugin.health is None else plugin.health.value,
         "health_reason": _text(plugin.health_reason),
         "health_since": _time_of(plugin.health_since, now, unix),
+        "failed_checks": plugin.failed_checks,
         "source": encodable(plugin.source),
         "last_known": plugin.last_known,
     }

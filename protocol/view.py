@@ -19,6 +19,7 @@ import attrs
 from .directories import DirectoryReport
 from .endpoint_owners import PluginDisplaced
 from .messages import EndpointChanged, HealthReported, OwnerChanged, RootReported, ServingChanged, StateChanged
+from .plugin_health import Health
 from .plugins import PluginInfo
 from .status import HistoryEntry, PluginStatus, StateName
 from .text import encodable, escaped
@@ -102,6 +103,11 @@ class Row(NamedTuple):
         return self.last.state is _REGISTERED and (self.unserved is None or self.unserved.endpoint_serves)
 
     @property
+    def healthy(self) -> bool:
+        """Whether the plugin is of use, and healthy, as its handler reports. If it reports nothing, that is unknown."""
+        return self.useful and self.health is not None and self.health.health is Health.HEALTHY
+
+    @property
     def status(self) -> PluginStatus:
         """The row as a value to show, without its history."""
         last, info = self.last, self.info
@@ -135,6 +141,7 @@ class Row(NamedTuple):
             health_reason=None if self.health is None else self.health.reason or None,
             health_since=None if self.health is None else self.health.time,
             facts=() if self.health is None else self.health.facts,
+            failed_checks=0 if self.health is None else self.health.failed_checks,
             last_known=info is None and last.last_known is not None,
         )
 
@@ -323,6 +330,8 @@ class View:
         if reported == change:
             return None
         after = self.rows[change.socket] = before._replace(health=change)
+        if reported is not None and attrs.evolve(change, failed_checks=reported.failed_checks) == reported:
+            return None  # One more check has failed as the one before: it is shown, and no news.
         return reported, after
 
     def find(self, target: str) -> list[Row]:

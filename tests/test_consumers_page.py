@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from plugind.actors import endpoint_checks
 from plugind.actors.handlers import device_follower, device_plugin
 from plugind.protocol import device_lists, resources
+from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.plugins import MAX_INSTANCES
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "consumers.md").read_text()
+CHECKS = HealthChecks()
 MEBIBYTE = 1024 * 1024
 LIMITS = {
     "time until a plugin that registers listens on its endpoint": f"{device_plugin.CONNECT_TIMEOUT:g} s",
@@ -19,6 +22,10 @@ LIMITS = {
     "time until the first list of a stream; later, the plugin's health is `unknown`": (
         f"{device_follower.FIRST_LIST:g} s"
     ),
+    "pause between two checks of a plugin, and until one without an answer has failed": (
+        f"{CHECKS.next_period(0):g} s to {CHECKS.next_period(1):g} s, {CHECKS.deadline:g} s"
+    ),
+    "checks that are out at once, of all plugins": str(endpoint_checks.MOST),
     "devices in a list": f"{device_lists.MAX_DEVICES:,}",
     "characters in the id of a device, and in its health; all must print": str(device_lists.MAX_TEXT),
     "NUMA nodes of a device; a node of -1 means none": str(device_lists.MAX_NODES),

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from ...protocol.errors import ConfigError
+from ...protocol.health_checks import ALL_TYPES
 from ...protocol.plugins import wrong_with_resource
 from ...protocol.trust import TrustedUser, parse_trusted_user
 
@@ -41,6 +42,17 @@ def typed_seconds(least: float, most: float) -> Callable[[str], tuple[str | None
         return plugin_type or None, parse(number)
 
     return parsed
+
+
+def health_switch(text: str) -> tuple[str, float | None]:
+    """Return the plugin type, or ``ALL_TYPES``, and the seconds between two checks, or None for no checks."""
+    plugin_type, given, word = text.rpartition("=")
+    if given and not plugin_type:
+        raise argparse.ArgumentTypeError(f"{text!r} names no plugin type before the =")
+    try:
+        return plugin_type or ALL_TYPES, None if word == "off" else seconds(1.0, 86_400.0)(word)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor off") from None
 
 
 def plugin_name(text: str) -> str:

@@ -94,7 +94,9 @@ def _serving(plugin: Plugin) -> str:
 def _health(plugin: Plugin) -> str:
     """Return the health that the plugin's handler reports, and since when; it may report nothing."""
     why, since = plugin.get("health_reason"), unix_time(plugin.get("health_since"))
-    begun = "" if since is None else f" (since {time_of_day(since, time.time())})"
+    checks = plugin.get("failed_checks")
+    counted = f"{checks} checks, " if checks else ""
+    begun = "" if since is None else f" ({counted}since {time_of_day(since, time.time())})"
     return text(plugin.get("health")) + (f": {text(why)}" if why else "") + begun
 
 

@@ -28,6 +28,7 @@ from ...protocol.config import (
 )
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
+from ...protocol.health_checks import ALL_TYPES, HealthChecks
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import MAX_INSTANCES
 from ...protocol.trust import Trust
@@ -39,7 +40,7 @@ from ..io.roots import RootBusyError
 from ..logs import Log
 from ..status.actor import StatusConfig
 from ..supervision import GaveUpError
-from .arguments import add_trust_argument, plugin_name, seconds, typed_seconds
+from .arguments import add_trust_argument, health_switch, plugin_name, seconds, typed_seconds
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .signals import Answering, StopLimit, answer, received
@@ -126,6 +127,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[TYPE=]SECONDS",
         help="end a call of a handler, or of the one for this plugin type, after so long; may be repeated"
         f" ({Timeouts().handler:g}; {', '.join(f'{name}={time:g}' for name, time in Timeouts().handlers.items())})",
+    )
+    parser.add_argument(
+        "--health",
+        action="append",
+        default=[],
+        type=health_switch,
+        metavar="[TYPE=]off|SECONDS",
+        help="do not check the endpoints of plugins, or those of this type; or check them every so many seconds"
+        f" ({HealthChecks().period:g}); may be repeated",
     )
     parser.add_argument(
         "--deregister-at-stop", action="store_true", help="deregister every plugin when stopping (default: none)"
@@ -231,6 +241,7 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         stable_after=args.stable_after,
         trust=Trust(tuple(args.trust_uid)),
         timeouts=_timeouts(args.handler_timeout),
+        health_checks=_health_checks(args.health),
         expected=tuple(args.expect),
         max_instances=args.max_instances,
         blocked_after=args.blocked_after,
@@ -289,6 +300,17 @@ def _timeouts(given: Sequence[tuple[str | None, float]]) -> Timeouts:
     by_type = {plugin_type: time for plugin_type, time in given if plugin_type is not None}
     others = [time for plugin_type, time in given if plugin_type is None]
     return Timeouts(handler=(others or [defaults.handler])[-1], handlers={**defaults.handlers, **by_type})
+
+
+def _health_checks(given: Sequence[tuple[str, float | None]]) -> HealthChecks:
+    """Return how endpoints are checked; of several words for one type the last one counts."""
+    periods = dict(given)
+    period = periods.pop(ALL_TYPES, HealthChecks().period)
+    off = {plugin_type for plugin_type, seconds in periods.items() if seconds is None}
+    by_type = {plugin_type: seconds for plugin_type, seconds in periods.items() if seconds is not None}
+    if period is None:
+        return HealthChecks(off={ALL_TYPES, *off}, periods=by_type)
+    return HealthChecks(period, off=off, periods=by_type)
 
 
 def _root_path(path: str) -> str:

@@ -25,7 +25,7 @@ from .phrases import NOT_SERVING, age, ago, duration, remarks, state_words, text
 if TYPE_CHECKING:
     from rich.text import Text
 
-COLUMNS = ("STATE", "NAME", "TYPE", "CAUSE", "AGE", "NEXT TRY", "ATTEMPT", "SINCE", "SOCKET")
+COLUMNS = ("STATE", "NAME", "TYPE", "CAUSE", "AGE", "HEALTH", "NEXT TRY", "ATTEMPT", "SINCE", "SOCKET")
 #: The columns in a pipe: a long cause pushes no other column out of line.
 PIPED = (*(column for column in COLUMNS if column != "CAUSE"), "CAUSE")
 _GAP = "  "
@@ -64,6 +64,7 @@ def row(plugin: Plugin) -> dict[str, str]:
         text(plugin.get("type")),
         remarks(plugin) or "-",
         duration(age(plugin)),
+        text(plugin.get("health")),
         duration(plugin.get("next_try_in")),
         text(plugin.get("attempt")),
         ago(age(plugin)),

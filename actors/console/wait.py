@@ -12,6 +12,7 @@ from contextlib import suppress
 import attrs
 import trio
 
+from ...protocol.plugin_health import Health
 from ...protocol.text import escaped
 from . import phrases, wait_for_devices
 from .arguments import plugin_name, seconds
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n  plugind wait csi.example.com --timeout 120\n  plugind wait gpu.example.com --type DRAPlugin\n"
-        "  plugind wait --resource vendor.com/gpu=2\n\n"
+        "  plugind wait vendor.com/gpu --healthy\n  plugind wait --resource vendor.com/gpu=2\n\n"
         "exit codes: 0 all are there, 1 one is not at the timeout, 2 usage, 69 no daemon answers at the timeout,\n"
         "75 the daemon answers, but is too busy to tell"
     )
@@ -57,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--serving", action="store_true", help="registered is not enough: somebody must listen on the socket, too"
+    )
+    parser.add_argument(
+        "--healthy",
+        action="store_true",
+        help="registered is not enough: the plugin must be healthy, too, as its handler reports",
     )
     parser.add_argument("--type", type=plugin_name, help="the plugin's type, for example CSIPlugin (default: any type)")
     parser.add_argument(
@@ -73,14 +79,16 @@ def run(args: argparse.Namespace) -> int:
     """Wait for plugins; return the exit code."""
     asked, began = daemon(args), time.monotonic()
     if args.resource:
-        if args.names or args.type or args.serving:
+        if args.names or args.type or args.serving or args.healthy:
             args.parser.error("--resource waits for devices: wait for plugins with another command")
         return wait_for_devices.run(asked, args.resource, args.timeout)
     if not args.names:
         args.parser.error("nothing to wait for: give the NAME of a plugin, or --resource")
     unanswered = f"the daemon at {escaped(asked.path)} has not answered within {args.timeout:g} s"
     failure = CommandError(unanswered, EXIT_UNREACHABLE)
-    waiting = _Waiting(list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving)
+    waiting = _Waiting(
+        list(dict.fromkeys(args.names)), args.type, failure=failure, serving=args.serving, healthy=args.healthy
+    )
     trio.run(_wait, asked, waiting, args.timeout)
     for name in waiting.names:
         plugin = waiting.registered(name)
@@ -131,6 +139,8 @@ class _Waiting:
     failure: CommandError | None
     #: Whether somebody must listen on the socket, too.
     serving: bool = False
+    #: Whether the plugin must be healthy, too.
+    healthy: bool = False
     #: The daemon has named all that it knows. An older daemon does not say when it has; it takes milliseconds.
     has_list: bool = False
     #: Lines about roots that cannot be used.
@@ -167,11 +177,13 @@ class _Waiting:
         return next((plugin for plugin in self.instances(name) if self._is_ready(plugin)), None)
 
     def _is_ready(self, plugin: Plugin) -> bool:
-        return plugin.get("state") == "registered" and (not self.serving or plugin.get("serving") is True)
+        serves = not self.serving or plugin.get("serving") is True
+        is_healthy = not self.healthy or plugin.get("health") == Health.HEALTHY
+        return plugin.get("state") == "registered" and serves and is_healthy
 
     def why_not(self, name: str) -> str:
         """Return one line that says why no socket of that name is registered, or serving if that is waited for."""
-        wanted = "serving" if self.serving else "registered"
+        wanted = "healthy" if self.healthy else "serving" if self.serving else "registered"
         unknown = self._unknown(name)
         if unknown is not None:
             return f"cannot tell whether {escaped(name)} is {wanted}: {unknown}"
@@ -198,12 +210,16 @@ class _Waiting:
     def _reason(self, name: str) -> str:
         instances = self.instances(name)
         if instances:
-            return "; ".join(map(_why, instances))
+            return "; ".join(map(self._why, instances))
         others = [plugin for plugin in self.plugins.values() if plugin.get("name") == name]
         if others:
             types = ", ".join(sorted({phrases.text(plugin.get("type")) for plugin in others}))
             return f"it is there as {types}, not as {escaped(self.type or '')}"
         return "; ".join([f"no plugin has that name{self._nameless()}", *self.roots])
+
+    def _why(self, plugin: Plugin) -> str:
+        ready = plugin.get("state") == "registered" and not (self.serving and phrases.serves(plugin) is False)
+        return _why_ill(plugin) if self.healthy and ready else _why(plugin)
 
     def _nameless(self) -> str:
         """Return text about some sockets that may still turn out to have the name."""
@@ -213,6 +229,17 @@ class _Waiting:
         shown = "; ".join(map(_why, nameless[:MOST_NAMELESS]))
         more = len(nameless) - MOST_NAMELESS
         return f"; sockets that have not said their name: {shown}" + (f"; and {more} more" if more > 0 else "")
+
+
+def _why_ill(plugin: Plugin) -> str:
+    """Return why a registered plugin does not count as healthy."""
+    socket = phrases.text(plugin.get("socket"))
+    if plugin.get("health") is None:
+        return f"{socket} is registered, but its handler reports no health: wait without --healthy"
+    why = plugin.get("health_reason")
+    return f"{socket} is registered, but {phrases.text(plugin.get('health'))}" + (
+        f": {phrases.text(why)}" if why else ""
+    )
 
 
 def _why(plugin: Plugin) -> str:

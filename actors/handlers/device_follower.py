@@ -3,12 +3,20 @@
 The kubelet never opens a stream again that has ended, so that a plugin must register anew. Here it is opened again
 while the plugin is registered, which its socket decides; a strict node does as the kubelet.
 
+A plugin is healthy if its stream is open and has sent a list, and it answers GetDevicePluginOptions, which it is asked
+as ``plugind.protocol.health_checks`` says. What is wrong with the stream is known at once, so it needs no check. The
+worse of the two findings is reported, and of two equally bad ones that of the stream: ``disconnected`` first, then
+``ListAndWatch is not open``, then ``no answer within 3s`` or another failure of the checks; then what the stream says
+while nothing is known to be wrong: ``starting``, ``no device list after 10s``, or healthy. The checks touch nothing
+else: the devices of a plugin that hangs stay as its last list says.
+
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import NoReturn
 
 import attrs
@@ -19,10 +27,12 @@ from grpclib.exceptions import GRPCError
 from ...protocol.backoff import Backoff
 from ...protocol.device_lists import DeviceListError, DeviceListReader
 from ...protocol.device_messages import InstanceMessage, InstanceRole, ListLost, ListReceived
-from ...protocol.errors import NoConnectionError
+from ...protocol.errors import NoConnectionError, PluginError
+from ...protocol.health_checks import Checked, is_worse
 from ...protocol.messages import Address
 from ...protocol.plugin_health import Health
 from ...protocol.plugins import Plugin
+from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty, ListAndWatchResponse
 from ...protocol.wire.errors import WireError, WireProblem
 from ...protocol.wire.grpc import Newest
@@ -35,6 +45,8 @@ from .link import Link
 FIRST_LIST = 10.0
 NO_LIST = "no device list after 10s"
 NO_DEVICES = "its list has no devices"
+NOT_OPEN = "ListAndWatch is not open"
+ENDED = "ListAndWatch has ended: "
 #: Seconds until a stream that has ended is opened again: twice as long after each that ended soon.
 STREAMS = Backoff(initial=1.0, cap=30.0, jitter=0.0)
 #: Seconds in which a plugin whose stream has ended must listen, each time that this is tried.
@@ -103,13 +115,49 @@ class DeviceFollower:
         self._reader = DeviceListReader()
         #: Whether a list has come and its stream is open.
         self._listed = False
+        #: What the stream says of the plugin's health, and why.
+        self._health, self._reason = Health.STARTING, "its first list of devices has not come"
+        #: What the checks say of it.
+        self._checked = Checked()
+        #: The newest channel, and set once there is one that is to be checked.
+        self._channel: Channel | None = None
+        self._connected = trio.Event()
 
     async def run(self) -> None:
         """Pass on roles and lists for ever."""
-        self._link.report(Health.STARTING, "its first list of devices has not come")
+        self._report()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_roles)
             nursery.start_soon(self._follow_streams)
+            nursery.start_soon(self._check_health)
+
+    # --- health ---
+
+    async def _check_health(self) -> None:
+        while True:
+            await self._connected.wait()
+            self._connected = trio.Event()
+            self._note_checked(Checked())
+            # The channel may have ended again.
+            with suppress(NoConnectionError):
+                await self._link.check(ask_for_options, self._note_checked)
+
+    def _note_checked(self, checked: Checked) -> None:
+        self._checked = checked
+        self._report()
+
+    def _note_stream(self, health: Health, reason: str) -> None:
+        self._health, self._reason = health, reason
+        self._report()
+
+    def _report(self) -> None:
+        checked = self._checked
+        if is_worse(checked.health, self._health):
+            self._link.report(checked.health, checked.reason, failed_checks=checked.failures)
+        else:
+            self._link.report(self._health, self._reason)
+
+    # --- lists ---
 
     async def _pass_roles(self) -> None:
         active = self._link.active
@@ -145,17 +193,21 @@ class DeviceFollower:
             await trio.sleep(STREAMS.delay(failures))
 
     async def _connect(self) -> Channel:
-        """Return the channel to the endpoint; report that the plugin has left if nothing is there.
+        """Return the channel to the endpoint, which is checked; report that the plugin has left if nothing is there.
 
         Raises:
           NoConnectionError: if there is no connection.
         """
         try:
-            return await self._link.connect(timeout=CONNECT_TIMEOUT)
+            channel = await self._link.connect(timeout=CONNECT_TIMEOUT)
         except NoConnectionError as error:
             if error.gone:
                 self._link.gone(str(error))
             raise
+        if channel is not self._channel:
+            self._channel = channel
+            self._connected.set()
+        return channel
 
     async def _follow_stream(self) -> _End:
         """Follow one stream to its end, and return why it has ended."""
@@ -165,7 +217,7 @@ class DeviceFollower:
             return _End(str(error), Health.DISCONNECTED)
         turn = self._turns.setdefault((self._plugin.endpoint, _pid(channel)), trio.Lock())
         if turn.locked():
-            self._link.report(Health.UNKNOWN, SHARED)
+            self._note_stream(Health.UNKNOWN, SHARED)
         async with turn:
             return await self._follow_on(channel)
 
@@ -208,7 +260,7 @@ class DeviceFollower:
         if not self._listed:
             self._listed = True
             self._link.role(usable=True)
-        self._link.report(Health.HEALTHY, read.warning or ("" if read.devices else NO_DEVICES))
+        self._note_stream(Health.HEALTHY, read.warning or ("" if read.devices else NO_DEVICES))
 
     def _lose(self, end: _End) -> None:
         """Report that no lists come, and why."""
@@ -217,14 +269,18 @@ class DeviceFollower:
         if self._listed:
             self._listed = False
             self._link.role(usable=False)
-        self._link.report(end.health, end.reason)
+        self._note_stream(end.health, _not_open(end) if end.health is Health.UNHEALTHY else end.reason)
+
+
+def _not_open(end: _End) -> str:
+    return f"{NOT_OPEN}: {end.reason.removeprefix(ENDED)}"
 
 
 def _end_of(error: GRPCError, channel: Channel) -> _End:
     cause = error.__cause__
     if isinstance(cause, WireError) and cause.problem is WireProblem.MESSAGE_BYTES:
         return _End(f"the list of devices is refused: {cause}")
-    reason = f"ListAndWatch has ended: {status_text(error)}"
+    reason = ENDED + status_text(error)
     if channel.connection.failure is not None:
         return _End(reason, Health.DISCONNECTED)
     return _End(reason, useless=channel if error.status is Status.UNIMPLEMENTED else None)
@@ -232,6 +288,18 @@ def _end_of(error: GRPCError, channel: Channel) -> _End:
 
 def _pid(channel: Channel) -> int | None:
     return None if channel.peer is None else channel.peer.pid
+
+
+async def ask_for_options(channel: Channel) -> None:
+    """Ask a device plugin for its options, as the check of its health; what it answers is of no interest.
+
+    Raises:
+      PluginError: if it refuses.
+    """
+    try:
+        await channel.stub(DevicePluginStub).GetDevicePluginOptions(Empty())
+    except GRPCError as error:
+        raise PluginError(f"failed to get device plugin options: {status_text(error)}") from error
 
 
 async def _wait_closed(channel: Channel) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 from ...protocol.identity import Identity
 from ...protocol.plugin_health import Health
 from ...protocol.plugins import Plugin
+from ..endpoint_checks import Check, Note
 from ..io.grpc_client.channel import Channel
 
 #: Runs a handler's ``follow`` once; returns its error, or None if it returned.
@@ -58,11 +59,27 @@ class Link(Protocol):
           NoConnectionError: if there is none.
         """
 
-    def report(self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None) -> None:
+    async def check(self, check: Check, note: Note | None = None) -> None:
+        """Check the plugin over :attr:`channel` again and again, and return once the connection has ended.
+
+        ``check`` is called with the channel, by the rule for all plugins (``Config.health_checks``): each 30 s, with a
+        deadline of 3 s. It returns if all is well, and raises ``GRPCError`` or :exc:`PluginError` if not. After three
+        failures in a row the plugin is unhealthy, and after one success healthy; at the end of the connection it is
+        disconnected. Each is reported, or given to ``note`` if the handler knows more, which then reports. A plugin
+        whose type is not checked (``plugind run --health``) is reported as disconnected only.
+
+        Raises:
+          NoConnectionError: if there is no open channel.
+        """
+
+    def report(
+        self, health: Health, reason: str = "", facts: Mapping[str, str] | None = None, *, failed_checks: int = 0
+    ) -> None:
         """Report how the plugin is, and what is known of it: users are shown both.
 
         Of several reports in one second the newest is shown; that the plugin is healthy no more is shown at once.
         ``facts`` replace those reported before; without them those still hold. At most 64 facts with 16 KiB are kept.
+        ``failed_checks`` is how many checks have failed in a row, if that is the reason.
 
         Raises:
           TypeError: if a fact or the reason is no text.

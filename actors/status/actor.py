@@ -27,6 +27,7 @@ from ...protocol.messages import (
     EntryIgnored,
     FollowEnded,
     HandlersChanged,
+    HealthChecked,
     HealthReported,
     LoopBlocked,
     NameDefended,
@@ -179,6 +180,8 @@ class _Status:
                     before, after = noted
                     self._publish_if_changed(after, message.time)
                     self._events.note_health(message, before, after)
+            case HealthChecked():
+                metrics.count_check(message)
             case FollowEnded():
                 metrics.count_link_restart(message.plugin.type)
                 self._events.note_follow_ended(message)

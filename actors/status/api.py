@@ -21,6 +21,7 @@ from ...protocol.health import ActorHealth, Condition
 from ...protocol.logs import timestamp
 from ...protocol.messages import (
     Address,
+    HealthReported,
     Lagged,
     LoopBlocked,
     PluginChanged,
@@ -59,7 +60,7 @@ REQUESTS = {
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
-    "GET /readyz": "whether the daemon is ready; 503 if not",
+    "GET /readyz": "whether the daemon is ready; 503 if not; with ?healthy, expected plugins must be healthy, too",
     "GET /metrics": "metrics in the text format of Prometheus",
 }
 #: Requests that have places of their own; all others share those for queries.
@@ -402,11 +403,12 @@ class Api:
             "directories_in_all": sum(number for _, number in report.conditions),
         }
 
-    def _ready(self, _: Request) -> Response:
-        awaited = [*self._awaited()]
+    def _ready(self, request: Request) -> Response:
+        """Say whether the node is ready; with ``?healthy``, expected plugins have to be healthy, too."""
+        awaited = [*self._awaited(healthy="healthy" in request.query)]
         return json_response(503 if awaited else 200, {"ready": not awaited, "awaiting": awaited})
 
-    def _awaited(self) -> Iterable[str]:
+    def _awaited(self, *, healthy: bool) -> Iterable[str]:
         view = self.memory.view
         for health in self.health():
             if health.condition is Condition.FAILED:
@@ -417,7 +419,7 @@ class Api:
                 yield f"the first scan of {encodable(root)}"
             elif not report.ready:
                 yield f"the root {encodable(root)} ({encodable(report.reason or '')})"
-        useful = {row.name for row in view.rows.values() if row.useful}
+        useful = {row.name for row in view.rows.values() if (row.healthy if healthy else row.useful)}
         for name in self.config.expected:
             if name not in useful:
                 why = [_awaited_for(row) for row in view.rows.values() if row.name == name]
@@ -426,11 +428,18 @@ class Api:
 
 
 def _awaited_for(row: Row) -> str:
-    """Return why an expected plugin is of no use yet: nobody serves it, or it is not registered, for a cause."""
+    """Return why an expected plugin is of no use yet: nobody serves it, or it is not registered or healthy."""
     if row.unserved is not None:
         return row.unserved.reason or "it does not serve"
+    if row.useful:
+        return "its handler reports no health" if row.health is None else _health_words(row.health)
     cause = row.last.cause or row.last.reason
     return f"{row.last.state.value}: {cause}" if cause else row.last.state.value
+
+
+def _health_words(health: HealthReported) -> str:
+    """Return how a plugin is, and why."""
+    return f"{health.health}: {health.reason}" if health.reason else health.health.value
 
 
 def _actor(name: str, condition: Condition, reason: str | None) -> dict[str, Json]:

@@ -137,6 +137,21 @@ def _devices(snapshot: DevicesSnapshot) -> Iterable[Metric]:
     )
 
 
+def _checks(metrics: Metrics) -> Iterator[Metric]:
+    checks = CounterMetricFamily(
+        "plugind_health_checks", "Checks of endpoints, by how they ended.", labels=("plugin_type", "result")
+    )
+    for (label, result), count in metrics.checks.items():
+        checks.add_metric((_shown(label), result), count)
+    yield checks
+    durations = HistogramMetricFamily(
+        "plugind_health_check_duration_seconds", "How long the checks of endpoints took.", labels=("plugin_type",)
+    )
+    for label, histogram in metrics.check_durations.items():
+        durations.add_metric((_shown(label),), histogram.cumulative(), histogram.total)
+    yield durations
+
+
 def _by_actor(name: str, what: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, what, labels=("actor",))
     for kind, value in values.items():
@@ -195,6 +210,7 @@ def _bounded(metrics: Metrics, rows: list[Row], *, suppressed: bool) -> Iterator
     for (label, word), count in healths(metrics, rows).items():
         health.add_metric((_shown(label), word), count)
     yield health
+    yield from _checks(metrics)
     follows = CounterMetricFamily(
         "plugind_link_restarts", "Times that a handler's follow was started again.", labels=("plugin_type",)
     )

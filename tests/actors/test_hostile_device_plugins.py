@@ -105,7 +105,9 @@ async def judged(endpoint: Endpoint, seconds: float) -> Judged:
     return made
 
 
-ENDED, REFUSED = "ListAndWatch has ended: ", "the list of devices is refused: "
+NOT_OPEN = "ListAndWatch is not open: "
+LOST = "ListAndWatch has ended: "
+ENDED, REFUSED = NOT_OPEN, f"{NOT_OPEN}the list of devices is refused: "
 LATE = "no device list after 10s"
 HTML = (":status", "200"), ("content-type", "text/html")
 NOT_GRPC = "UNKNOWN: the peer answered with content-type text/html, not application/grpc"
@@ -172,9 +174,11 @@ def reset(stream: int) -> bytes:
         pytest.param(
             sends(reset), "unhealthy", f"{ENDED}INTERNAL: the peer reset the call (INTERNAL_ERROR)", 8, id="reset"
         ),
-        pytest.param(sends(headers, trailers), "unhealthy", "the plugin has ended ListAndWatch", 8, id="ends"),
-        pytest.param(never_ends_headers, "disconnected", ENDED + NO_END, 8, id="endless-headers"),
-        pytest.param(floods, "disconnected", ENDED + FLOOD, 8, id="empty-frames"),
+        pytest.param(
+            sends(headers, trailers), "unhealthy", f"{NOT_OPEN}the plugin has ended ListAndWatch", 8, id="ends"
+        ),
+        pytest.param(never_ends_headers, "disconnected", LOST + NO_END, 8, id="endless-headers"),
+        pytest.param(floods, "disconnected", LOST + FLOOD, 8, id="empty-frames"),
         pytest.param(trickles, "unknown", LATE, 1, id="trickled"),
         pytest.param(says_nothing, "unknown", LATE, 1, id="silent"),
     ],

@@ -42,6 +42,7 @@ def test_a_registered_plugin_has_every_key_and_ages_in_seconds() -> None:
         "health": "unhealthy",
         "health_reason": "no disk",
         "health_since": "2023-11-14T22:13:18.000Z",
+        "failed_checks": 0,
         "last_known": False,
     }
 

@@ -167,8 +167,8 @@ class Driver:
                 rest = rest[self.sender.send(call, rest, end=end) :]
         await self.flushed(call, deadline)
 
-    async def flushed(self, call: ClientCall, deadline: float | None) -> None:
-        """Wait until the transport has taken everything that is to be sent."""
+    async def flushed(self, call: ClientCall | None, deadline: float | None) -> None:
+        """Wait until the transport has taken everything that is to be sent, or the connection has failed."""
         self.flush()
         if self.connection.outgoing:
             self._flushers += 1

@@ -103,6 +103,10 @@ def test_a_description_has_the_health_and_the_facts_that_a_handler_reports() -> 
     assert "Health:     unhealthy: not\\nready (since 09:29:53+01:00)\n" in said
     assert said.endswith("Facts:\n  node-id: n-7\n  zone: a\\x1b[31m\\nb\n")
     assert remarks(plugin_to_json(ill, 10.0, UNIX)) == "unhealthy: not\\nready"
+    silent = attrs.evolve(ill, health_reason="no answer within 3s", failed_checks=3)
+    assert "Health:     unhealthy: no answer within 3s (3 checks, since 09:29:53+01:00)\n" in described(
+        described_to_json(silent, 10.0, UNIX)
+    )
     well = attrs.evolve(GOOD, health=Health.HEALTHY, health_since=3.0)
     assert "Health:     healthy (since 09:29:53+01:00)\n" in described(described_to_json(well, 10.0, UNIX))
     assert remarks(plugin_to_json(well, 10.0, UNIX)) == ""

@@ -13,6 +13,7 @@ from plugind.actors.console import commands
 from plugind.actors.console import run as daemon
 from plugind.protocol.config import DEFAULT_ROOT, Config, DevicePluginDirectory, Root
 from plugind.protocol.errors import ConfigError
+from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.trust import Trust
 
 
@@ -230,6 +231,26 @@ def test_the_time_of_a_handler_s_call_is_set_for_all_types_or_for_one() -> None:
     assert (times.handler, times.of_handler("CSIPlugin")) == (60.0, 175.0)
     times = configured("--handler-timeout", "9", "--handler-timeout", "20", "--handler-timeout", "Colour=300").timeouts
     assert [times.of_handler(name) for name in ("DevicePlugin", "CSIPlugin", "Colour")] == [20.0, 175.0, 300.0]
+
+
+def test_checks_of_health_can_be_left_out_or_be_rarer_for_all_types_or_for_one() -> None:
+    checks = configured("--health", "DevicePlugin=off", "--health", "CSIPlugin=120").health_checks
+    assert [checks.checks(name) for name in ("DevicePlugin", "CSIPlugin", "DRAPlugin")] == [False, True, True]
+    assert [checks.of_type(name).period for name in ("CSIPlugin", "DRAPlugin")] == [120.0, 30.0]
+    checks = configured("--health", "off", "--health", "CSIPlugin=60").health_checks
+    assert [checks.checks(name) for name in ("DevicePlugin", "CSIPlugin")] == [False, True]
+    assert configured("--health", "off", "--health", "15").health_checks == HealthChecks(15.0)
+    assert configured().health_checks == HealthChecks()
+
+
+@pytest.mark.parametrize("value", ["=off", "Colour=", "Colour=0", "on", "0.5"])
+def test_a_word_for_checks_of_health_that_makes_no_sense_is_wrong_usage(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured("--health", value)
+    assert ended.value.code == 2
+    assert "--health" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["=5", "Colour=", "Colour=0", "soon"])

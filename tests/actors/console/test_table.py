@@ -12,6 +12,7 @@ from rich.console import Console
 from plugind.actors.console import table
 from plugind.actors.console.client import Plugin
 from plugind.actors.console.description import described
+from plugind.protocol.plugin_health import Health
 from plugind.protocol.status import PluginStatus, StateName
 from plugind.protocol.status_json import plugin_to_json
 
@@ -45,10 +46,10 @@ def test_a_pipe_gets_plain_columns_without_cuts() -> None:
     header, *lines = table.plain(shown(WAITS, GOOD, LONG)).splitlines()
     assert re.split(" {2,}", header) == list(table.PIPED)
     cells = [re.split(" {2,}", line) for line in lines]
-    assert [row[:6] for row in cells] == [
-        ["registered", "csi.example.com", "CSIPlugin", "10.0s", "-", "1"],
-        ["waiting", LONG.name, "DevicePlugin", "1.0s", "2.0s", "3"],
-        ["waiting", "-", "-", "1.0s", "2.0s", "3"],
+    assert [row[:7] for row in cells] == [
+        ["registered", "csi.example.com", "CSIPlugin", "10.0s", "-", "-", "1"],
+        ["waiting", LONG.name, "DevicePlugin", "1.0s", "-", "2.0s", "3"],
+        ["waiting", "-", "-", "1.0s", "-", "2.0s", "3"],
     ]
     assert [row[-2:] for row in cells] == [
         ["/r/a.sock", "-"],
@@ -59,7 +60,7 @@ def test_a_pipe_gets_plain_columns_without_cuts() -> None:
 
 
 def test_without_plugins_the_table_has_only_its_header() -> None:
-    assert table.plain([]) == "STATE  NAME  TYPE  AGE  NEXT TRY  ATTEMPT  SINCE  SOCKET  CAUSE\n"
+    assert table.plain([]) == "STATE  NAME  TYPE  AGE  HEALTH  NEXT TRY  ATTEMPT  SINCE  SOCKET  CAUSE\n"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
@@ -81,17 +82,12 @@ def test_every_width_shows_state_name_type_and_the_whole_cause(width: int) -> No
 
 def test_at_80_columns_a_long_cause_stands_under_its_row() -> None:
     assert fitted(80, *shown(GOOD, attrs.evolve(WAITS, reason="no answer in time " * 6))) == [
-        "STATE       NAME             TYPE       AGE    NEXT TRY  ATTEMPT  SINCE",
-        "registered  csi.example.com  CSIPlugin  10.0s  -         1        " + since(10.0),
-        "waiting     b.sock           -          1.0s   2.0s      3        " + since(1.0),
+        "STATE       NAME             TYPE       AGE    HEALTH  NEXT TRY  ATTEMPT",
+        "registered  csi.example.com  CSIPlugin  10.0s  -       -         1",
+        "waiting     b.sock           -          1.0s   -       2.0s      3",
         "    /r/b.sock; no answer in time no answer in time no answer in time no answer",
         "    in time no answer in time no answer in time",
     ]
-
-
-def since(age: float) -> str:
-    """The cell of a plugin that is in its state for so long; the test may begin before midnight and end after it."""
-    return table.row({"age": age})["SINCE"]
 
 
 def test_a_short_cause_has_a_column_beside_the_type() -> None:
@@ -139,6 +135,12 @@ def test_a_registered_plugin_that_does_not_serve_is_shown_with_the_reason() -> N
     assert table.summary([good, idle]) == "2 plugins: 2 registered (1 not serving)"
     assert "Serving:    no: nobody listens on its socket\n" in described(idle)
     assert "Serving:    yes: somebody listens on its registration socket\n" in described(good)
+
+
+def test_a_row_has_the_health_that_a_handler_reports() -> None:
+    ill = attrs.evolve(GOOD, health=Health.UNHEALTHY, health_reason="no answer within 3s", health_since=3.0)
+    (plugin,) = shown(ill)
+    assert (table.row(plugin)["HEALTH"], table.row(plugin)["CAUSE"]) == ("unhealthy", "unhealthy: no answer within 3s")
 
 
 def test_the_summary_counts_states_the_most_frequent_first() -> None:

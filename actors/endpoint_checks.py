@@ -1,0 +1,119 @@
+"""Checks the endpoints of registered plugins, as ``plugind.protocol.health_checks`` decides.
+
+A check is a call with a deadline, since a process that hangs keeps its connection. At most :data:`MOST` checks of a
+node are out at once. Checks that hang must not delay those of healthy plugins, of which there may be many more. So most
+slots are for checks that may take their whole deadline. While all of those are taken, an endpoint whose last check was
+answered is asked in one of the others, for a moment only: one that does not answer in that waits for a slot of the
+first kind, and is asked anew there.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+from grpclib.exceptions import GRPCError
+
+from ..protocol import messages as m
+from ..protocol.errors import PluginError
+from ..protocol.health_checks import Began, Checked, Connected, Failed, HealthChecks, Passed, silence, step
+from ..protocol.status import Outcome
+from ..protocol.wire.outcomes import status_text
+from .io.grpc_client.channel import Channel
+from .mailbox import report
+
+#: How many checks are out at once that may take their whole deadline, and how many that may only take a moment.
+LONG, SHORT = 10, 6
+MOST = LONG + SHORT
+#: Seconds of that moment.
+MOMENT = 0.2
+
+#: Asks an endpoint how it is. It returns if all is well, and raises ``GRPCError`` or ``PluginError`` if not.
+Check = Callable[[Channel], Awaitable[None]]
+#: Takes what the checks have shown, after each of them.
+Note = Callable[[Checked], None]
+
+
+@attrs.frozen
+class _Answer:
+    """How a check ended, and the seconds that it took."""
+
+    outcome: Outcome
+    reason: str
+    seconds: float
+
+
+class EndpointChecks:
+    """The checks of one node."""
+
+    def __init__(
+        self,
+        rule: HealthChecks,
+        status: trio.MemorySendChannel[m.StatusMessage],
+        rng: random.Random,
+    ) -> None:
+        """Tell ``status`` about each check; ``rng`` spreads them."""
+        self._rule = rule
+        self._status = status
+        self._rng = rng
+        self._long = trio.CapacityLimiter(LONG)
+        self._short = trio.CapacityLimiter(SHORT)
+
+    @property
+    def out(self) -> int:
+        """How many checks are out."""
+        return int(self._long.borrowed_tokens + self._short.borrowed_tokens)
+
+    async def run(self, plugin_type: str, channel: Channel, check: Check, note: Note) -> None:
+        """Check the endpoint of ``channel`` again and again, until the channel fails; the caller may know that first.
+
+        An endpoint whose type is not checked is only waited for.
+        """
+        if not self._rule.checks(plugin_type):
+            await trio.sleep_forever()
+        rule = self._rule.of_type(plugin_type)
+        state = step(rule, Checked(), Connected(trio.current_time(), self._rng.random()))
+        while True:
+            await trio.sleep_until(state.due)
+            began, answer = await self._ask(channel, check, failing=state.failures > 0)
+            if channel.connection.failure is not None:
+                return
+            state = step(rule, step(rule, state, Began(began)), self._result(answer))
+            note(state)
+            await report(self._status, m.HealthChecked(plugin_type, answer.outcome, answer.seconds))
+
+    def _result(self, answer: _Answer) -> Passed | Failed:
+        chance = self._rng.random()
+        return Passed(chance) if answer.outcome is Outcome.OK else Failed(answer.reason, chance)
+
+    async def _ask(self, channel: Channel, check: Check, *, failing: bool) -> tuple[float, _Answer]:
+        """Return when the check began, and how it ended."""
+        if not failing and self._long.available_tokens == 0:
+            async with self._short:
+                began, moment = trio.current_time(), min(MOMENT, self._rule.deadline)
+                answer = await _answer(channel, check, moment)
+            if answer.outcome is not Outcome.TIMED_OUT:
+                return began, answer
+        async with self._long:
+            return trio.current_time(), await _answer(channel, check, self._rule.deadline)
+
+
+async def _answer(channel: Channel, check: Check, deadline: float) -> _Answer:
+    began = trio.current_time()
+    outcome, reason = Outcome.TIMED_OUT, silence(deadline)
+    with trio.move_on_after(deadline):
+        try:
+            # A process that takes no bytes is sent no more of them.
+            await channel.flushed(None, None)
+            await check(channel)
+        except GRPCError as error:
+            outcome, reason = Outcome.FAILED, status_text(error)
+        except PluginError as error:
+            outcome, reason = Outcome.FAILED, str(error)
+        else:
+            outcome, reason = Outcome.OK, ""
+    return _Answer(outcome, reason, trio.current_time() - began)
