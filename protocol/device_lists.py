@@ -12,6 +12,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -44,6 +45,8 @@ _DEVICE: Final = 0x0A
 _ID, _HEALTH, _TOPOLOGY = 0x0A, 0x12, 0x1A
 _NODE: Final = 0x0A
 _NODE_ID: Final = 0x08
+#: How a device begins: its tag and its size, then the tag and the size of its id.
+_START: Final = struct.Struct("4B")
 
 
 class DeviceListError(ValidationError):
@@ -137,41 +140,75 @@ class DeviceListReader:
     ) -> tuple[list[_Block], int]:
         """Read blocks up to ``stop``, which take the place of those in ``before``; return them and where they end."""
         blocks: list[_Block] = []
+        for old in before:
+            if position >= stop:
+                break
+            same = message.startswith(old.raw, position, stop)
+            block = old if same else self._read_again(message, position, stop, old)
+            blocks.append(block)
+            position += len(block.raw)
         count = 0
         while position < stop:
-            block = before[len(blocks)] if len(blocks) < len(before) else None
-            size = BLOCK if block is None else len(block.devices)
-            if block is None or not message.startswith(block.raw, position, stop):
-                block = self._read_block(message, position, stop, size)
+            block = self._read_block(message, position, stop, BLOCK)
             blocks.append(block)
             position += len(block.raw)
             count += len(block.devices)
             _check_count(count)
         return blocks, position
 
+    def _read_again(self, message: bytes, start: int, stop: int, before: _Block) -> _Block:
+        """Read what is in the place of ``before``: of the devices there, mostly a single one has turned."""
+        same, at, after = _equal_devices(before, message, start, stop)
+        if not same:
+            return self._read_block(message, start, stop, len(before.devices))
+        turned = self._read_block(message, start + at, stop, 1)
+        position = start + at + len(turned.raw)
+        rest = before.raw[after:]
+        if message.startswith(rest, position, stop):
+            others = before.devices[same + 1 :]
+            position += len(rest)
+        else:
+            read = self._read_block(message, position, stop, len(before.devices) - same - 1)
+            others = read.devices
+            position += len(read.raw)
+        return _Block(message[start:position], (*before.devices[:same], *turned.devices, *others))
+
     def _read_block(self, message: bytes, start: int, stop: int, most: int) -> _Block:
         """Read ``most`` devices from ``start``, or all that begin before ``stop``; the last one may end after it."""
-        position, end = start, len(message)
+        position, end, tails = start, len(message), self._tails
         devices: list[Device] = []
         while position < stop and len(devices) < most:
-            if message[position] == _DEVICE:
-                position += 1
-            else:
-                self._regular = False
-                tag, position = tag_at(message, position, end)
-                if tag != _DEVICE:
-                    position = self._fields.skip(message, position, end, tag)
+            if position + 4 <= end:
+                # Nearly all devices are short, begin with a short id, and go on as another one did.
+                tag, size, id_tag, id_size = _START.unpack_from(message, position)
+                after, past = position + 4 + id_size, position + 2 + size
+                usual = tag == _DEVICE and id_tag == _ID and size < 128 and id_size < 128 and after <= past <= end
+                parsed = tails.get(message[after:past]) if usual else None
+                if parsed is not None:
+                    name = message[position + 4 : after].decode()
+                    if not name.isprintable():
+                        _check_text("id", name)
+                    devices.append(Device(name, *parsed))
+                    position = past
                     continue
-            if position < end and message[position] < 128 and position + message[position] < end:
-                begin = position + 1
-                position = begin + message[position]
-            else:
-                begin, position = span(message, position, end)
-            devices.append(self._device(message, begin, position))
+            begin, position = self._next_device(message, position, end)
+            if begin is not None:
+                devices.append(self._device(message, begin, position))
         return _Block(message[start:position], tuple(devices))
 
+    def _next_device(self, message: bytes, position: int, end: int) -> tuple[int | None, int]:
+        """Return where the device at ``position`` begins and ends; or None, and where a field of another kind ends."""
+        if message[position] == _DEVICE:
+            position += 1
+        else:
+            self._regular = False
+            tag, position = tag_at(message, position, end)
+            if tag != _DEVICE:
+                return None, self._fields.skip(message, position, end, tag)
+        return span(message, position, end)
+
     def _device(self, message: bytes, start: int, stop: int) -> Device:
-        """Return the device whose fields are from ``start`` to ``stop``. Most begin with the id, and a short one."""
+        """Return the device whose fields are from ``start`` to ``stop``; remember what comes after its id."""
         if stop - start < 2 or message[start] != _ID or message[start + 1] > 127:
             return self._parsed(message, start, stop)
         begin, after = start + 2, start + 2 + message[start + 1]
@@ -252,6 +289,20 @@ def _equal_at_end(blocks: Sequence[_Block], message: bytes, first: int, position
     return last, stop
 
 
+def _equal_devices(before: _Block, message: bytes, position: int, stop: int) -> tuple[int, int, int]:
+    """Return with how many devices of ``before`` the message goes on at ``position``, and where the next one is there.
+
+    That is where it begins and ends in the bytes of ``before``, which has one that is not in the message.
+    """
+    raw, count, at = before.raw, 0, 0
+    while True:
+        size = raw[at + 1]
+        end = at + 2 + size if size < 128 else span(raw, at + 1, len(raw))[1]
+        if end == len(raw) or not message.startswith(raw[at:end], position + at, stop):
+            return count, at, end
+        count, at = count + 1, end
+
+
 def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | None:
     """Return the devices of ``now`` that are not as in ``before``; None if their ids or the order are others."""
     if len(before) != len(now):
@@ -263,6 +314,8 @@ def _changed(before: Sequence[_Block], now: Sequence[_Block]) -> list[Device] | 
         if len(new.devices) != len(old.devices):
             return None
         for was, device in zip(old.devices, new.devices, strict=True):
+            if device is was:
+                continue
             if device.id != was.id:
                 return None
             if device.health != was.health or device.numa != was.numa:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from .devices import Device, DeviceList, DeviceOptions, InstanceStatus, differing_options
+from .devices import HEALTHY, Device, DeviceList, DeviceOptions, InstanceStatus, differing_options
 from .plugins import Plugin
 from .values import value
 
@@ -82,8 +82,10 @@ class Followed:
                 self.changed[device.id] = time
             elif before.health != device.health:
                 self.changed[device.id] = time if lost_since is None or not before.healthy else lost_since
-                if before.healthy or device.healthy:
-                    (healthy if device.healthy else unhealthy).append(device.id)
+                if device.health == HEALTHY:
+                    healthy.append(device.id)
+                elif before.health == HEALTHY:
+                    unhealthy.append(device.id)
         return Turned(tuple(unhealthy), tuple(healthy)) if unhealthy or healthy else NOTHING_TURNED
 
     def _find_again(self, time: float) -> None:

@@ -122,6 +122,28 @@ def test_a_device_that_turns_unhealthy_is_the_only_one_that_is_read_and_compared
     assert reader.newest.devices.compared(first) == Difference((Device("gpu-999", "Unhealthy", (1,)),))
 
 
+def test_of_a_block_only_the_device_that_turned_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = DeviceListReader()
+    before = reader.read(message(*some(1000))).devices
+    made = counted(monkeypatch)
+    turned = range(50, 1000, 100)
+    assert all(number % BLOCK for number in turned)  # Where the first one has turned, the whole block is read.
+    now = reader.read(message(*some(1000, *turned))).devices
+    assert made == [f"gpu-{number}" for number in turned]
+    assert [device.id for device in now.compared(before).changed] == made
+
+
+@pytest.mark.parametrize("size", [1, 110, 111, 112, 113, 127, 128, 200])
+def test_devices_of_all_lengths_turn_one_by_one(size: int) -> None:
+    """The size of a device takes one byte or two, and so does that of its id."""
+    reader = DeviceListReader()
+    devices = [Device(f"{number:03}".ljust(size, "x"), "Healthy", (0,)) for number in range(3 * BLOCK)]
+    for number, device in enumerate(devices):
+        assert check(reader, message(*devices))
+        devices[number] = Device(device.id, "Unhealthy", (0,))
+    assert check(reader, message(*devices))
+
+
 @pytest.mark.parametrize("place", [0, 1, 15, 16, 500, 998, 999])
 def test_a_device_that_goes_or_comes_leaves_the_others_unread(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = DeviceListReader()
