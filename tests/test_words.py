@@ -44,7 +44,6 @@ GONE = {
 UNCLEAR = {
     "told": "notified, sent, reported",
     "known": "registry, or what it is that is known",
-    "held": "delayed, locked, kept",
     "mind": "decisions",
     "trouble": "last_error",
     "bell": "interrupt",
@@ -130,14 +129,14 @@ def test_every_kind_of_identifier_is_searched() -> None:
 import bell
 from mind import trouble as rang
 class Bomb:
-    _held: int
+    _trouble: int
 def told(known): pass
-mind.held(bell=f"{told}")
+mind.trouble(bell=f"{told}")
 match rang:
     case trouble: pass
 """
     assert [name for _, name in sorted(unclear(source))] == [
-        *("bell", "mind", "rang", "trouble", "Bomb", "_held", "known", "told"),
-        *("bell", "held", "mind", "told", "rang", "trouble"),
+        *("bell", "mind", "rang", "trouble", "Bomb", "_trouble", "known", "told"),
+        *("bell", "mind", "told", "trouble", "rang", "trouble"),
     ]
     assert list(unclear('"""What is known and told."""\ntold_twice = "told"  # known')) == []

@@ -1,0 +1,106 @@
+"""What follows from a message to the lease actor: the actor carries these out, in order.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from ..messages import Address
+from ..values import value
+from .messages import DeviceCall, Failure, Released
+from .values import Lease, Owner
+
+
+@value
+class Reply:
+    """Answer a caller. If it cannot be delivered, :class:`~.messages.AskerLeft` follows."""
+
+    reply: Address[Lease | Failure | Released | None]
+    answer: Lease | Failure | Released | None
+
+
+@value
+class Call:
+    """Call a device plugin."""
+
+    calls: Address[DeviceCall]
+    call: DeviceCall
+
+
+@value
+class SaveLease:
+    """Write the lease, in the place of what was written of it before."""
+
+    lease: Lease
+
+
+@value
+class DeleteLease:
+    """Remove what was written of a lease."""
+
+    id: str
+
+
+#: A change of what outlives a restart.
+Change = SaveLease | DeleteLease
+
+
+@value
+class Write:
+    """Make ``changes``, all or none; :class:`~.messages.Saved` with this number follows if ``awaited``.
+
+    Writes that nobody awaits are tried again until they succeed.
+    """
+
+    number: int
+    changes: tuple[Change, ...]
+    awaited: bool = True
+
+
+@value
+class WatchOwner:
+    """Say :class:`~.messages.OwnerEnded` when the process or connection has ended."""
+
+    id: str
+    owner: Owner
+
+
+@value
+class ForgetOwner:
+    """Do not watch the owner of this lease any more."""
+
+    id: str
+
+
+@value
+class WriteFile:
+    """Write the CDI file of a lease; :class:`~.messages.FileWritten` follows."""
+
+    lease: Lease
+
+
+@value
+class RemoveFile:
+    """Remove the CDI file of a lease, if there is one."""
+
+    id: str
+    cdi_name: str
+
+
+@value
+class Changed:
+    """The lease is shown as it is now; one that is gone is shown once."""
+
+    lease: Lease
+
+
+@value
+class Failed:
+    """A caller did not get a lease: for the log and metrics."""
+
+    resources: tuple[str, ...]
+    uid: int
+    failure: Failure
+
+
+Effect = Reply | Call | Write | WatchOwner | ForgetOwner | WriteFile | RemoveFile | Changed | Failed

@@ -1,0 +1,327 @@
+"""The messages to the lease actor, and what it says to others.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from ..devices import DeviceList, DeviceOptions
+from ..messages import Address, Lagged
+from ..resources import Key
+from ..values import value
+from .values import Answer, Lease, Owner, ProcessIdentity, Request
+
+# --- to the task that calls one device plugin -------------------------------------------------------------------------
+
+
+@value
+class PreferenceAsked:
+    """Ask a plugin by GetPreferredAllocation which devices of ``available`` to take."""
+
+    #: The lease for which this is asked.
+    lease: str
+    resource: str
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+    reply: Address[CallMessage]
+
+
+@value
+class AllocateAsked:
+    """Ask a plugin by Allocate to prepare devices, and by PreStartContainer if it wants that."""
+
+    lease: str
+    resource: str
+    devices: tuple[str, ...]
+    #: Whether PreStartContainer follows.
+    pre_start: bool
+    reply: Address[CallMessage]
+
+
+#: What the task of one plugin is asked; it makes one call at a time, in order.
+DeviceCall = PreferenceAsked | AllocateAsked
+
+
+@value
+class Preferred:
+    """The answer to :class:`PreferenceAsked`: what the plugin prefers, or why it said nothing of use."""
+
+    lease: str
+    resource: str
+    devices: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@value
+class Allocated:
+    """The plugin has prepared the devices."""
+
+    lease: str
+    resource: str
+    answer: Answer
+
+
+@value
+class AllocationRefused:
+    """The plugin has refused, or its answer is of no use: it holds nothing for the lease."""
+
+    lease: str
+    resource: str
+    reason: str
+
+
+@value
+class AllocationLost:
+    """Nobody knows whether the plugin has prepared the devices: the call timed out, or its connection was lost."""
+
+    lease: str
+    resource: str
+    #: The plugin that was asked.
+    key: Key
+    reason: str
+
+
+CallMessage = Preferred | Allocated | AllocationRefused | AllocationLost
+
+# --- from the devices actor -------------------------------------------------------------------------------------------
+
+
+@value
+class Offer:
+    """What can be leased of one resource now."""
+
+    resource: str
+    #: The list of the active plugin, or the last one.
+    devices: DeviceList
+    #: The active plugin and the address of its calls; None while it is lost or awaited, and nothing can be leased.
+    key: Key | None = None
+    options: DeviceOptions = attrs.field(factory=DeviceOptions)
+    calls: Address[DeviceCall] | None = None
+    #: Why nothing can be leased.
+    reason: str | None = None
+
+
+@value
+class OfferChanged:
+    """The offer of a resource is another one. Of several that wait only the newest counts."""
+
+    offer: Offer
+
+
+@value
+class OfferEnded:
+    """A resource is not known any more. Its leases stay."""
+
+    resource: str
+
+
+@value
+class PluginEnded:
+    """A plugin was deregistered: its process has ended, or its socket is gone."""
+
+    key: Key
+
+
+# --- from callers -----------------------------------------------------------------------------------------------------
+
+
+class Problem(enum.StrEnum):
+    """Why a caller did not get what it asked for; each has an exit code of its own."""
+
+    #: There are not enough devices (1).
+    UNAVAILABLE = "unavailable"
+    #: The request is wrong (2).
+    USAGE = "usage"
+    #: The plugin has refused, or was lost (4).
+    REFUSED = "refused"
+    #: It has waited for too long (124).
+    TIMEOUT = "timeout"
+    #: The caller may not do that (1).
+    FORBIDDEN = "forbidden"
+    #: There is no such lease (1).
+    UNKNOWN = "unknown"
+    #: The state cannot be kept (1).
+    STORAGE = "storage"
+    #: There are too many leases or callers (1).
+    LIMIT = "limit"
+
+
+@value
+class Failure:
+    """Why there is no lease, or nothing was done."""
+
+    problem: Problem
+    text: str
+    #: The leases that hold what was asked for.
+    holders: tuple[Lease, ...] = ()
+
+
+@value
+class LeaseAsked:
+    """A caller asks for a lease. The answer is the lease when it is held, or a failure."""
+
+    request: Request
+    owner: Owner
+    uid: int
+    #: Tells this asker from all others: for :class:`AskerLeft`.
+    ticket: int
+    reply: Address[Lease | Failure]
+    #: The name that the caller gave it; None for a name of plugind's.
+    id: str | None = None
+    #: Until when it waits for devices, by ``trio.current_time()``; None if it does not wait.
+    deadline: float | None = None
+
+
+@value
+class AskerLeft:
+    """A caller went before it had its answer, or the answer could not be delivered.
+
+    A lease that it did not name itself is released.
+    """
+
+    ticket: int
+
+
+@value
+class ReleaseAsked:
+    """A caller asks to end leases of its own; root may end all."""
+
+    ids: tuple[str, ...]
+    uid: int
+    reply: Address[Released | Failure]
+
+
+@value
+class Released:
+    """These have ended, and those were not there."""
+
+    released: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@value
+class RenewAsked:
+    """A caller asks that the time of a lease begin again."""
+
+    id: str
+    uid: int
+    reply: Address[Lease | Failure]
+
+
+@value
+class BindAsked:
+    """The hook of a container asks to bind a lease to the container's init."""
+
+    id: str
+    uid: int
+    init: ProcessIdentity
+    reply: Address[Lease | Failure]
+
+
+@value
+class RecoverAsked:
+    """An operator says that no leased device is in use: the devices that a lost state withholds are free."""
+
+    uid: int
+    reply: Address[Failure | None]
+
+
+@value
+class LeasesSnapshot:
+    """All leases at one moment, ordered by id."""
+
+    time: float
+    leases: tuple[Lease, ...] = ()
+    #: Why no device is given to anybody; None if they are.
+    withheld: str | None = None
+    #: What is wrong with the file that keeps the leases; None if nothing is.
+    problem: str | None = None
+    #: For metrics, by the label of the resource: leases, and failures by resource and problem.
+    counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
+
+
+@value
+class LeasesAsked:
+    """Somebody asks for all leases."""
+
+    reply: Address[LeasesSnapshot]
+
+
+@value
+class LeaseChanged:
+    """A lease is not as it was."""
+
+    time: float
+    lease: Lease
+
+
+#: What a subscriber gets: the snapshot first, then changes.
+LeasesViewMessage = LeasesSnapshot | LeaseChanged | Lagged
+
+
+@value
+class LeasesSubscribed:
+    """Somebody asks for all leases, and for each change from then on."""
+
+    subscriber: Address[LeasesViewMessage]
+
+
+@value
+class LeasesUnsubscribed:
+    """A subscriber wants no more."""
+
+    subscriber: Address[LeasesViewMessage]
+
+
+# --- from the parts of the lease actor --------------------------------------------------------------------------------
+
+
+@value
+class Saved:
+    """What was to be written is written; ``error`` says why it is not."""
+
+    #: The number that the write was given.
+    write: int
+    error: str | None = None
+
+
+@value
+class OwnerEnded:
+    """The process or connection that owns a lease has ended."""
+
+    id: str
+
+
+@value
+class FileWritten:
+    """The CDI file of a lease is there; ``error`` says why it is not."""
+
+    id: str
+    error: str | None = None
+
+
+LeasesMessage = (
+    OfferChanged
+    | OfferEnded
+    | PluginEnded
+    | LeaseAsked
+    | AskerLeft
+    | ReleaseAsked
+    | RenewAsked
+    | BindAsked
+    | RecoverAsked
+    | LeasesAsked
+    | LeasesSubscribed
+    | LeasesUnsubscribed
+    | CallMessage
+    | Saved
+    | OwnerEnded
+    | FileWritten
+)

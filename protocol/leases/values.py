@@ -1,0 +1,182 @@
+"""Leases as values: what is asked for, who holds it, and what the plugins have said.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from ..values import value
+
+# --- who holds a lease ------------------------------------------------------------------------------------------------
+
+
+@value
+class ProcessIdentity:
+    """One process, and no other that gets its pid later, on whatever boot."""
+
+    pid: int
+    #: When it began, in clock ticks after the boot: field 22 of ``/proc/PID/stat``.
+    start_ticks: int
+    #: ``/proc/sys/kernel/random/boot_id``.
+    boot_id: str
+
+
+@value
+class ProcessOwner:
+    """A process: the lease ends with it."""
+
+    process: ProcessIdentity
+
+
+@value
+class ContainerOwner:
+    """A container, by its init: the lease is bound to it by the CDI hook, and ends some time after it."""
+
+    #: None until the hook has bound it.
+    init: ProcessIdentity | None = None
+
+
+@value
+class TimeOwner:
+    """Nobody: the lease ends at a time."""
+
+    #: How long it lasts from now on, in seconds; a renewal begins that time again.
+    seconds: float
+    #: ``CLOCK_BOOTTIME`` in nanoseconds at which it ends; None until it is held.
+    expires: int | None = None
+
+
+@value
+class ConnectionOwner:
+    """A connection to the status socket: the lease ends when it closes."""
+
+    #: A hash of the token with which the owner comes back after a restart of plugind; empty until it is held.
+    token_hash: str = ""
+
+
+@value
+class NoOwner:
+    """Nobody: the lease ends when it is released, or with the boot."""
+
+
+Owner = ProcessOwner | ContainerOwner | TimeOwner | ConnectionOwner | NoOwner
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------------
+
+
+@value
+class Wanted:
+    """So many devices of one resource."""
+
+    resource: str
+    count: int
+
+
+@value
+class Request:
+    """What a lease is to give. Two requests with one ``--id`` are the same if they are equal."""
+
+    #: Each resource once, in the order of the caller.
+    wanted: tuple[Wanted, ...]
+    #: Exactly these devices; only with one resource, and as many as are wanted.
+    ids: tuple[str, ...] = ()
+    #: These devices and others; only with one resource.
+    include: tuple[str, ...] = ()
+    #: The pool from which the devices are taken; None for those that are in no pool.
+    pool: str | None = None
+    #: Words of the caller, ordered by key.
+    labels: tuple[tuple[str, str], ...] = ()
+    #: Whether a container is to use it, so that a CDI file is written.
+    container: bool = False
+    #: Count leased devices that their plugin no longer lists as free (see :mod:`.choosing`).
+    ignore_missing: bool = False
+
+
+# --- what the plugins have said ---------------------------------------------------------------------------------------
+
+
+@value
+class Mount:
+    """A directory or file of the host that the container is to see."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = False
+
+
+@value
+class Node:
+    """A device node of the host that the container is to have."""
+
+    host_path: str
+    container_path: str
+    #: Any of ``r``, ``w`` and ``m``.
+    permissions: str = "rw"
+
+
+@value
+class Answer:
+    """The answers to Allocate of all resources of a lease, joined."""
+
+    env: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    mounts: tuple[Mount, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    annotations: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    #: Names of CDI devices, such as ``vendor.com/gpu=0``; a container engine resolves them.
+    cdi_devices: tuple[str, ...] = ()
+
+    @property
+    def needs_container(self) -> bool:
+        """Whether something has another path inside of a container than outside: a plain process cannot use it."""
+        moved: tuple[Mount | Node, ...] = (*self.mounts, *self.nodes)
+        return any(it.host_path != it.container_path for it in moved)
+
+
+# --- the lease --------------------------------------------------------------------------------------------------------
+
+
+class LeaseState(enum.StrEnum):
+    """The states of a lease, by the names that users see."""
+
+    #: It waits in line for devices.
+    QUEUED = "queued"
+    #: Its devices are being chosen.
+    CHOOSING = "choosing"
+    #: Its devices are fixed, and their plugins are asked to prepare them.
+    PENDING = "pending"
+    #: Its owner has the devices.
+    HELD = "held"
+    #: Whether a plugin has prepared its devices is not known: nobody gets them.
+    UNCERTAIN = "uncertain"
+    #: It has ended.
+    GONE = "gone"
+
+
+@value
+class Lease:
+    """One lease, as it is shown and stored; times of the wall clock are Unix seconds."""
+
+    id: str
+    #: The user who asked for it.
+    uid: int
+    request: Request
+    owner: Owner
+    state: LeaseState
+    #: When it was asked for, by the wall clock.
+    created: float
+    #: The devices, by resource; empty until they are chosen.
+    devices: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, hash=False)
+    #: What the plugins have said; None until it is held.
+    answer: Answer | None = None
+    #: The name of its CDI device, ``plugind/lease=NAME`` without what is before the name; None if it has none.
+    cdi_name: str | None = None
+    #: Why it is in its state, for ``queued``, ``uncertain`` and ``gone``.
+    reason: str | None = None
+    #: What its caller is told beside the answer.
+    warnings: tuple[str, ...] = ()
