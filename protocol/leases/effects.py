@@ -41,8 +41,13 @@ class DeleteLease:
     id: str
 
 
+@value
+class EndWithholding:
+    """Note that the devices which a lost state withheld are free; until then each restart withholds them again."""
+
+
 #: A change of what outlives a restart.
-Change = SaveLease | DeleteLease
+Change = SaveLease | DeleteLease | EndWithholding
 
 
 @value

@@ -290,6 +290,25 @@ class Saved:
     #: The number that the write was given.
     write: int
     error: str | None = None
+    #: With an error: it may be written yet, since the disk has not answered in time. What undoes it is to be written at
+    #: once, by a write that nobody awaits: writes are made in order.
+    unknown: bool = False
+
+
+@value
+class Kept:
+    """What was found in the store of leases: those of this boot."""
+
+    leases: tuple[Lease, ...] = ()
+    #: Why no device may be given to anybody: leases were lost, or could not be read until now. None if all are known.
+    withheld: str | None = None
+
+
+@value
+class StoreRead:
+    """The store of leases, which could not be read at the start, has been read."""
+
+    kept: Kept
 
 
 @value
@@ -322,6 +341,7 @@ LeasesMessage = (
     | LeasesUnsubscribed
     | CallMessage
     | Saved
+    | StoreRead
     | OwnerEnded
     | FileWritten
 )

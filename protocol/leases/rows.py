@@ -1,0 +1,274 @@
+"""Leases as rows of the state file: a row of the table ``lease``, and the devices in ``lease_device``.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, assert_never
+
+import attrs
+
+from ..values import value
+from .values import (
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    Mount,
+    Node,
+    NoOwner,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
+
+T = TypeVar("T")
+
+#: What is written; the others are known to the memory alone.
+STATES = (LeaseState.PENDING, LeaseState.HELD, LeaseState.UNCERTAIN)
+
+
+class RowError(Exception):
+    """A row cannot be understood; the text names the lease and says why."""
+
+
+@value
+class LeaseRow:
+    """A row of the table ``lease``: its columns, in their order."""
+
+    id: str
+    cdi_name: str | None
+    uid: int
+    pool: str | None
+    #: JSON.
+    label: str
+    #: JSON.
+    request: str
+    state: str
+    owner_kind: str
+    pid: int | None
+    start_ticks: int | None
+    #: The boot in which the lease was written.
+    boot_id: str
+    token_hash: str | None
+    expires_boottime_ns: int | None
+    created_unix: float
+    #: JSON: what the plugins have said, and the warnings; None if there is neither.
+    answer: str | None
+    reason: str | None
+
+
+#: The columns of the table ``lease``.
+COLUMNS: tuple[str, ...] = tuple(field.name for field in attrs.fields(LeaseRow))
+
+#: The rows of ``lease_device`` of a lease: resource and device.
+DeviceRows = tuple[tuple[str, str], ...]
+
+
+# --- to rows ----------------------------------------------------------------------------------------------------------
+
+
+@value
+class _OwnerColumns:
+    kind: str
+    process: ProcessIdentity | None = None
+    token_hash: str | None = None
+    expires: int | None = None
+    #: In the request's JSON: there is no column for it.
+    seconds: float | None = None
+
+
+def row_of(lease: Lease, boot_id: str) -> LeaseRow:
+    """Return the row of a lease that is written in the boot ``boot_id``."""
+    if lease.state not in STATES:
+        raise ValueError(f"a lease that is {lease.state} is not written")
+    owner = _columns_of(lease.owner)
+    process = owner.process
+    return LeaseRow(
+        id=lease.id,
+        cdi_name=lease.cdi_name,
+        uid=lease.uid,
+        pool=lease.request.pool,
+        label=_json(dict(lease.request.labels)),
+        request=_json(_json_of_request(lease.request, owner.seconds)),
+        state=lease.state.value,
+        owner_kind=owner.kind,
+        pid=process.pid if process else None,
+        start_ticks=process.start_ticks if process else None,
+        boot_id=process.boot_id if process else boot_id,
+        token_hash=owner.token_hash,
+        expires_boottime_ns=owner.expires,
+        created_unix=lease.created,
+        answer=_json_of_answer(lease),
+        reason=lease.reason,
+    )
+
+
+def device_rows_of(lease: Lease) -> DeviceRows:
+    """Return the rows of the devices of a lease."""
+    return tuple((resource, device) for resource, devices in lease.devices.items() for device in devices)
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _columns_of(owner: Owner) -> _OwnerColumns:
+    match owner:
+        case ProcessOwner():
+            return _OwnerColumns("process", owner.process)
+        case ContainerOwner():
+            return _OwnerColumns("container", owner.init)
+        case TimeOwner():
+            return _OwnerColumns("time", expires=owner.expires, seconds=owner.seconds)
+        case ConnectionOwner():
+            return _OwnerColumns("connection", token_hash=owner.token_hash)
+        case NoOwner():
+            return _OwnerColumns("none")
+        case _:
+            assert_never(owner)
+
+
+def _json_of_request(request: Request, seconds: float | None) -> dict[str, object]:
+    return {
+        "resources": {it.resource: it.count for it in request.wanted},
+        "ids": request.ids,
+        "include": request.include,
+        "container": request.container,
+        "ignore_missing": request.ignore_missing,
+        "seconds": seconds,
+    }
+
+
+def _json_of_answer(lease: Lease) -> str | None:
+    if lease.answer is None and not lease.warnings:
+        return None
+    answer = None if lease.answer is None else attrs.asdict(lease.answer, recurse=True)
+    return _json({"answer": answer, "warnings": lease.warnings})
+
+
+# --- from rows --------------------------------------------------------------------------------------------------------
+
+
+def lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
+    """Return the lease of a row and of its devices.
+
+    Raises:
+      RowError: if the row cannot be understood.
+    """
+    try:
+        return _lease_of(row, devices)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise RowError(f"the row of the lease {row.id} cannot be understood: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
+    asked = json.loads(row.request)
+    content = json.loads(row.answer) if row.answer is not None else {"answer": None, "warnings": []}
+    state = LeaseState(row.state)
+    if state not in STATES:
+        raise ValueError(f"its state is {state}")
+    return Lease(
+        id=row.id,
+        uid=row.uid,
+        request=_request_of(asked, row),
+        owner=_owner_of(row, asked),
+        state=state,
+        created=row.created_unix,
+        devices=_devices_of(devices),
+        answer=None if content["answer"] is None else _answer_of(content["answer"]),
+        cdi_name=row.cdi_name,
+        reason=row.reason,
+        warnings=_texts(content["warnings"]),
+    )
+
+
+def _request_of(asked: Any, row: LeaseRow) -> Request:
+    wanted = _a(dict, asked["resources"])
+    return Request(
+        wanted=tuple(Wanted(resource, _a(int, count)) for resource, count in wanted.items()),
+        ids=_texts(asked["ids"]),
+        include=_texts(asked["include"]),
+        pool=row.pool,
+        labels=tuple(_text_by_text(json.loads(row.label)).items()),
+        container=_a(bool, asked["container"]),
+        ignore_missing=_a(bool, asked["ignore_missing"]),
+    )
+
+
+def _owner_of(row: LeaseRow, asked: Any) -> Owner:
+    match row.owner_kind:
+        case "process":
+            return ProcessOwner(_process_of(row))
+        case "container":
+            return ContainerOwner(None if row.pid is None else _process_of(row))
+        case "time":
+            return TimeOwner(_number(asked["seconds"]), row.expires_boottime_ns)
+        case "connection":
+            return ConnectionOwner(_a(str, row.token_hash))
+        case "none":
+            return NoOwner()
+        case _:
+            raise ValueError(f"its owner is {row.owner_kind!r}")
+
+
+def _process_of(row: LeaseRow) -> ProcessIdentity:
+    return ProcessIdentity(_a(int, row.pid), _a(int, row.start_ticks), row.boot_id)
+
+
+def _devices_of(devices: DeviceRows) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for resource, device in devices:
+        found.setdefault(resource, []).append(device)
+    return {resource: tuple(names) for resource, names in found.items()}
+
+
+def _answer_of(content: Any) -> Answer:
+    return Answer(
+        env=_text_by_text(content["env"]),
+        mounts=_all(_mount_of, content["mounts"]),
+        nodes=_all(_node_of, content["nodes"]),
+        annotations=_text_by_text(content["annotations"]),
+        cdi_devices=_texts(content["cdi_devices"]),
+    )
+
+
+def _mount_of(content: Any) -> Mount:
+    return Mount(_a(str, content["host_path"]), _a(str, content["container_path"]), _a(bool, content["read_only"]))
+
+
+def _node_of(content: Any) -> Node:
+    return Node(_a(str, content["host_path"]), _a(str, content["container_path"]), _a(str, content["permissions"]))
+
+
+def _a(kind: type[T], found: object) -> T:
+    if type(found) is not kind:
+        raise TypeError(f"{found!r} is no {kind.__name__}")
+    return found
+
+
+def _number(found: object) -> float:
+    return float(found) if type(found) is int else _a(float, found)
+
+
+def _all(read: Callable[[Any], T], found: Any) -> tuple[T, ...]:
+    return tuple(read(it) for it in _a(list, found))
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return _all(lambda it: _a(str, it), found)
+
+
+def _text_by_text(found: Any) -> Mapping[str, str]:
+    return {key: _a(str, text) for key, text in _a(dict, found).items()}
