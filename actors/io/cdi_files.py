@@ -1,0 +1,227 @@
+"""The files from which container engines learn of leases: one for each lease that has a CDI device.
+
+An engine reads all files of the directory whose names end in ``.json`` or ``.yaml``. So a file is written under another
+name, and renamed when it is complete.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+import trio
+
+from ...protocol.leases.cdi import CdiError, Hook, HostNode, NodesAt, document
+from ...protocol.leases.values import Lease
+from .directory_trust import access_of, who_may_replace
+
+#: Where every engine looks for the files of running programs; it is emptied by a boot.
+DIRECTORY: Final = "/var/run/cdi"
+#: How many nodes a directory of nodes may have.
+MOST_NODES: Final = 1024
+#: All of what a name of ours is made of, so that no instance takes the file of another for its own.
+_WORD: Final = "[A-Za-z0-9]+"
+
+
+def hook_command() -> tuple[str, ...]:
+    """Return the command ``plugind`` as a container engine can run it, whatever its environment and directory are."""
+    return (sys.executable, "-E", "-P", "-m", "plugind")
+
+
+class CdiFiles:
+    """The files of one daemon. Each access is made in a worker thread, one at a time and in order."""
+
+    def __init__(
+        self, instance: str, hook: Hook, *, directory: str = DIRECTORY, nodes_at: NodesAt | None = None
+    ) -> None:
+        """Write files that are told from those of other daemons by the word ``instance``."""
+        if re.fullmatch(_WORD, instance) is None:
+            raise ValueError(f"{instance!r} is not a word of letters and digits")
+        self._instance = instance
+        self._hook = hook
+        self._directory = directory
+        self._nodes_at = nodes_at or nodes_on_host
+        # A thread that is left behind keeps its token until it ends, so that a removal never overtakes a write.
+        self._one_at_a_time = trio.CapacityLimiter(1)
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """Remove all files of this daemon but those of the CDI devices ``keep``, and what a killed one left half done.
+
+        Raises:
+          CdiError: if the directory cannot be written, or others may write to it.
+        """
+        await self._in_thread(partial(self._clean, frozenset(keep)))
+
+    async def write(self, lease: Lease) -> None:
+        """Write the file of ``lease``, in the place of what was written of it before.
+
+        Raises:
+          CdiError: if the directory cannot be written, or others may write to it, or a node is not there.
+        """
+        await self._in_thread(partial(self._write, lease))
+
+    async def remove(self, name: str) -> None:
+        """Remove the file of a CDI device, if there is one.
+
+        Raises:
+          CdiError: if the directory cannot be written, or others may write to it.
+        """
+        await self._in_thread(partial(self._remove, name))
+
+    def path_of(self, name: str) -> str:
+        """Return the path of the file of a CDI device."""
+        return os.path.join(self._directory, self._file_of(name))
+
+    def _file_of(self, name: str) -> str:
+        return f"plugind-{self._instance}-{name}.json"
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(
+            partial(self._translated, call), abandon_on_cancel=True, limiter=self._one_at_a_time
+        )
+
+    # --- in a thread --------------------------------------------------------------------------------------------------
+
+    def _translated(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError as error:
+            raise CdiError(f"{self._directory} cannot be written: {_cause(error)}") from error
+
+    def _clean(self, keep: frozenset[str]) -> None:
+        ours = re.compile(rf"\.?plugind-{self._instance}-({_WORD})(\.json)?")
+        with self._opened() as directory:
+            for file in os.listdir(directory):
+                found = ours.fullmatch(file)
+                if found is not None and not (found[1] in keep and file == self._file_of(found[1])):
+                    os.unlink(file, dir_fd=directory)
+
+    def _write(self, lease: Lease) -> None:
+        content = json.dumps(document(lease, self._nodes_at, self._hook)).encode("ascii")
+        file = self._file_of(lease.cdi_name or "")
+        # It ends in neither .json nor .yaml, so no engine reads it.
+        temporary = f".{file.removesuffix('.json')}"
+        with self._opened() as directory:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            try:
+                _create(temporary, content, directory)
+                os.rename(temporary, file, src_dir_fd=directory, dst_dir_fd=directory)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+            os.fsync(directory)
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path_of(name))
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the directory, which is made if it is missing, for the block.
+
+        Raises:
+          CdiError: if others may write to it: their files would be loaded, or ours be replaced.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._directory)
+            # Whatever the umask is: engines of other users read it.
+            os.chmod(self._directory, 0o755)
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._check(os.fstat(directory))
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _check(self, status: os.stat_result) -> None:
+        access = access_of(status)
+        if not access.is_trusted or access.mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise CdiError(
+                f"others may write to {self._directory}, and so change what containers get: take that right from them"
+                f" with chmod go-w and chown"
+            )
+        replaced = who_may_replace(self._directory)
+        if replaced is not None:
+            above, problem = replaced
+            raise CdiError(f"others may replace {self._directory}, because of {above}: {problem}")
+
+
+def _create(name: str, content: bytes, directory: int) -> None:
+    """Create a file that all may read, with this content, and wait until it is on the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(name, flags, 0o600, dir_fd=directory), "wb", buffering=0) as file:
+        while content:
+            content = content[file.write(content) :]
+        os.fchmod(file.fileno(), 0o644)
+        os.fsync(file.fileno())
+
+
+def _cause(error: OSError) -> str:
+    """Return what is wrong, and what to do."""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"{error.strerror}; free space on its file system"
+        case errno.EROFS:
+            return f"{error.strerror}; mount it with rw"
+        case errno.EACCES | errno.EPERM:
+            return f"{error.strerror}; uid {os.geteuid()} may not write there, so run plugind as root"
+        case _:
+            return error.strerror or str(error)
+
+
+# --- device nodes -----------------------------------------------------------------------------------------------------
+
+
+def nodes_on_host(path: str) -> Sequence[HostNode]:
+    """Return the device node at ``path``, or all nodes below it; symbolic links below it are left out.
+
+    Raises:
+      CdiError: if there is none, or too many.
+    """
+    try:
+        real = os.path.realpath(path, strict=True)
+        if os.path.isdir(real):
+            return _nodes_below(path, real)
+        node = _node(real, "")
+    except OSError as error:
+        raise CdiError(f"the plugin gives the device node {path!r}, and it cannot be used: {error.strerror}") from error
+    if node is None:
+        raise CdiError(f"the plugin gives the device node {path!r}, and it is no device node")
+    return [node]
+
+
+def _nodes_below(path: str, real: str) -> Sequence[HostNode]:
+    nodes: list[HostNode] = []
+    for directory, _, files in os.walk(real, onerror=_raise):
+        for file in files:
+            node = _node(os.path.join(directory, file), real)
+            nodes += [node] if node is not None else []
+        if len(nodes) > MOST_NODES:
+            raise CdiError(f"the plugin gives the directory {path!r} with more than {MOST_NODES} device nodes")
+    if not nodes:
+        raise CdiError(f"the plugin gives the directory {path!r}, and no device node is in it")
+    return sorted(nodes, key=lambda node: node.path)
+
+
+def _node(path: str, base: str) -> HostNode | None:
+    status = os.lstat(path)
+    if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
+        return None
+    below = path.removeprefix(base) if base else ""
+    return HostNode(path, below, stat.S_IMODE(status.st_mode) & 0o777, status.st_uid, status.st_gid)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,127 @@
+"""The CDI document of a lease: what a container engine adds to the container that is to have its devices.
+
+CDI is the Container Device Interface of the CNCF. An engine does not load a document with a field that it does not
+know, nor a device without edits, and it shows neither. So only fields of the lowest version that serves are written,
+and ``PLUGIND_LEASE`` is always among the edits.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from ..errors import IllegalStepError
+from ..status_json import Json
+from ..values import value
+from .values import Answer, Lease, Mount, Node
+
+#: The vendor and class of all devices: ``podman run --device plugind/lease=NAME``.
+KIND: Final = "plugind/lease"
+#: Seconds after which the engine ends the hook. The hook gives up earlier, so that its own words are shown.
+HOOK_TIMEOUT: Final = 30
+_NAME_BITS: Final = 127
+
+
+class CdiError(Exception):
+    """A lease cannot be described for a container, or the description cannot be written; the text says why."""
+
+
+@value
+class HostNode:
+    """A device node as it is on the host."""
+
+    #: Where it is, with symbolic links followed.
+    path: str
+    #: What follows the path that was asked for, if that is a directory: empty, or begins with a slash.
+    below: str
+    #: The permissions alone, such as 0o600.
+    mode: int
+    uid: int
+    gid: int
+
+
+#: Returns the device nodes at a path of the host, and raises :class:`CdiError` if there is none.
+NodesAt = Callable[[str], Sequence[HostNode]]
+
+
+@value
+class Hook:
+    """The command that binds a lease to a container, without the lease."""
+
+    #: The absolute path of the program, and its first arguments.
+    command: tuple[str, ...]
+    #: The path of the status socket.
+    status: str
+
+
+def name_of(bits: int) -> str:
+    """Return the name of a CDI device from 127 random bits; names are never used again."""
+    # Before 0.5.0 a name has to begin with a letter.
+    return f"l{bits % (1 << _NAME_BITS):032x}"
+
+
+def document(lease: Lease, nodes_at: NodesAt, hook: Hook) -> dict[str, Json]:
+    """Return the CDI document of ``lease``, which has a CDI name.
+
+    Raises:
+      CdiError: if a device node is not there.
+    """
+    if lease.cdi_name is None:
+        raise IllegalStepError(f"lease {lease.id} has no CDI name")
+    answer = lease.answer or Answer()
+    nodes = [found for node in answer.nodes for found in _nodes(node, nodes_at)]
+    edits: dict[str, Json] = {
+        "env": [f"{name}={text}" for name, text in _environment(lease, answer).items()],
+        "deviceNodes": list(nodes),
+        "mounts": [_mount(mount) for mount in answer.mounts],
+        "hooks": [_hook(lease, hook)],
+    }
+    return {
+        "cdiVersion": "0.5.0" if any("hostPath" in node for node in nodes) else "0.3.0",
+        "kind": KIND,
+        "devices": [{"name": lease.cdi_name, "containerEdits": {key: edit for key, edit in edits.items() if edit}}],
+    }
+
+
+def _environment(lease: Lease, answer: Answer) -> Mapping[str, str]:
+    devices = ";".join(f"{resource}={','.join(ids)}" for resource, ids in lease.devices.items())
+    return {**answer.env, "PLUGIND_LEASE": lease.id, "PLUGIND_DEVICES": devices}
+
+
+def _nodes(node: Node, nodes_at: NodesAt) -> Iterator[dict[str, Json]]:
+    """Yield the entries of a node, or of all nodes below it: plugins also name directories such as ``/dev/snd``.
+
+    An engine makes a node with mode 0666 if the document does not say another one.
+    """
+    for found in nodes_at(node.host_path):
+        path = node.container_path + found.below
+        entry: dict[str, Json] = {"path": path}
+        if found.path != path:
+            entry["hostPath"] = found.path
+        yield entry | {
+            "permissions": node.permissions,
+            "fileMode": found.mode,
+            "uid": found.uid,
+            "gid": found.gid,
+        }
+
+
+def _mount(mount: Mount) -> Json:
+    # As the kubelet's runtimes mount what a device plugin names: with what is mounted below it, and unseen outside.
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
+    }
+
+
+def _hook(lease: Lease, hook: Hook) -> Json:
+    program, *arguments = hook.command
+    return {
+        "hookName": "createRuntime",
+        "path": program,
+        "args": [program, *arguments, "lease-hook", "--status", hook.status, lease.id],
+        "timeout": HOOK_TIMEOUT,
+    }
