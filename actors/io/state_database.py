@@ -11,22 +11,38 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from ...protocol.devices import KnownResource
+from ...protocol.leases import effects as leases_effects
+from ...protocol.leases.messages import Kept
 from ...protocol.resources import Forget, Remember
+from . import lease_tables
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Sequence[object])
+
+#: What is written: of the resources, and of the leases.
+Change = Remember | Forget | leases_effects.Change
+#: Changes of which all are made or none.
+Group = Sequence[Change]
 
 #: Tells the file from those of other programs: "plgd".
 APPLICATION_ID = 0x706C6764
 #: The version of the tables.
-VERSION = 1
-_TABLES = """
-CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE resource(name TEXT PRIMARY KEY, capacity INTEGER NOT NULL, last_seen REAL NOT NULL) STRICT;
-"""
+VERSION = 2
+#: What each version has made anew; a file of an earlier one gets what it lacks.
+_TABLES: Mapping[int, Sequence[str]] = {
+    1: (
+        "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
+        "CREATE TABLE resource(name TEXT PRIMARY KEY, capacity INTEGER NOT NULL, last_seen REAL NOT NULL) STRICT",
+    ),
+    2: lease_tables.TABLES,
+}
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: What SQLite says of a file that is no database, or a damaged one.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -72,6 +88,7 @@ def open_to_write(path: str) -> sqlite3.Connection:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA foreign_keys = ON")
 
     return _opened(path, "", lock)
 
@@ -115,7 +132,7 @@ def _opened(path: str, options: str, prepare: Callable[[sqlite3.Connection], Non
 
 def _check(database: sqlite3.Connection) -> None:
     application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
-    if not application and not version and not _has_tables(database):
+    if not application and not version and not has_tables(database):
         return  # It is new.
     if application != APPLICATION_ID:
         raise NotUsableError("it is another program's")
@@ -131,11 +148,24 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
     return found
 
 
-def _has_tables(database: sqlite3.Connection) -> bool:
+def has_tables(database: sqlite3.Connection) -> bool:
+    """Return whether anything was ever written to it."""
     return bool(database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
 
 
-# --- read and write ---------------------------------------------------------------------------------------------------
+def _meta(database: sqlite3.Connection, key: str) -> str | None:
+    found = database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def boot_id() -> str:
+    """Return the id of this boot."""
+    with suppress(OSError):
+        return Path(_BOOT_ID).read_text().strip()
+    return ""
+
+
+# --- read -------------------------------------------------------------------------------------------------------------
 
 
 def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
@@ -144,54 +174,108 @@ def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
     Raises:
       OtherDirectoryError: if they are those of another directory.
     """
-    if not _has_tables(database):
+    if not has_tables(database):
         return []
     rows = database.execute("SELECT name, capacity FROM resource ORDER BY last_seen, name")
-    found = [KnownResource(name, capacity) for name, capacity in rows]
-    served = database.execute("SELECT value FROM meta WHERE key = 'serves'").fetchone()
-    if found and served is not None and served[0] != serves:
-        raise OtherDirectoryError(served[0])
+    return _of(database, serves, [KnownResource(name, capacity) for name, capacity in rows])
+
+
+def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
+    """Return the leases that are kept for the directory ``serves``, and were written in this ``boot``.
+
+    Raises:
+      OtherDirectoryError: if they are those of another directory.
+      RowError: if one of them cannot be understood.
+    """
+    if not has_tables(database):
+        return Kept()
+    withheld = _meta(database, "withheld") if _meta(database, "boot") == boot else None
+    return Kept(_of(database, serves, lease_tables.read(database, boot)), withheld)
+
+
+def _of(database: sqlite3.Connection, serves: str, found: S) -> S:
+    served = _meta(database, "serves")
+    if found and served is not None and served != serves:
+        raise OtherDirectoryError(served)
     return found
 
 
-def read_only(path: str, serves: str) -> list[KnownResource]:
-    """Return the resources that are kept at ``path``, where nothing can be written.
+def read_only(path: str, read: Callable[[sqlite3.Connection], T]) -> T:
+    """Return what ``read`` returns for the database at ``path``, where nothing can be written.
 
     Raises:
-      OtherDirectoryError: if they are those of another directory than ``serves``.
+      OtherDirectoryError: if it is of another directory than that which is served.
       NotUsableError: if the database cannot be understood.
       sqlite3.Error: if it cannot be opened now.
     """
     with closing(open_to_read(path)) as database:
-        return resources(database, serves)
+        return read(database)
 
 
-def begin(database: sqlite3.Connection, serves: str) -> None:
-    """Note that a daemon has started, and which directory it ``serves``; make the tables, if the database is new."""
+# --- write ------------------------------------------------------------------------------------------------------------
+
+
+def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | None) -> None:
+    """Note that a daemon has started in this ``boot``, which directory it ``serves``, and what is ``withheld`` now.
+
+    The tables are made that are not there. What another boot has left of leases is removed.
+    """
     with database:
         database.execute("BEGIN EXCLUSIVE")
-        if not _has_tables(database):
-            for statement in _TABLES.strip().splitlines():
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            database.execute(f"PRAGMA user_version = {VERSION}")
+        _make_tables(database)
+        if _meta(database, "boot") != boot:
+            database.execute("DELETE FROM meta WHERE key = 'withheld'")
+        lease_tables.end_other_boots(database, boot)
         database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (secrets.token_hex(16),))
-        database.execute("INSERT OR REPLACE INTO meta VALUES('boot', ?)", (_boot_id(),))
-        database.execute("INSERT OR REPLACE INTO meta VALUES('serves', ?)", (serves,))
+        noted = {"boot": boot, "serves": serves, "withheld": withheld}
+        rows = [(key, text) for key, text in noted.items() if text is not None]
+        database.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", rows)
 
 
-def change(database: sqlite3.Connection, changes: Sequence[Remember | Forget], now: float) -> None:
-    """Make ``changes`` in one transaction; ``now`` is a Unix time."""
+def _make_tables(database: sqlite3.Connection) -> None:
+    found = _pragma(database, "user_version")
+    for version, statements in _TABLES.items():
+        if version > found:
+            for statement in statements:
+                database.execute(statement)
+    if found != VERSION:
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def write(database: sqlite3.Connection, groups: Iterable[Group], now: float, boot: str) -> list[str | None]:
+    """Make the changes in one transaction, those of each group all or none; ``now`` is a Unix time.
+
+    Returns, for each group, why it contradicts what is written; None if it is made.
+    """
     with database:
         database.execute("BEGIN IMMEDIATE")
-        for it in changes:
-            if isinstance(it, Remember):
-                database.execute("INSERT OR REPLACE INTO resource VALUES(?, ?, ?)", (it.name, it.capacity, now))
-            else:
-                database.execute("DELETE FROM resource WHERE name = ?", (it.name,))
+        return [_write_group(database, group, now, boot) for group in groups]
 
 
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path(_BOOT_ID).read_text().strip()
-    return ""
+def _write_group(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:
+    conflict = None
+    database.execute("SAVEPOINT one")
+    try:
+        for change in group:
+            _write_change(database, change, now, boot)
+    except lease_tables.ConflictError as error:
+        database.execute("ROLLBACK TO one")
+        conflict = str(error)
+    database.execute("RELEASE one")
+    return conflict
+
+
+def _write_change(database: sqlite3.Connection, it: Change, now: float, boot: str) -> None:
+    match it:
+        case Remember():
+            database.execute("INSERT OR REPLACE INTO resource VALUES(?, ?, ?)", (it.name, it.capacity, now))
+        case Forget():
+            database.execute("DELETE FROM resource WHERE name = ?", (it.name,))
+        case _:
+            lease_tables.change(database, it, boot)
+
+
+def keeps_nothing_of_leases(database: sqlite3.Connection) -> bool:
+    """Return whether no lease is written, and nothing is withheld."""
+    return lease_tables.is_empty(database) and _meta(database, "withheld") is None

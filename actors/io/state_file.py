@@ -13,34 +13,77 @@ import os
 import sqlite3
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+import attrs
 import trio
 
 from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
+from ...protocol.leases.effects import Change, SaveLease
+from ...protocol.leases.messages import Kept
+from ...protocol.leases.rows import RowError
 from ...protocol.logs import Level, Logger
 from ...protocol.resources import Forget, Remember
 from . import state_database
+from .lease_marker import LeaseMarker
 
 T = TypeVar("T")
 
 FILE_NAME = "state.db"
+_RECOVER = (
+    "so it is not known which devices are in use: when none is, give them free with"
+    " 'plugind leases recover --none-held', or reboot"
+)
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """Groups of changes that are to be written."""
+
+    groups: Sequence[state_database.Group]
+    #: For each group, why it contradicts what is written; None until they are written.
+    conflicts: Sequence[str | None] | None = None
+    #: Why nothing was written.
+    error: Exception | None = None
 
 
 class StateFile:
-    """The resources in ``state.db`` of a directory, which is made if there is none."""
+    """The resources and leases in ``state.db`` of a directory, which is made if there is none.
 
-    def __init__(self, directory: str, log: Logger, *, serves: str = "", wall: Callable[[], float] = time.time) -> None:
-        """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``."""
+    It is the store of the devices actor and of the lease actor: what both ask for in one turn of the loop is one
+    transaction.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        log: Logger,
+        *,
+        serves: str = "",
+        markers: str | None = None,
+        boot_id: str | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``.
+
+        A marker in the directory ``markers`` tells that leases are held. ``boot_id`` is that of the system by default.
+        """
         self.path = os.path.join(directory, FILE_NAME)
         self._directory = directory
         self._log = log
         self._serves = serves
+        self._boot = state_database.boot_id() if boot_id is None else boot_id
+        self._marker = LeaseMarker(markers, directory)
         self._wall = wall
+        #: What waits for a thread, which takes all of it.
+        self._waiting: deque[_Waiting] = deque()
+        #: Why the leases that may be held are not known; to be noted in the database.
+        self._withheld: str | None = None
         self._database: sqlite3.Connection | None = None
         #: The start is noted in the database that is open.
         self._has_begun = False
@@ -59,7 +102,16 @@ class StateFile:
           StateError: if it cannot be read now.
           ConfigError: if another daemon uses it, or others may write to the directory.
         """
-        return await self._in_thread(self._read)
+        return await self._in_thread(self._read_resources)
+
+    async def read_leases(self) -> Kept:
+        """Open and lock the file as :meth:`read` does, and return the leases of this boot that are in it.
+
+        Raises:
+          StateError: if they cannot be read now.
+          ConfigError: if another daemon uses the file, or others may write to the directory.
+        """
+        return await self._in_thread(self._read_leases)
 
     async def begin(self) -> None:
         """Note the start in the file, which shows that it can be written; what is noted is not noted again.
@@ -71,13 +123,35 @@ class StateFile:
         await self._in_thread(self._begin)
 
     async def write(self, changes: Sequence[Remember | Forget]) -> None:
-        """Make ``changes`` in one transaction.
+        """Make ``changes`` in one transaction, with all others that are asked for in this turn of the loop.
 
         Raises:
           StateError: if they could not be made.
           ConfigError: if another daemon uses the file, or others may write to the directory.
         """
-        await self._in_thread(partial(self._write, changes))
+        await self._write_groups([changes])
+
+    async def write_leases(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
+        """Make the changes of each group, all or none of it, in one transaction as :meth:`write` does.
+
+        Returns, for each group, why it contradicts what is written; None if it is made.
+
+        Raises:
+          StateError: if nothing could be written.
+          ConfigError: if another daemon uses the file, or others may write to the directory.
+        """
+        return await self._write_groups(groups)
+
+    async def _write_groups(self, groups: Sequence[state_database.Group]) -> Sequence[str | None]:
+        waiting = _Waiting(groups)
+        self._waiting.append(waiting)
+        try:
+            await self._in_thread(partial(self._write, waiting))
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(waiting)  # Whoever asked has left, and no thread has begun.
+        assert waiting.conflicts is not None
+        return waiting.conflicts
 
     def close(self) -> None:
         """Close the file, unless a thread that was left behind uses it; then the end of the process does."""
@@ -112,7 +186,7 @@ class StateFile:
                 f"{self.path} keeps the resources of the device plugins in {error}: give this plugind another"
                 f" directory with --state DIR, or remove that file if none serves {error} any more"
             ) from error
-        except state_database.NotUsableError as error:
+        except (state_database.NotUsableError, RowError) as error:
             raise StateError(f"{self.path} cannot be used, and not be set aside: {error}") from error
         except OSError as error:
             raise StateError(
@@ -131,33 +205,84 @@ class StateFile:
             return f"uid {os.geteuid()} may not write to it and its directory; give it the right to, or use --state"
         return f"{error}; free space, or repair its directory"
 
-    def _read(self) -> list[KnownResource]:
+    def _read_resources(self) -> list[KnownResource]:
+        nothing: list[KnownResource] = []
+        return self._read(lambda database: state_database.resources(database, self._serves), nothing)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         try:
-            return state_database.resources(self._open(), self._serves)
+            return read(self._open())
         except (sqlite3.OperationalError, OSError) as error:
             if isinstance(error, sqlite3.Error) and state_database.is_locked(error):
                 raise
-            return self._read_only(error)
+            return self._read_only(error, read, nothing)
 
-    def _read_only(self, error: Exception) -> list[KnownResource]:
+    def _read_only(self, error: Exception, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         """Return what can be read although nothing can be written, which fails with ``error``."""
         try:
             os.lstat(self.path)
         except FileNotFoundError:
-            return []
+            return nothing
         except OSError:
             raise error from None
-        return state_database.read_only(self.path, self._serves)
+        return state_database.read_only(self.path, read)
+
+    def _read_leases(self) -> Kept:
+        def read(database: sqlite3.Connection) -> Kept:
+            return state_database.leases(database, self._serves, self._boot)
+
+        try:
+            found = self._read(read, Kept())
+        except RowError as error:
+            if self._database is None:
+                raise  # Nothing can be written.
+            self._let_go()
+            self._set_aside(str(error))
+            found = self._read(read, Kept())
+        return attrs.evolve(found, withheld=self._withheld or found.withheld)
 
     def _begin(self) -> sqlite3.Connection:
         database = self._open()
         if not self._has_begun:
-            state_database.begin(database, self._serves)
+            state_database.begin(database, self._serves, self._boot, self._withheld)
+            self._withheld = None
             self._has_begun = True
+            self._mark(database)
         return database
 
-    def _write(self, changes: Sequence[Remember | Forget]) -> None:
-        state_database.change(self._begin(), changes, self._wall())
+    def _write(self, waiting: _Waiting) -> None:
+        """Write what waits, in one transaction; another thread may have done that."""
+        if waiting.error is not None:
+            raise waiting.error
+        if waiting.conflicts is None:
+            together = self._take_waiting()
+            try:
+                self._write_all(together)
+            except Exception as error:
+                for it in together:
+                    it.error = error
+                raise
+
+    def _take_waiting(self) -> list[_Waiting]:
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._waiting.popleft())
+        return taken
+
+    def _write_all(self, together: Sequence[_Waiting]) -> None:
+        database = self._begin()
+        groups = [group for it in together for group in it.groups]
+        if any(isinstance(change, SaveLease) for group in groups for change in group):
+            self._marker.put()
+        conflicts = state_database.write(database, groups, self._wall(), self._boot)
+        self._mark(database)
+        for it in together:
+            it.conflicts, conflicts = conflicts[: len(it.groups)], conflicts[len(it.groups) :]
+
+    def _mark(self, database: sqlite3.Connection) -> None:
+        if state_database.keeps_nothing_of_leases(database):
+            self._marker.remove()
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
@@ -169,6 +294,8 @@ class StateFile:
                 self._set_aside(str(error))
                 self._make_file()
                 self._database = state_database.open_to_write(self.path)
+            if not state_database.has_tables(self._database) and self._marker.is_there():
+                self._withheld = self._withheld or f"{self.path} is lost, and leases were held; {_RECOVER}"
         return self._database
 
     def _make_directory(self) -> None:
@@ -190,6 +317,9 @@ class StateFile:
 
     def _set_aside(self, why: str) -> None:
         """Rename the file, with its journal: that of another database would be taken for the new one's."""
+        with suppress(StateError):
+            self._marker.put()  # If this is killed before the reason is noted, the next start finds the marker.
+        self._withheld = f"{self.path} was set aside: {why}; {_RECOVER}"
         for suffix in ("-wal", "-shm", ""):
             with suppress(FileNotFoundError):
                 os.replace(self.path + suffix, f"{self.path}.bad{suffix}")

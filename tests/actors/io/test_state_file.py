@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from plugind.actors.io.state_database import APPLICATION_ID, VERSION, read_only
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION, read_only, resources
 from plugind.actors.io.state_file import StateFile
 from plugind.protocol.devices import KnownResource
 from plugind.protocol.errors import ConfigError, StateError
@@ -269,7 +269,7 @@ async def test_a_file_that_can_only_be_read_is_read_with_its_journal(tmp_path: P
     """Also without root; a journal is not lost, and nothing is made beside the file."""
     await leave_behind(tmp_path, killed=killed)
     before = sorted(os.listdir(tmp_path / "state"))
-    assert read_only(str(tmp_path / "state/state.db"), "") == [KnownResource(GPU, 4)]
+    assert read_only(str(tmp_path / "state/state.db"), lambda it: resources(it, "")) == [KnownResource(GPU, 4)]
     assert sorted(os.listdir(tmp_path / "state")) == before
 
 

@@ -1,0 +1,75 @@
+"""The file that says that leases are held, outside of the state directory: it tells that their file was lost.
+
+An empty state is no proof that no device is in use: the directory may have been emptied, or its disk may be missing.
+The marker lies where a reboot removes it, as it ends all leases.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from ...protocol.errors import StateError
+
+
+def place_of_markers() -> str | None:
+    """Return the directory of this user's markers; None if there is none that a reboot empties."""
+    if os.geteuid() == 0:
+        return "/run/plugind"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return f"{runtime}/plugind" if runtime else None
+
+
+class LeaseMarker:
+    """The marker of one state directory, which is there while leases are written."""
+
+    def __init__(self, place: str | None, directory: str) -> None:
+        """Use no marker if ``place`` is None."""
+        self._place = place
+        self._directory = directory
+        #: Whether it is known to be there; None if it was not looked for.
+        self._is_there: bool | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Its path, by device and inode of the state directory; None without a place."""
+        if self._place is None:
+            return None
+        found = os.stat(self._directory)
+        return f"{self._place}/leases-{found.st_dev}-{found.st_ino}"
+
+    def is_there(self) -> bool:
+        """Return whether it is there."""
+        path = self.path
+        self._is_there = path is not None and os.path.lexists(path)
+        return self._is_there
+
+    def put(self) -> None:
+        """Make it, before leases are written.
+
+        Raises:
+          StateError: if it cannot be made.
+        """
+        path = self.path
+        if path is None or self._is_there:
+            return
+        try:
+            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        except OSError as error:
+            raise StateError(
+                f"{path} cannot be made, which would show that leases are held: {error.strerror}; make"
+                f" {os.path.dirname(path)} writable for uid {os.geteuid()}"
+            ) from error
+        self._is_there = True
+
+    def remove(self) -> None:
+        """Remove it, when no lease is written any more."""
+        path = self.path
+        if path is None or self._is_there is False:
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self._is_there = False

@@ -1,0 +1,103 @@
+"""The tables of leases in the database of the state: how they are made, read and written.
+
+The key of ``lease_device`` is the device, so that one which is leased to two cannot be written.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import attrs
+
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
+from ...protocol.leases.rows import COLUMNS, LeaseRow, device_rows_of, lease_of, row_of
+from ...protocol.leases.values import Lease
+
+#: The statements that make them.
+TABLES = (
+    "CREATE TABLE lease(id TEXT PRIMARY KEY, cdi_name TEXT UNIQUE, uid INTEGER NOT NULL, pool TEXT,"
+    " label TEXT NOT NULL, request TEXT NOT NULL,"
+    " state TEXT NOT NULL CHECK (state IN ('pending', 'held', 'uncertain')),"
+    " owner_kind TEXT NOT NULL CHECK (owner_kind IN ('process', 'container', 'connection', 'time', 'none')),"
+    " pid INTEGER, start_ticks INTEGER, boot_id TEXT NOT NULL, token_hash TEXT, expires_boottime_ns INTEGER,"
+    " created_unix REAL NOT NULL, answer TEXT, reason TEXT) STRICT",
+    "CREATE TABLE lease_device(resource TEXT NOT NULL, device TEXT NOT NULL,"
+    " lease TEXT NOT NULL REFERENCES lease ON DELETE CASCADE, PRIMARY KEY(resource, device)) STRICT",
+    # Without it SQLite would search the whole table for the devices of each lease that is deleted.
+    "CREATE INDEX lease_device_lease ON lease_device(lease)",
+)
+_SAVE = (
+    f"INSERT INTO lease({', '.join(COLUMNS)}) VALUES({', '.join('?' * len(COLUMNS))}) ON CONFLICT(id) DO UPDATE SET "
+    + ", ".join(f"{column} = excluded.{column}" for column in COLUMNS[1:])
+)
+
+
+class ConflictError(Exception):
+    """A change contradicts what is written; the text says how."""
+
+
+def exist(database: sqlite3.Connection) -> bool:
+    """Return whether the tables are there; a file of version 1 has none."""
+    return bool(database.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'lease_device'").fetchone()[0])
+
+
+def read(database: sqlite3.Connection, boot_id: str) -> tuple[Lease, ...]:
+    """Return the leases that were written in the boot ``boot_id``, ordered by id.
+
+    Raises:
+      RowError: if one of them cannot be understood.
+    """
+    if not exist(database):
+        return ()
+    devices: dict[str, list[tuple[str, str]]] = {}
+    for resource, device, lease in database.execute("SELECT resource, device, lease FROM lease_device ORDER BY rowid"):
+        devices.setdefault(lease, []).append((resource, device))
+    rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM lease WHERE boot_id = ? ORDER BY id", (boot_id,))
+    return tuple(lease_of(row, tuple(devices.get(row.id, ()))) for row in (LeaseRow(*columns) for columns in rows))
+
+
+def is_empty(database: sqlite3.Connection) -> bool:
+    """Return whether no lease is written, of whatever boot."""
+    return not database.execute("SELECT EXISTS(SELECT 1 FROM lease)").fetchone()[0]
+
+
+def end_other_boots(database: sqlite3.Connection, boot_id: str) -> None:
+    """Remove the leases of other boots: whoever had them is gone."""
+    database.execute("DELETE FROM lease WHERE boot_id <> ?", (boot_id,))
+
+
+def change(database: sqlite3.Connection, it: Change, boot_id: str) -> None:
+    """Make one change within a transaction.
+
+    Raises:
+      ConflictError: if a device is in another lease, or SQLite cannot keep a value.
+    """
+    match it:
+        case SaveLease():
+            try:
+                _save(database, it.lease, boot_id)
+            except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeError, OverflowError) as error:
+                raise ConflictError(_why(database, it.lease, error)) from error
+        case DeleteLease():
+            database.execute("DELETE FROM lease WHERE id = ?", (it.id,))
+        case EndWithholding():
+            database.execute("DELETE FROM meta WHERE key = 'withheld'")
+
+
+def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
+    database.execute(_SAVE, attrs.astuple(row_of(lease, boot_id)))
+    database.execute("DELETE FROM lease_device WHERE lease = ?", (lease.id,))
+    rows = [(resource, device, lease.id) for resource, device in device_rows_of(lease)]
+    database.executemany("INSERT INTO lease_device VALUES(?, ?, ?)", rows)
+
+
+def _why(database: sqlite3.Connection, lease: Lease, error: Exception) -> str:
+    if isinstance(error, sqlite3.IntegrityError):
+        for resource, device in device_rows_of(lease):
+            query = "SELECT lease FROM lease_device WHERE resource = ? AND device = ? AND lease <> ?"
+            holder = database.execute(query, (resource, device, lease.id)).fetchone()
+            if holder is not None:
+                return f"{device} of {resource} is in the lease {holder[0]}"
+    return f"the lease {lease.id!a} cannot be written: {error}"

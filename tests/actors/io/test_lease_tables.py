@@ -1,0 +1,321 @@
+"""The leases in the state file: what is committed is there, all or none of it, and a lost file is noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.lease_marker import place_of_markers
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION
+from plugind.actors.io.state_file import StateFile
+from plugind.protocol.devices import KnownResource
+from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
+from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.logs import SILENT
+from plugind.protocol.resources import Remember
+
+GPU = "vendor.com/gpu"
+#: A file as version 1 has written it.
+VERSION_1 = f"""
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE resource(name TEXT PRIMARY KEY, capacity INTEGER NOT NULL, last_seen REAL NOT NULL) STRICT;
+INSERT INTO resource VALUES('{GPU}', 4, 1.0);
+INSERT INTO meta VALUES('instance', 'abc');
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = 1;
+"""
+
+
+def lease(name: str, *devices: str, state: LeaseState = LeaseState.PENDING) -> Lease:
+    return Lease(name, 0, Request((Wanted(GPU, len(devices)),)), NoOwner(), state, 1.5, {GPU: devices})
+
+
+def file_in(directory: Path, *, boot: str = "this boot") -> StateFile:
+    return StateFile(str(directory / "state"), SILENT, markers=str(directory / "run"), boot_id=boot)
+
+
+async def save(file: StateFile, *changes: Change) -> str | None:
+    return (await file.write_leases([changes]))[0]
+
+
+async def names_in(file: StateFile) -> list[str]:
+    return [it.id for it in (await file.read_leases()).leases]
+
+
+def markers(directory: Path) -> list[str]:
+    run = directory / "run"
+    return os.listdir(run) if run.is_dir() else []
+
+
+def version_1(directory: Path) -> None:
+    (directory / "state").mkdir(mode=0o700)
+    with closing(sqlite3.connect(directory / "state/state.db")) as database:
+        database.executescript(VERSION_1)
+
+
+async def test_leases_are_there_after_a_restart(tmp_path: Path) -> None:
+    """With their devices in order; one that was changed is there as it was last."""
+    file = file_in(tmp_path)
+    assert (await file.read_leases()).leases == ()
+    first = lease("b", "GPU-1", "GPU-0")
+    assert await save(file, SaveLease(first), SaveLease(lease("a", "GPU-2"))) is None
+    held = attrs.evolve(first, state=LeaseState.HELD, devices={GPU: ("GPU-3", "GPU-1")}, cdi_name="a1")
+    assert await save(file, SaveLease(held)) is None
+    assert await save(file, DeleteLease("a"), SaveLease(lease("c", "GPU-2"))) is None
+    file.close()
+    again = file_in(tmp_path)
+    found = await again.read_leases()
+    again.close()
+    assert found.leases == (held, lease("c", "GPU-2"))
+    assert found.withheld is None
+
+
+async def test_a_device_in_two_leases_cannot_be_written(tmp_path: Path) -> None:
+    """The text names the holder; nothing of the group is written, and the others of its transaction are."""
+    file = file_in(tmp_path)
+    assert await save(file, SaveLease(lease("first", "GPU-0"))) is None
+    groups = [
+        [SaveLease(lease("half", "GPU-1")), SaveLease(lease("second", "GPU-0"))],
+        [SaveLease(lease("third", "GPU-2"))],
+        [SaveLease(lease("no\udcff", "GPU-3"))],
+    ]
+    conflict, none, unwritable = await file.write_leases(groups)
+    assert (conflict, none) == (f"GPU-0 of {GPU} is in the lease first", None)
+    assert unwritable is not None
+    assert unwritable.startswith("the lease 'no\\udcff' cannot be written")
+    assert await names_in(file) == ["first", "third"]
+    file.close()
+
+
+async def test_what_is_asked_for_in_one_turn_is_one_transaction(tmp_path: Path) -> None:
+    """The devices actor and the lease actor write through one connection; a conflict of one does not harm the other."""
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("first", "GPU-0")))
+    statements: list[str] = []
+    assert file._database is not None
+    file._database.set_trace_callback(statements.append)
+    answers: list[str | None] = []
+
+    async def lease_again(name: str, device: str) -> None:
+        answers.append(await save(file, SaveLease(lease(name, device))))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.write, [Remember(GPU, 4)])
+        nursery.start_soon(lease_again, "second", "GPU-0")
+        nursery.start_soon(lease_again, "third", "GPU-1")
+    assert statements.count("COMMIT") == 1
+    assert sorted(map(str, answers)) == [f"GPU-0 of {GPU} is in the lease first", "None"]
+    assert await file.read() == [KnownResource(GPU, 4)]
+    assert await names_in(file) == ["first", "third"]
+    file.close()
+
+
+async def test_who_leaves_before_a_thread_has_begun_has_written_nothing(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await file.begin()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await save(file, SaveLease(lease("a", "GPU-0")))
+    assert await save(file, SaveLease(lease("b", "GPU-0"))) is None
+    assert await names_in(file) == ["b"]
+    file.close()
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_of_version_1_keeps_its_resources(tmp_path: Path) -> None:
+    version_1(tmp_path)
+    file = file_in(tmp_path)
+    assert await file.read() == [KnownResource(GPU, 4)]
+    assert (await file.read_leases()).leases == ()
+    assert await save(file, SaveLease(lease("a", "GPU-0"))) is None
+    assert await file.read() == [KnownResource(GPU, 4)]
+    file.close()
+    with closing(sqlite3.connect(file.path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert database.execute("SELECT value FROM meta WHERE key = 'instance'").fetchone() == ("abc",)
+
+
+_MIGRATE = """
+import os, sys
+from plugind.actors.io import state_database
+
+path, last = sys.argv[1], int(sys.argv[2])
+database = state_database.open_to_write(path)
+left = iter(range(last))
+database.set_trace_callback(lambda statement: os._exit(9) if next(left, None) is None else None)
+state_database.begin(database, "", "this boot", None)
+"""
+
+
+async def test_a_migration_that_is_killed_leaves_version_1(tmp_path: Path) -> None:
+    """After each statement; from the last on the file is of the new version."""
+    version_1(tmp_path)
+    path = str(tmp_path / "state/state.db")
+    for last in (1, 2, 4, 7):
+        done = await trio.run_process([sys.executable, "-c", _MIGRATE, path, str(last)], check=False)
+        assert done.returncode == 9
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("PRAGMA user_version").fetchone() == (1,)
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+            assert names == {"meta", "resource"}
+    file = file_in(tmp_path)
+    assert await save(file, SaveLease(lease("a", "GPU-0"))) is None
+    file.close()
+
+
+# --- boots, and what is lost ------------------------------------------------------------------------------------------
+
+
+async def test_leases_of_another_boot_are_gone(tmp_path: Path) -> None:
+    """Whoever had them is gone, and their devices may be leased anew."""
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("old", "GPU-0")))
+    file.close()
+    after = file_in(tmp_path, boot="another")
+    assert await after.read_leases() == Kept()
+    assert await save(after, SaveLease(lease("new", "GPU-0"))) is None
+    assert await names_in(after) == ["new"]
+    after.close()
+
+
+async def test_a_damaged_file_withholds_until_it_is_recovered(tmp_path: Path) -> None:
+    """Also after further restarts, since an empty file does not say that no device is in use."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/state.db").write_bytes(b"nothing of the kind" * 100)
+    for _ in range(2):
+        file = file_in(tmp_path)
+        withheld = (await file.read_leases()).withheld
+        assert withheld is not None
+        assert "was set aside: it is damaged: file is not a database; so it is not known which" in withheld
+        assert "'plugind leases recover --none-held'" in withheld
+        await file.begin()
+        file.close()
+    assert markers(tmp_path)
+    file = file_in(tmp_path)
+    assert await save(file, EndWithholding()) is None
+    assert (await file.read_leases()).withheld is None
+    file.close()
+    assert not markers(tmp_path)
+
+
+async def test_a_reboot_ends_what_a_lost_file_withholds(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/state.db").write_bytes(b"nothing of the kind" * 100)
+    file = file_in(tmp_path)
+    await file.begin()
+    file.close()
+    for after in (file_in(tmp_path, boot="another"), file_in(tmp_path, boot="another")):
+        assert (await after.read_leases()).withheld is None
+        await after.begin()
+        after.close()
+
+
+async def test_a_row_that_cannot_be_understood_is_a_damaged_file(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    assert file._database is not None
+    file._database.execute("UPDATE lease SET request = '{'")
+    file.close()
+    again = file_in(tmp_path)
+    found = await again.read_leases()
+    assert found.leases == ()
+    assert "the row of the lease a cannot be understood" in str(found.withheld)
+    again.close()
+    assert (tmp_path / "state/state.db.bad").exists()
+
+
+async def test_a_file_that_is_lost_while_leases_are_held_is_noticed(tmp_path: Path) -> None:
+    """The marker is there while leases are written, in a place that a reboot empties."""
+    file = file_in(tmp_path)
+    await file.begin()
+    assert not markers(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    found = (tmp_path / "state").stat()
+    assert markers(tmp_path) == [f"leases-{found.st_dev}-{found.st_ino}"]
+    file.close()
+    (tmp_path / "state/state.db").unlink()
+    for _ in range(2):
+        lost = file_in(tmp_path)
+        assert "state.db is lost, and leases were held" in str((await lost.read_leases()).withheld)
+        await lost.begin()
+        lost.close()
+
+
+async def test_a_file_that_is_removed_when_no_lease_is_held_withholds_nothing(tmp_path: Path) -> None:
+    file = file_in(tmp_path)
+    await save(file, SaveLease(lease("a", "GPU-0")))
+    await save(file, DeleteLease("a"))
+    file.close()
+    assert not markers(tmp_path)
+    (tmp_path / "state/state.db").unlink()
+    again = file_in(tmp_path)
+    assert (await again.read_leases()).withheld is None
+    again.close()
+
+
+def test_the_place_of_markers_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    for uid, place in ((0, "/run/plugind"), (1000, "/run/user/1000/plugind")):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        assert place_of_markers() == place
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert place_of_markers() is None
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+_WRITE = """
+import itertools, sys, trio
+from plugind.actors.io.state_file import StateFile
+from plugind.protocol.leases.effects import DeleteLease, SaveLease
+from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.logs import SILENT
+
+def lease(name, *devices):
+    return SaveLease(Lease(name, 0, Request((Wanted("v.com/a", 2),)), NoOwner(), LeaseState.HELD, 1.5,
+        {"v.com/a": devices}))
+
+async def main(directory):
+    file = StateFile(directory, SILENT, boot_id="this boot")
+    for turn in itertools.count():
+        one, two = f"{turn}a", f"{turn}b"
+        await file.write_leases([[lease(one, "0", "1"), lease(two, "2", "3")]])
+        print(turn, flush=True)
+        await file.write_leases([[DeleteLease(one), DeleteLease(two)]])
+
+trio.run(main, sys.argv[1])
+"""
+
+
+async def test_a_process_that_is_killed_amid_commits_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """Of each transaction: two leases with two devices each, or none."""
+    for turns in (1, 10):
+        command = [sys.executable, "-c", _WRITE, str(tmp_path / "state")]
+        async with trio.open_nursery() as nursery:
+            process = await nursery.start(_started, command)
+            seen = b""
+            while seen.count(b"\n") < turns:
+                seen += await process.stdout.receive_some()
+            process.send_signal(signal.SIGKILL)
+        file = file_in(tmp_path)
+        found = (await file.read_leases()).leases
+        assert [sorted(it.devices["v.com/a"]) for it in found] in ([], [["0", "1"], ["2", "3"]])
+        await save(file, *(DeleteLease(it.id) for it in found))
+        file.close()
+
+
+async def _started(command: list[str], task_status: trio.TaskStatus[trio.Process]) -> None:
+    await trio.run_process(command, stdout=subprocess.PIPE, check=False, task_status=task_status)
