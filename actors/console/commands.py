@@ -37,6 +37,8 @@ COMMANDS = {
     "demo": "see a small node at work",
     "simulate": "play random scripts on a node in memory",
 }
+#: Commands that programs run; the help does not list them.
+_HIDDEN = ("lease-hook",)
 
 _EPILOG = """examples:
   plugind demo                                     a small node at work, nothing to set up
@@ -61,7 +63,7 @@ class Command(Protocol):
 
 def command(name: str) -> Command:
     """Import the module of a command."""
-    return cast(Command, import_module(f".{name}", __package__))
+    return cast(Command, import_module(f".{name.replace('-', '_')}", __package__))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,13 +108,19 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"plugind {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     asked_for = _asked_for(words)
+    if asked_for in _HIDDEN:
+        _complete(subparsers.add_parser(asked_for), asked_for)
     for name, text in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == asked_for:
-            module = command(name)
-            module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run, parser=subparser)
+            _complete(subparser, name)
     return parser
+
+
+def _complete(parser: argparse.ArgumentParser, name: str) -> None:
+    module = command(name)
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run, parser=parser)
 
 
 def _asked_for(words: Sequence[str]) -> str | None:

@@ -1,0 +1,128 @@
+"""``plugind lease-hook``: the command that a container engine runs before a container starts that is to have a lease.
+
+It is named in the lease's CDI document, and is not for people. Its failure keeps the container from starting; the
+engine shows what it prints. It waits for nothing beyond a deadline, and imports little.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import time
+from typing import Final
+from urllib.parse import quote
+
+from ...protocol.leases.values import ProcessIdentity
+from ...protocol.text import cut, escaped
+from ..io.plain_http import NotHttpError, request
+from ..io.process_identity import identity_of
+from .ending import EXIT_OK, EXIT_UNREACHABLE, CommandError
+
+#: Seconds for the state of the container to arrive, and as many for the daemon to answer; less than the engine waits.
+DEADLINE: Final = 10.0
+#: Bytes of the state of a container; it has the container's annotations.
+MAX_STATE: Final = 4 * 1024 * 1024
+#: Characters of an answer of the daemon that are shown.
+_SHOWN: Final = 1000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Complete the parser of ``plugind lease-hook``."""
+    parser.description = (
+        "Bind a lease to the container whose OCI state is on standard input. Container engines run this as a"
+        " createRuntime hook, because the lease's CDI file says so."
+    )
+    parser.epilog = "exit codes: 0 bound, 1 the container must not start, 2 usage, 69 no daemon answers"
+    parser.add_argument("--status", metavar="PATH", required=True, help="the daemon's status socket")
+    parser.add_argument("id", metavar="ID", help="the lease")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Bind the lease; return the exit code."""
+    init = init_of(read_state(0, DEADLINE))
+    bind(args.id, init, args.status, DEADLINE)
+    return EXIT_OK
+
+
+def read_state(descriptor: int, seconds: float) -> bytes:
+    """Return all that comes from ``descriptor``.
+
+    Raises:
+      CommandError: if that takes longer than ``seconds``, or is too much.
+    """
+    deadline, whole = time.monotonic() + seconds, bytearray()
+    while True:
+        if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise _wrong_state(f"it was not there within {seconds:g} s")
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            return bytes(whole)
+        whole += piece
+        if len(whole) > MAX_STATE:
+            raise _wrong_state(f"it is over {MAX_STATE} bytes")
+
+
+def init_of(state: bytes) -> ProcessIdentity:
+    """Return the first process of the container that has this OCI ``state``.
+
+    Raises:
+      CommandError: if it cannot be found.
+    """
+    try:
+        content = json.loads(state)
+    except (ValueError, RecursionError) as error:
+        raise _wrong_state("it is not JSON") from error
+    pid = content.get("pid") if isinstance(content, dict) else None
+    if type(pid) is not int or not 0 < pid < 1 << 31:
+        raise _wrong_state("it does not name the process of the container as pid")
+    try:
+        init = identity_of(pid)
+    except OSError as error:
+        raise CommandError(f"the container's process {pid} cannot be read: {error.strerror}") from error
+    if init is None:
+        raise CommandError(f"the container's process {pid} has ended")
+    return init
+
+
+def _wrong_state(why: str) -> CommandError:
+    return CommandError(f"the OCI state on standard input cannot be used: {why}; a container engine runs this command")
+
+
+def bind(lease: str, init: ProcessIdentity, status: str, seconds: float) -> None:
+    """Have the daemon bind ``lease`` to the container of ``init``.
+
+    Raises:
+      CommandError: if it does not.
+    """
+    body = json.dumps({"pid": init.pid, "start_ticks": init.start_ticks, "boot_id": init.boot_id})
+    target = f"/v1/leases/{quote(os.fsencode(lease), safe='')}/bind"
+    try:
+        code, answer = request(status, "POST", target, body.encode("ascii"), seconds=seconds)
+    except TimeoutError as error:
+        raise _no_daemon(lease, status, f"nothing came within {seconds:g} s") from error
+    except (OSError, NotHttpError) as error:
+        raise _no_daemon(lease, status, str(getattr(error, "strerror", None) or error)) from error
+    if not 200 <= code < 300:
+        raise CommandError(f"lease {escaped(lease)} cannot be bound to this container: {_reason(code, answer)}")
+
+
+def _no_daemon(lease: str, status: str, why: str) -> CommandError:
+    line = (
+        f"lease {escaped(lease)} cannot be bound to this container: no daemon answers at {escaped(status)} ({why});"
+        f" start it with 'plugind run', and then the container"
+    )
+    return CommandError(line, EXIT_UNREACHABLE)
+
+
+def _reason(code: int, answer: bytes) -> str:
+    """Return what the daemon says, in one line."""
+    try:
+        content = json.loads(answer)
+    except (ValueError, RecursionError):
+        content = None
+    said = content.get("error") if isinstance(content, dict) else None
+    return cut(escaped(said), _SHOWN) if isinstance(said, str) else f"the daemon answers {code}"

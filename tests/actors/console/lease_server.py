@@ -1,0 +1,74 @@
+"""A small server in the place of a daemon that has leases."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Asked:
+    """One request."""
+
+    line: str
+    body: Any
+    uid: int
+
+
+@attrs.define
+class LeaseServer:
+    """Answers each request with the next of ``answers``, and every later one with the last."""
+
+    path: Path
+    answers: list[bytes]
+    requests: list[Asked] = attrs.field(factory=list)
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # The test has ended.
+            with connection:
+                self.requests.append(_request(connection))
+                connection.sendall(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+
+
+def _request(connection: socket.socket) -> Asked:
+    _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with connection.makefile("rb") as lines:
+        line = lines.readline().decode().strip()
+        length = 0
+        while header := lines.readline().strip():
+            name, _, value = header.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return Asked(line, json.loads(lines.read(length)), uid)
+
+
+def answer(status: int, content: Any = None) -> bytes:
+    body = b"" if content is None else json.dumps(content).encode()
+    return b"HTTP/1.1 %d Whatever\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+@contextmanager
+def lease_server(directory: Path, *answers: bytes) -> Iterator[LeaseServer]:
+    """Serve on a socket in ``directory``."""
+    path = directory / "status.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen()
+        server = LeaseServer(path, list(answers))
+        thread = threading.Thread(target=server.serve, args=(listener,))
+        thread.start()
+        yield server
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()

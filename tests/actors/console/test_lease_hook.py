@@ -1,0 +1,253 @@
+"""The hook that binds a lease to a container, against a server of the test."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from plugind.actors.console import lease_hook
+from plugind.actors.console.commands import main
+from plugind.actors.console.ending import CommandError
+from plugind.actors.console.lease_hook import MAX_STATE, bind, init_of, read_state
+from plugind.actors.io.cdi_files import hook_command
+from plugind.actors.io.plain_http import MAX_ANSWER
+from plugind.actors.io.process_identity import boot_id, identity_of
+from plugind.protocol.leases.values import ProcessIdentity
+from plugind.tests.actors.console.lease_server import LeaseServer, answer, lease_server
+
+INIT = ProcessIdentity(7, 1234, "boot")
+
+
+def state_of(pid: int) -> bytes:
+    content = {"ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": pid, "bundle": "/b", "annotations": {}}
+    return json.dumps(content).encode()
+
+
+# --- the whole command ------------------------------------------------------------------------------------------------
+
+
+def hooked(status: Path, state: bytes, lease: str = "job-7") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*hook_command(), "lease-hook", "--status", str(status), lease], input=state, capture_output=True, check=False
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_the_hook_tells_the_daemon_which_process_the_container_is(tmp_path: Path) -> None:
+    with lease_server(tmp_path, answer(200, {"id": "job-7"})) as server:
+        done = hooked(server.path, state_of(os.getpid()))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (asked,) = server.requests
+    own = identity_of(os.getpid())
+    assert own is not None
+    assert asked.line == "POST /v1/leases/job-7/bind HTTP/1.1"
+    assert asked.body == {"pid": own.pid, "start_ticks": own.start_ticks, "boot_id": own.boot_id}
+    assert asked.uid == os.geteuid()
+
+
+def test_a_refusal_is_one_line_for_the_engine_to_show(tmp_path: Path) -> None:
+    with lease_server(tmp_path, answer(409, {"error": "it is bound to process 12", "problem": "usage"})) as server:
+        done = hooked(server.path, state_of(os.getpid()))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "plugind: lease job-7 cannot be bound to this container: it is bound to process 12\n"
+
+
+def test_the_hook_imports_neither_trio_nor_any_parser_of_http() -> None:
+    """An engine waits for it at the start of each container."""
+    code = (
+        "import sys; from plugind.actors.console.commands import main, command; command('lease-hook');"
+        "print(*sorted({'trio', 'h11', 'rich', 'email', 'http', 'ssl', 'sqlite3', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_the_help_does_not_list_a_command_that_only_engines_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "lease-hook" not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["lease-hook", "--help"])
+    assert "createRuntime" in capsys.readouterr().out
+
+
+# --- the state of the container ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (b"", "it is not JSON"),
+        (b"\xff\xfe", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON"),
+        (b'{"pid": ' + b"9" * 10_000 + b"}", "it is not JSON"),
+        (b"[]", "it does not name the process"),
+        (b'{"status": "stopped"}', "it does not name the process"),
+        (b'{"pid": true}', "it does not name the process"),
+        (b'{"pid": "1"}', "it does not name the process"),
+        (b'{"pid": 0}', "it does not name the process"),
+        (b'{"pid": -1}', "it does not name the process"),
+        (b'{"pid": 4294967297}', "it does not name the process"),
+    ],
+)
+def test_a_state_that_cannot_be_used_keeps_the_container_from_starting(state: bytes, why: str) -> None:
+    with pytest.raises(CommandError, match=why) as caught:
+        init_of(state)
+    assert "\n" not in caught.value.line
+    assert caught.value.code == 1
+
+
+def test_a_container_that_has_ended_is_not_bound() -> None:
+    child = subprocess.Popen(["true"])
+    # It has ended, and is not reaped: its pid is still its own.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(CommandError, match=f"the container's process {child.pid} has ended"):
+        init_of(state_of(child.pid))
+    child.wait()
+    with pytest.raises(CommandError, match=f"the container's process {child.pid} has ended"):
+        init_of(state_of(child.pid))
+
+
+def test_a_process_that_cannot_be_read_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(pid: int) -> ProcessIdentity:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(lease_hook, "identity_of", unreadable)
+    with pytest.raises(CommandError, match="process 5 cannot be read: Permission denied"):
+        init_of(state_of(5))
+
+
+def test_a_process_with_any_name_is_told_from_others() -> None:
+    """The name of a program stands in parentheses in the line that is read."""
+    script = "import sys; open('/proc/self/comm', 'w').write(') Z 1 (x'); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        found, own = identity_of(child.pid), identity_of(os.getpid())
+        child.communicate()
+    assert found is not None
+    assert own is not None
+    assert (found.pid, found.boot_id) == (child.pid, boot_id())
+    assert found.start_ticks >= own.start_ticks > 0
+
+
+def test_a_state_that_does_not_come_is_not_awaited_for_ever() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"pid"')
+    with pytest.raises(CommandError, match=r"it was not there within 0\.01 s"):
+        read_state(reading, 0.01)
+    os.close(writing)
+    assert read_state(reading, 5.0) == b""
+    os.close(reading)
+
+
+def test_a_state_without_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b"x" * (MAX_STATE + 1))
+    descriptor = os.open(tmp_path / "state", os.O_RDONLY)
+    with pytest.raises(CommandError, match=f"it is over {MAX_STATE} bytes"):
+        read_state(descriptor, 5.0)
+    os.close(descriptor)
+
+
+# --- the daemon -------------------------------------------------------------------------------------------------------
+
+
+def refusal(server: LeaseServer | Path, lease: str = "job-7") -> CommandError:
+    path = server.path if isinstance(server, LeaseServer) else server
+    with pytest.raises(CommandError) as caught:
+        bind(lease, INIT, str(path), 5.0)
+    assert caught.value.line.isprintable()
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [200, 201, 204])
+def test_each_success_is_one(tmp_path: Path, status: int) -> None:
+    with lease_server(tmp_path, answer(status)) as server:
+        bind("a b/c?\udcff", INIT, str(server.path), 5.0)
+    assert server.requests[0].line == "POST /v1/leases/a%20b%2Fc%3F%FF/bind HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ({"error": "one\ntwo\x1b[0m"}, r"one\ntwo\x1b[0m"),
+        ({"error": "x" * 5000}, "x" * 1000 + "…(+4000)"),
+        ({"error": 5}, "the daemon answers 404"),
+        (["x"], "the daemon answers 404"),
+        (None, "the daemon answers 404"),
+    ],
+)
+def test_whatever_is_refused_is_shown_in_one_line(tmp_path: Path, content: object, shown: str) -> None:
+    with lease_server(tmp_path, answer(404, content)) as server:
+        error = refusal(server)
+    assert error.line == f"lease job-7 cannot be bound to this container: {shown}"
+    assert error.code == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"", "not whole or not HTTP"),
+        (b"HTTP/1.1 200", "not whole or not HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not whole or not HTTP"),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", "not whole or not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}", "the answer is not whole"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "a transfer encoding"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * MAX_ANSWER, f"over {MAX_ANSWER} bytes"),
+    ],
+)
+def test_an_answer_that_is_none_keeps_the_container_from_starting(tmp_path: Path, sent: bytes, why: str) -> None:
+    with lease_server(tmp_path, sent) as server:
+        error = refusal(server)
+    assert why in error.line
+    assert error.code == 69
+
+
+def test_no_daemon_keeps_the_container_from_starting(tmp_path: Path) -> None:
+    with lease_server(tmp_path, b"") as server:
+        pass
+    gone = refusal(server)
+    assert "(Connection refused); start it with 'plugind run', and then the container" in gone.line
+    assert gone.code == 69
+    assert "(No such file or directory)" in refusal(tmp_path / "none.sock").line
+
+
+def test_a_daemon_that_is_silent_is_not_awaited_for_ever(tmp_path: Path) -> None:
+    path = str(tmp_path / "status.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        with pytest.raises(CommandError, match=r"nothing came within 0\.01 s"):
+            bind("a", INIT, path, 0.01)
+
+
+def test_a_daemon_with_a_full_backlog_is_asked_until_the_deadline(tmp_path: Path) -> None:
+    path = str(tmp_path / "status.sock")
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen(0)
+        error = 0
+        while error == 0:
+            caller = opened.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            error = caller.connect_ex(path)
+        assert error == errno.EAGAIN
+        with pytest.raises(CommandError, match=r"nothing came within 0\.05 s"):
+            bind("a", INIT, path, 0.05)
+
+
+def test_a_status_socket_with_a_long_path_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    monkeypatch.chdir(deep)
+    with lease_server(Path("."), answer(200)):
+        bind("a", INIT, str(deep / "status.sock"), 5.0)
