@@ -98,7 +98,7 @@ class Offer:
 
     resource: str
     #: The list of the active plugin, or the last one.
-    devices: DeviceList
+    devices: DeviceList = attrs.field(factory=DeviceList)
     #: The active plugin and the address of its calls; None while it is lost or awaited, and nothing can be leased.
     key: Key | None = None
     options: DeviceOptions = attrs.field(factory=DeviceOptions)
@@ -180,9 +180,9 @@ class LeaseAsked:
 
 @value
 class AskerLeft:
-    """A caller went before it had its answer, or the answer could not be delivered.
+    """A caller went before it had its answer, or the answer could not be delivered, or the owning connection closed.
 
-    A lease that it did not name itself is released.
+    A lease that it did not name itself is released, and so is one that the connection owns.
     """
 
     ticket: int
@@ -221,6 +221,18 @@ class BindAsked:
     id: str
     uid: int
     init: ProcessIdentity
+    reply: Address[Lease | Failure]
+
+
+@value
+class ResumeAsked:
+    """After a restart of plugind, the owner of a lease has another connection, and names its token."""
+
+    id: str
+    uid: int
+    token_hash: str
+    #: From now on :class:`AskerLeft` with this ticket ends the lease.
+    ticket: int
     reply: Address[Lease | Failure]
 
 
@@ -335,6 +347,7 @@ LeasesMessage = (
     | ReleaseAsked
     | RenewAsked
     | BindAsked
+    | ResumeAsked
     | RecoverAsked
     | LeasesAsked
     | LeasesSubscribed

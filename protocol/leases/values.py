@@ -55,7 +55,8 @@ class TimeOwner:
 class ConnectionOwner:
     """A connection to the status socket: the lease ends when it closes."""
 
-    #: A hash of the token with which the owner comes back after a restart of plugind; empty until it is held.
+    #: A hash of the token with which the owner comes back after a restart of plugind. The server of the connection
+    #: makes the token.
     token_hash: str = ""
 
 
@@ -94,8 +95,28 @@ class Request:
     labels: tuple[tuple[str, str], ...] = ()
     #: Whether a container is to use it, so that a CDI file is written.
     container: bool = False
-    #: Count leased devices that their plugin no longer lists as free (see :mod:`.choosing`).
+    #: Count leased devices that their plugin no longer lists as free (see :mod:`.stock`).
     ignore_missing: bool = False
+
+
+@value
+class Pool:
+    """Devices that are taken only by a request that names the pool."""
+
+    name: str
+    resource: str
+    #: These devices; all of the resource if there are none.
+    ids: frozenset[str] = frozenset()
+    #: The users who may take from it; all if there are none. Root may always.
+    uids: frozenset[int] = frozenset()
+
+    def has(self, device: str) -> bool:
+        """Whether a device of the resource is in it."""
+        return not self.ids or device in self.ids
+
+    def admits(self, uid: int) -> bool:
+        """Whether a user may take from it."""
+        return not self.uids or uid in self.uids or uid == 0
 
 
 # --- what the plugins have said ---------------------------------------------------------------------------------------

@@ -1,0 +1,160 @@
+"""What there is to lease: available devices, pools, ids that are not listed any more, and the texts of shortages."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from plugind.protocol.leases.line import Reserved, available, fits
+from plugind.protocol.leases.shortages import shortage, unhealthy_since
+from plugind.protocol.leases.stock import Stock
+from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Pool, Request
+from plugind.tests.protocol.leases.script import GPU, NIC, offer, request
+
+NONE = Reserved()
+
+
+def stock(*words: str, taken: str = "", pools: tuple[Pool, ...] = ()) -> Stock:
+    made = Stock(pools)
+    made.offer(offer(words))
+    made.take("other", GPU, taken.split())
+    return made
+
+
+def number(of: Stock, asked: Request, reserved: Reserved = NONE) -> int:
+    return available(of, reserved, asked, asked.wanted[0])
+
+
+ONE = request((GPU, 1))
+
+
+def test_healthy_devices_that_nobody_has_are_available() -> None:
+    of = stock("a", "b", "c!", "d", taken="b c")
+    assert number(of, ONE) == 2
+    assert set(of.free((GPU, None))) == {"a", "d"}
+    of.give_back(GPU, ["b", "c"])
+    assert number(of, ONE) == 3
+
+
+def test_a_device_is_not_taken_twice() -> None:
+    of = stock("a", "b", taken="a")
+    with pytest.raises(ValueError, match=r"a of vendor\.com/gpu is already taken by the lease other"):
+        of.take("mine", GPU, ["b", "a"])
+    assert set(of.free((GPU, None))) == {"b"}
+
+
+def test_renamed_devices_do_not_make_leased_ones_available() -> None:
+    of = stock("a0", "a1", "a2", "a3", taken="a0 a1")
+    of.offer(offer(["b0", "b1", "b2", "b3"]))
+    assert number(of, ONE) == 2
+    of.offer(offer(["a0", "b1", "b2", "b3"]))
+    assert number(of, ONE) == 2, "a1 is one of b1, b2 and b3"
+    of.give_back(GPU, ["a0"])
+    assert number(of, ONE) == 3
+    of.give_back(GPU, ["a1"])
+    assert number(of, ONE) == 4
+
+
+def test_a_request_may_ignore_leased_devices_that_are_not_listed() -> None:
+    of = stock("a0", "a1", taken="a0")
+    of.offer(offer(["a1"]))
+    assert number(of, ONE) == 0
+    assert number(of, attrs.evolve(ONE, ignore_missing=True)) == 1
+
+
+def test_a_lost_plugin_or_resource_makes_nothing_available_and_ends_nothing() -> None:
+    of = stock("a", "b", taken="a")
+    of.offer(offer(["a", "b"], key=None))
+    assert not fits(of, NONE, ONE)
+    of.end(GPU)
+    assert not fits(of, NONE, ONE)
+    of.offer(offer(["a", "b"]))
+    assert set(of.free((GPU, None))) == {"b"}
+    of.end(GPU)
+    of.give_back(GPU, ["a"])
+    of.offer(offer(["a", "b"]))
+    assert number(of, ONE) == 2
+
+
+POOL = Pool("big", GPU, frozenset(("a", "b")), frozenset((1000,)))
+
+
+def test_devices_of_a_pool_are_taken_only_from_the_pool() -> None:
+    of = stock("a", "b", "c", pools=(POOL,))
+    assert set(of.free((GPU, None))) == {"c"}
+    assert set(of.free((GPU, "big"))) == {"a", "b"}
+    of.take("lease", GPU, ["a"])
+    assert number(of, attrs.evolve(ONE, pool="big")) == 1
+    assert not fits(of, NONE, request((GPU, 1), ids="a"))
+    assert not fits(of, NONE, request((GPU, 1), ids="c", pool="big"))
+    of.give_back(GPU, ["a"])
+    assert fits(of, NONE, request((GPU, 2), ids="a b", pool="big"))
+
+
+def test_a_pool_without_ids_has_the_whole_resource() -> None:
+    of = stock("a", "b", pools=(Pool("all", GPU),))
+    assert not fits(of, NONE, ONE)
+    assert fits(of, NONE, request((GPU, 2), pool="all"))
+
+
+def test_two_pools_with_a_device_in_common_are_refused() -> None:
+    for other in (Pool("other", GPU, frozenset("bc")), Pool("other", GPU)):
+        with pytest.raises(ValueError, match=r"the pools big and other have devices of vendor\.com/gpu in common"):
+            Stock((POOL, other))
+    Stock((POOL, Pool("other", GPU, frozenset("c")), Pool("big", NIC)))
+
+
+def test_a_pool_admits_its_users_and_root() -> None:
+    assert [uid for uid in (0, 1000, 1001) if POOL.admits(uid)] == [0, 1000]
+    assert Pool("all", GPU).admits(1001)
+
+
+TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: {}, Available: {}"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "text"),
+    [
+        ("a b c", request(("other.com/x", 1)), "cannot allocate unregistered device other.com/x"),
+        ("a! b!", ONE, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"),
+        ("", ONE, "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"),
+        ("a b c", request((GPU, 3)), TOO_FEW.format(3, 2)),
+        ("a b! c", request((GPU, 2)), TOO_FEW.format(2, 1)),
+        (
+            "a b! c d",
+            request((GPU, 5), ids="a b c x d"),
+            TOO_FEW.format(5, 2) + " (a is leased by other, b is unhealthy, x is not listed)",
+        ),
+        ("a b c", request((GPU, 2), include="a"), TOO_FEW.format(2, 2) + " (a is leased by other)"),
+        ("a b c", request((GPU, 1), ids="c", pool="big"), TOO_FEW.format(1, 0) + " (c is in no pool)"),
+        ("a b c", request((GPU, 1), (NIC, 1)), "cannot allocate unregistered device vendor.com/nic"),
+    ],
+)
+def test_pod_container_device_to_allocate(words: str, asked: Request, text: str) -> None:
+    """TestPodContainerDeviceToAllocate: the right errors, with the kubelet's words."""
+    assert shortage(stock(*words.split(), taken="a" if words else ""), NONE, asked) == text
+
+
+def test_a_plugin_that_is_not_there_is_named_with_the_reason() -> None:
+    of = Stock()
+    of.offer(offer([], key=None, reason="no device plugin has registered since the restart"))
+    assert shortage(of, NONE, ONE) == (
+        "unknown Device Plugin vendor.com/gpu (no device plugin has registered since the restart)"
+    )
+    of.offer(offer(["a"], key=None, reason="the stream ended"))
+    assert shortage(of, NONE, ONE) == (
+        "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu (the stream ended)"
+    )
+
+
+def test_devices_of_a_lease_that_are_unhealthy_since() -> None:
+    """TestPodContainerDeviceToAllocate: devices that are held are taken again, and unhealthy ones are an error."""
+    lease = Lease("x", 0, ONE, NoOwner(), LeaseState.HELD, 0.0, {GPU: ("a", "b")})
+    of = stock("a", "b", taken="a b")
+    assert unhealthy_since(of, lease) is None
+    of.offer(offer(["a", "b!"]))
+    assert unhealthy_since(of, lease) == (
+        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices vendor.com/gpu"
+    )
+    of.offer(offer(["a", "b!"], key=None))
+    assert unhealthy_since(of, lease) is None, "nobody knows more of them"
