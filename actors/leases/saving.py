@@ -1,0 +1,272 @@
+"""The writes of the lease actor: it asks for them, goes on, and gets a message when they are made.
+
+What is asked for in one turn of the loop is one transaction, and so is all that comes while the transaction before it
+is under way. A caller is answered within :data:`DEADLINE` seconds, however long the disk takes; there is no other
+transaction until the outcome of a late one is known. Whatever comes after it is written after it, so a change that may
+be written late is undone by a change that follows it.
+
+Writes that nobody awaits are tried again until they succeed. Of each lease only the newest such change waits.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from ...protocol.backoff import Backoff
+from ...protocol.errors import ConfigError, StateError
+from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
+from ...protocol.leases.messages import Kept, Saved, StoreRead
+from ...protocol.logs import Level, Logger
+from ...protocol.messages import Address
+from .store import LeaseStore
+
+#: Seconds within which whoever awaits a write is answered.
+DEADLINE = 5.0
+#: After a failure it is tried again after these pauses, or when somebody awaits a write.
+_PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
+
+
+class Saving:
+    """Writes leases to a store, in the order in which it is asked to."""
+
+    def __init__(self, store: LeaseStore, reply: Address[Saved | StoreRead], log: Logger) -> None:
+        """Send to ``reply`` what becomes of the writes that are awaited."""
+        self._store = store
+        self._reply = reply
+        self._log = log
+        self._is_read = False
+        self._has_begun = False
+        #: What no transaction has begun with.
+        self._queue: list[Write] = []
+        #: What the transaction under way writes beside what is unwritten.
+        self._under_way: tuple[Write, ...] = ()
+        #: When that began.
+        self._began: float | None = None
+        #: What has failed and is tried again, by lease.
+        self._unwritten: dict[str, Change] = {}
+        #: The numbers of the writes that are awaited, and by when each is answered, in order.
+        self._unanswered: set[int] = set()
+        self._due: deque[tuple[float, int]] = deque()
+        self._has_due = trio.Event()
+        #: Set while there is something to do.
+        self._wake = trio.Event()
+        #: Set when somebody awaits a write.
+        self._awaited = trio.Event()
+        #: How many tries have failed since one succeeded.
+        self._failed_tries = 0
+        self._problem: str | None = None
+        #: How many reads and writes have failed or were late in all.
+        self.failures = 0
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the store; None if it works."""
+        if self._began is not None and trio.current_time() >= self._began + DEADLINE:
+            return self._late
+        return self._problem
+
+    def write(self, write: Write) -> None:
+        """Make these changes as soon as that is possible."""
+        self._queue.append(write)
+        if write.awaited:
+            self._unanswered.add(write.number)
+            self._due.append((trio.current_time() + DEADLINE, write.number))
+            self._awaited.set()
+            self._has_due.set()
+        self._wake.set()
+
+    async def open(self) -> Kept:
+        """Return what is in the store. What cannot be done within the deadline is reported, and left to :meth:`run`.
+
+        Raises:
+          ConfigError: if the store is another daemon's.
+        """
+        kept = None
+        try:
+            with trio.fail_after(DEADLINE):
+                kept = await self._read()
+                await self._begin()
+        except StateError as error:
+            self._fail(str(error))
+        except trio.TooSlowError:
+            self._fail(self._late)
+        return kept or Kept(withheld=f"the leases of before the start are not known yet: {self._problem}")
+
+    async def run(self) -> None:
+        """Write until cancelled. There is one access at a time, however long it takes.
+
+        What was under way when an earlier run was cancelled is not known.
+        """
+        self._settle_cancelled()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer_in_time)
+            while True:
+                await self._wait_for_work()
+                try:
+                    await self._catch_up()
+                except (StateError, ConfigError) as error:
+                    self._settle_failed(str(error))
+
+    async def _wait_for_work(self) -> None:
+        await self._wake.wait()
+        if self._failed_tries:
+            with trio.move_on_after(_PAUSES.delay(self._failed_tries)):
+                await self._awaited.wait()
+
+    async def _catch_up(self) -> None:
+        """Do all that is to be done now."""
+        if not self._is_read:
+            kept = await self._read()
+            self._reply.send_nowait(StoreRead(kept))
+        await self._begin()
+        unwritten = tuple(self._unwritten.items())
+        under_way = self._take_queue()
+        groups: list[Sequence[Change]] = [*((change,) for _, change in unwritten), *(it.changes for it in under_way)]
+        conflicts: Sequence[str | None] = ()
+        if groups:
+            self._began = trio.current_time()
+            conflicts = await self._store.write_leases(groups)
+        self._settle([name for name, _ in unwritten], conflicts)
+
+    def _take_queue(self) -> tuple[Write, ...]:
+        self._under_way, self._queue = tuple(self._queue), []
+        self._awaited = trio.Event()
+        return self._under_way
+
+    async def _read(self) -> Kept:
+        kept = await self._store.read_leases()
+        self._is_read = True
+        return kept
+
+    async def _begin(self) -> None:
+        if not self._has_begun:
+            await self._store.begin()
+            self._has_begun = True
+
+    # --- what becomes of writes ---------------------------------------------------------------------------------------
+
+    def _settle(self, unwritten: Sequence[str], conflicts: Sequence[str | None]) -> None:
+        """The transaction was made, except for what contradicts what is written."""
+        writes = self._end()
+        for name, conflict in zip(unwritten, conflicts, strict=False):
+            if conflict is None:
+                del self._unwritten[name]
+        for write, conflict in zip(writes, conflicts[len(unwritten) :], strict=True):
+            if conflict is None:
+                self._drop_older(write)
+                self._answer(write)
+            else:
+                self._fail_one(write, conflict)
+        if self._unwritten:
+            self._fail(next(it for it in conflicts if it is not None))
+        else:
+            self._settle_all()
+
+    def _settle_all(self) -> None:
+        self._failed_tries = 0
+        if not self._queue:
+            self._wake = trio.Event()
+        if self._problem is not None:
+            self._problem = None
+            self._log.event(Level.INFO, "the leases are kept again")
+
+    def _drop_older(self, write: Write) -> None:
+        for change in write.changes:
+            self._unwritten.pop(_name_of(change), None)
+
+    def _settle_failed(self, error: str) -> None:
+        """Nothing was written."""
+        self._take_awaited()
+        for write in self._end():
+            self._fail_one(write, error)
+        self._fail(error)
+
+    def _take_awaited(self) -> None:
+        """Have what is awaited fail with what was under way, if it came before that had begun."""
+        if self._began is None:
+            self._take_queue()
+
+    def _settle_cancelled(self) -> None:
+        """Whether it was written is not known."""
+        for write in self._end():
+            self._fail_one(write, "plugind has stopped amid a write", unknown=True)
+
+    def _end(self) -> tuple[Write, ...]:
+        writes, self._under_way, self._began = self._under_way, (), None
+        return writes
+
+    def _fail_one(self, write: Write, error: str, *, unknown: bool = False) -> None:
+        if write.awaited:
+            self._answer(write, error, unknown=unknown)
+            return
+        for change in write.changes:
+            self._unwritten.pop(_name_of(change), None)
+            self._unwritten[_name_of(change)] = change
+        self._wake.set()
+
+    def _answer(self, write: Write, error: str | None = None, *, unknown: bool = False) -> None:
+        """Answer whoever awaits ``write``, unless that was done when it was late."""
+        if write.number in self._unanswered:
+            self._unanswered.discard(write.number)
+            self._reply.send_nowait(Saved(write.number, error, unknown))
+
+    # --- deadlines ----------------------------------------------------------------------------------------------------
+
+    async def _answer_in_time(self) -> None:
+        while True:
+            while self._due and self._due[0][1] not in self._unanswered:
+                self._due.popleft()
+            if self._due:
+                await trio.sleep_until(self._due[0][0])
+                self._give_up()
+            else:
+                self._has_due = trio.Event()
+                await self._has_due.wait()
+
+    def _give_up(self) -> None:
+        """Answer those that have waited for too long; what has not begun is not written."""
+        now = trio.current_time()
+        late = set()
+        while self._due and self._due[0][0] <= now:
+            late.add(self._due.popleft()[1])
+        late &= self._unanswered
+        if late:
+            self._report(self._late)
+        for write in self._under_way:
+            if write.number in late:
+                self._answer(write, self._late, unknown=True)
+        for write in [it for it in self._queue if it.number in late]:
+            self._queue.remove(write)
+            self._answer(write, self._late)
+
+    @property
+    def _late(self) -> str:
+        return f"the leases were not {'written' if self._is_read else 'read'} within {DEADLINE:g} s"
+
+    def _fail(self, problem: str) -> None:
+        """Report that a try has failed, and have :meth:`run` try again."""
+        self._failed_tries += 1
+        self._wake.set()
+        self._report(problem)
+
+    def _report(self, problem: str) -> None:
+        self.failures += 1
+        if problem != self._problem:
+            self._problem = problem
+            self._log.event(Level.WARNING, "the leases cannot be kept", reason=problem)
+
+
+def _name_of(change: Change) -> str:
+    """Return which lease a change concerns; none has an empty name."""
+    match change:
+        case SaveLease():
+            return change.lease.id
+        case DeleteLease():
+            return change.id
+        case EndWithholding():
+            return ""

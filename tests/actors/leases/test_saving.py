@@ -1,0 +1,279 @@
+"""The writes of the lease actor: with a store that hangs, fails and comes back, and nobody who waits for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from plugind.actors.leases.saving import DEADLINE, Saving
+from plugind.actors.leases.store import MemoryLeaseStore
+from plugind.protocol.errors import ConfigError, StateError
+from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
+from plugind.protocol.leases.messages import Kept, Saved, StoreRead
+from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
+from plugind.protocol.logs import SILENT
+
+GPU = "vendor.com/gpu"
+LATE = "the leases were not written within 5 s"
+
+
+def lease(name: str, *devices: str) -> Lease:
+    return Lease(name, 0, Request((Wanted(GPU, 1),)), NoOwner(), LeaseState.HELD, 0.0, {GPU: devices})
+
+
+def save(number: int, name: str, *devices: str, awaited: bool = True) -> Write:
+    return Write(number, (SaveLease(lease(name, *devices)),), awaited)
+
+
+def delete(number: int, name: str, *, awaited: bool = False) -> Write:
+    return Write(number, (DeleteLease(name),), awaited)
+
+
+@attrs.define
+class Store(MemoryLeaseStore):
+    """A store that can be told to hang or to fail."""
+
+    #: Transactions and reads wait for this.
+    open: trio.Event = attrs.field(factory=trio.Event)
+    error: StateError | ConfigError | None = None
+    #: How many groups each transaction had.
+    transactions: list[int] = attrs.field(factory=list)
+    at_once: int = 0
+
+    async def _access(self) -> None:
+        self.at_once += 1
+        assert self.at_once == 1, "two transactions at once"
+        try:
+            await self.open.wait()
+        finally:
+            self.at_once -= 1
+        if self.error is not None:
+            raise self.error
+
+    async def read_leases(self) -> Kept:
+        await self._access()
+        return await MemoryLeaseStore.read_leases(self)
+
+    async def write_leases(self, groups: Sequence[Sequence[Change]]) -> Sequence[str | None]:
+        self.transactions.append(len(groups))
+        await self._access()
+        return await MemoryLeaseStore.write_leases(self, groups)
+
+
+@attrs.define
+class Setup:
+    store: Store
+    saving: Saving
+    answers: trio.MemoryReceiveChannel[Saved | StoreRead]
+
+    def received(self) -> list[Saved | StoreRead]:
+        found = []
+        with suppress(trio.WouldBlock):
+            while True:
+                found.append(self.answers.receive_nowait())
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.store.leases)
+
+
+@asynccontextmanager
+async def running(*, is_open: bool = True) -> AsyncIterator[Setup]:
+    store = Store()
+    if is_open:
+        store.open.set()
+    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    saving = Saving(store, send, SILENT)
+    async with trio.open_nursery() as nursery:
+        await saving.open()
+        nursery.start_soon(saving.run)
+        yield Setup(store, saving, answers)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_asked_for_in_one_turn_is_one_transaction(autojump_clock: object) -> None:
+    """And all that comes while it is under way is the next one."""
+    async with running() as it:
+        it.store.open = trio.Event()
+        for number in range(3):
+            it.saving.write(save(number, f"l{number}", f"GPU-{number}"))
+        await wait_all_tasks_blocked()
+        it.saving.write(delete(3, "l0"))
+        it.saving.write(save(4, "l4", "GPU-0"))
+        it.store.open.set()
+        await wait_all_tasks_blocked()
+        assert it.store.transactions == [3, 2]
+        assert it.received() == [Saved(0), Saved(1), Saved(2), Saved(4)]
+        assert it.names == ["l1", "l2", "l4"]
+
+
+async def test_a_double_lease_is_answered_and_the_others_are_written(autojump_clock: object) -> None:
+    async with running() as it:
+        it.saving.write(save(1, "first", "GPU-0"))
+        it.saving.write(save(2, "second", "GPU-0"))
+        it.saving.write(save(3, "third", "GPU-1"))
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1), Saved(2, f"GPU-0 of {GPU} is in the lease first"), Saved(3)]
+        assert it.names == ["first", "third"]
+
+
+async def test_a_store_that_hangs_is_told_in_time_and_no_other_transaction_begins(autojump_clock: object) -> None:
+    """A late success is undone by the write that follows the answer; what has not begun is never written."""
+    async with running() as it:
+        it.store.open = trio.Event()
+        it.saving.write(save(1, "begun", "GPU-0"))
+        await trio.sleep(1)
+        it.saving.write(save(2, "waiting", "GPU-1"))
+        await trio.sleep(DEADLINE - 0.5)
+        assert it.received() == [Saved(1, LATE, unknown=True)]
+        assert it.saving.problem == LATE
+        it.saving.write(delete(3, "begun"))
+        it.saving.write(save(4, "next", "GPU-0"))
+        await trio.sleep(1)
+        assert it.received() == [Saved(2, LATE)]
+        assert it.store.transactions == [1]
+        it.store.open.set()
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(4)]
+        assert it.names == ["next"]
+        assert it.saving.problem is None
+
+
+async def test_a_late_failure_of_what_was_answered_says_nothing_more(autojump_clock: object) -> None:
+    async with running() as it:
+        it.store.open, it.store.error = trio.Event(), StateError("no disk")
+        it.saving.write(save(1, "begun", "GPU-0"))
+        await trio.sleep(DEADLINE + 1)
+        it.store.open.set()
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1, LATE, unknown=True)]
+        assert not it.store.leases
+
+
+async def test_a_full_disk_fails_what_is_awaited_and_tries_the_rest_again(autojump_clock: object) -> None:
+    """It is tried again with growing pauses, and at once with what somebody awaits, before it."""
+    async with running() as it:
+        it.saving.write(save(1, "held", "GPU-0"))
+        await wait_all_tasks_blocked()
+        it.store.error = StateError("the disk is full")
+        it.saving.write(save(2, "new", "GPU-1"))
+        it.saving.write(delete(3, "held"))
+        await wait_all_tasks_blocked()
+        assert it.received() == [Saved(1), Saved(2, "the disk is full")]
+        assert it.saving.problem == "the disk is full"
+        await trio.sleep(100)
+        assert len(it.store.transactions) == 9  # The first one, and those after 0, 1, 3, 7, 15, 31, 61 and 91 s.
+        it.store.error = None
+        it.saving.write(save(4, "again", "GPU-0"))
+        await wait_all_tasks_blocked()
+        assert it.store.transactions[-1] == 2
+        assert it.received() == [Saved(4)]
+        assert it.names == ["again"]
+        assert it.saving.problem is None
+
+
+async def test_what_failed_is_written_when_the_disk_is_back(autojump_clock: object) -> None:
+    async with running() as it:
+        it.saving.write(save(1, "held", "GPU-0"))
+        await wait_all_tasks_blocked()
+        it.store.error = StateError("its file system is read-only")
+        it.saving.write(delete(2, "held"))
+        await trio.sleep(10)
+        assert it.names == ["held"]
+        it.store.error = None
+        await trio.sleep(30)
+        assert it.names == []
+
+
+async def test_of_each_lease_only_the_newest_change_waits(autojump_clock: object) -> None:
+    """So a disk that is full for a week costs no memory; an older change does not come after a newer one."""
+    async with running() as it:
+        it.store.error = StateError("full")
+        for number in range(100):
+            it.saving.write(save(number, "a", f"GPU-{number}", awaited=False))
+        await trio.sleep(100)
+        assert it.store.transactions[-1] == 1
+        it.store.error = None
+        it.saving.write(save(100, "a", "GPU-9"))
+        await trio.sleep(100)
+        assert it.store.leases == {"a": lease("a", "GPU-9")}
+
+
+async def test_what_contradicts_the_store_is_tried_again(autojump_clock: object) -> None:
+    async with running() as it:
+        it.saving.write(save(1, "first", "GPU-0"))
+        it.saving.write(save(2, "second", "GPU-0", awaited=False))
+        await trio.sleep(10)
+        assert it.saving.problem == f"GPU-0 of {GPU} is in the lease first"
+        it.saving.write(delete(3, "first"))
+        await trio.sleep(60)
+        assert it.names == ["second"]
+        assert it.saving.problem is None
+
+
+async def test_a_store_that_cannot_be_read_at_the_start_is_read_later(autojump_clock: object) -> None:
+    """Until then all devices are withheld, with the reason; nobody waits for the disk."""
+    store = Store(leases={"a": lease("a", "GPU-0")})
+    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    saving = Saving(store, send, SILENT)
+    kept = await saving.open()
+    assert kept.withheld == ("the leases of before the start are not known yet: the leases were not read within 5 s")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(saving.run)
+        store.open.set()
+        assert await answers.receive() == StoreRead(Kept((lease("a", "GPU-0"),)))
+        saving.write(Write(1, (EndWithholding(),)))
+        assert await answers.receive() == Saved(1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_fails_at_the_start_fails_what_is_awaited(autojump_clock: object) -> None:
+    store = Store(error=StateError("no disk"))
+    store.open.set()
+    send, answers = trio.open_memory_channel[Saved | StoreRead](math.inf)
+    saving = Saving(store, send, SILENT)
+    assert "no disk" in str((await saving.open()).withheld)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(saving.run)
+        saving.write(save(1, "a", "GPU-0"))
+        assert await answers.receive() == Saved(1, "no disk")
+        store.error = None
+        assert await answers.receive() == StoreRead(Kept())
+        nursery.cancel_scope.cancel()
+
+
+async def test_another_daemons_store_is_an_error_of_the_start() -> None:
+    store = Store(error=ConfigError("another plugind uses it"))
+    store.open.set()
+    with pytest.raises(ConfigError, match="another plugind uses it"):
+        await Saving(store, trio.open_memory_channel[Saved | StoreRead](0)[0], SILENT).open()
+
+
+async def test_a_crash_amid_a_write_leaves_its_outcome_unknown(autojump_clock: object) -> None:
+    """What is awaited is answered so when it runs again; what is not awaited is written again."""
+    async with running() as it:
+        it.store.open = trio.Event()
+        async with trio.open_nursery() as nursery:
+            other = Saving(it.store, it.saving._reply, SILENT)
+            it.store.open.set()
+            await other.open()
+            it.store.open = trio.Event()
+            nursery.start_soon(other.run)
+            other.write(save(1, "a", "GPU-0"))
+            other.write(save(2, "b", "GPU-1", awaited=False))
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        it.store.open.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.run)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert it.received() == [Saved(1, "plugind has stopped amid a write", unknown=True)]
+        assert it.names == ["b"]
