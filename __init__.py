@@ -12,10 +12,12 @@ import typing as _typing
 if _typing.TYPE_CHECKING:
     from .actors.handlers.handler import Handler
     from .actors.handlers.link import Link
+    from .actors.io.grpc_client.channel import Channel
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
     from .protocol.errors import ConfigError, NoConnectionError, PluginError
+    from .protocol.health_checks import HealthChecks
     from .protocol.messages import RetryAnswer
     from .protocol.plugin_health import Health
     from .protocol.plugins import InstancePolicy, Plugin
@@ -26,11 +28,13 @@ if _typing.TYPE_CHECKING:
 
 __all__ = [
     "Backoff",
+    "Channel",
     "Config",
     "ConfigError",
     "GaveUpError",
     "Handler",
     "Health",
+    "HealthChecks",
     "InstancePolicy",
     "LaggedError",
     "Limits",
@@ -53,11 +57,13 @@ __all__ = [
 if not _typing.TYPE_CHECKING:
     _HOMES = {
         "Backoff": ".protocol.backoff",
+        "Channel": ".actors.io.grpc_client.channel",
         "Config": ".protocol.config",
         "ConfigError": ".protocol.errors",
         "GaveUpError": ".actors.supervision",
         "Handler": ".actors.handlers.handler",
         "Health": ".protocol.plugin_health",
+        "HealthChecks": ".protocol.health_checks",
         "InstancePolicy": ".protocol.plugins",
         "LaggedError": ".supervisor",
         "Limits": ".protocol.wire.limits",

@@ -8,7 +8,8 @@
 CPU is in per cent of one core and includes rescans, one every 10 s. Memory is resident memory; the figure per plugin is
 what each plugin adds to a daemon without plugins. The number of wake-ups shows timers that fire without need. Stale
 sockets are dialed with backoff, too, and it takes two minutes until that is rare: give them as long to settle.
-``with-links`` is plugind with a handler that holds a connection to each plugin.
+``with-links`` is plugind with a handler that holds a connection to each plugin. That of ``with-checks`` checks it, too,
+as device plugins are checked.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _COLOURS = {
     "plugind": "#0072b2",
     "without-liveness": "#009e73",
     "with-links": "#cc79a7",
+    "with-checks": "#56b4e9",
     "peer": "#e69f00",
     "the reference, in Go": "#8a94a0",
 }
@@ -51,6 +53,7 @@ _STARTED: dict[str, Callable[[Path, Path], AbstractContextManager[DaemonProcess]
     "plugind": plugind_started,
     "without-liveness": partial(variant_started, "without_liveness"),
     "with-links": partial(variant_started, "with_links"),
+    "with-checks": partial(variant_started, "with_checks"),
     "peer": peer_started,
 }
 _REFERENCE = {100: 0.5, 1000: 22.0, 2000: 69.0, 5000: 125.0, 10000: 165.0}

@@ -209,7 +209,7 @@ def plugind_started(
 
 @contextmanager
 def variant_started(variant: str, root: Path, log: Path) -> Iterator[DaemonProcess]:
-    """Run a variant of plugind: the module ``without_liveness`` or ``with_links`` beside this one."""
+    """Run a variant of plugind: the module ``without_liveness``, ``with_links`` or ``with_checks`` beside this one."""
     status = log.parent / "status.sock"
     command = [sys.executable, "-m", f"plugind.benchmarks.peers.{variant}", "run", "--root", str(root)]
     with _running([*command, "--status", str(status)], log, status, None) as daemon:
