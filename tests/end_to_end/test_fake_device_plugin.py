@@ -105,7 +105,8 @@ def devices_of(shown: bytes) -> dict[str, str]:
 
 
 async def test_a_daemon_shows_a_device_that_the_fake_turns_unhealthy_and_healthy(tmp_path: Path) -> None:
-    directory, pipe = tmp_path / "device-plugins", tmp_path / "gpu.control"
+    # The name is short, since the path of a socket in it has 107 bytes at most.
+    directory, pipe = tmp_path / "d", tmp_path / "gpu.control"
     fake = [*FAKE, "--name", "example.com/gpu", f"--device-plugins={directory}", "--devices", "2"]
     with daemon(tmp_path, f"--device-plugins={directory}", "--state", str(tmp_path / "state")) as started:
         await started.ready()

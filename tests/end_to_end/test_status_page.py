@@ -196,11 +196,13 @@ async def test_the_list_of_metrics_is_what_the_daemon_exposes(node: Daemon, tmp_
     labels = {name: metric.labels for name, metric in metrics.items()}
     for name in ("plugin_manager_total_plugins", "plugind_directories"):
         labels[name] |= by_path[name].labels
-    # No actor has crashed, and no device plugin has called.
+    # No actor has crashed, no device plugin has called, and no endpoint was checked.
     labels["plugind_actor_restarts_total"] = frozenset({"actor"})
     labels["device_plugin_registration_total"] = frozenset({"resource_name"})
     labels["plugind_devices"] = frozenset({"resource_name", "health"})
     labels["plugind_device_streams_ended_total"] = frozenset({"resource_name"})
+    labels["plugind_health_check_duration_seconds"] = frozenset({"plugin_type"})
+    labels["plugind_health_checks_total"] = frozenset({"plugin_type", "result"})
     assert labels == {name: metric.labels for name, (metric, _) in described.items()}
 
 

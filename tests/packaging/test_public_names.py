@@ -16,11 +16,13 @@ import plugind
 REPOSITORY = Path(__file__).parents[2]
 PUBLIC = [
     "Backoff",
+    "Channel",
     "Config",
     "ConfigError",
     "GaveUpError",
     "Handler",
     "Health",
+    "HealthChecks",
     "InstancePolicy",
     "LaggedError",
     "Limits",
@@ -42,6 +44,7 @@ VALUES = [
     "Backoff",
     "Config",
     "ConfigError",
+    "HealthChecks",
     "InstancePolicy",
     "Limits",
     "Plugin",
