@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from .devices import DeviceList, DeviceOptions, DevicesSnapshot, KnownResource, ResourceStatus
+from .leases.messages import DeviceCall
 from .messages import Address, Lagged
 from .plugins import Plugin
 from .values import value
@@ -26,6 +27,8 @@ class InstanceAdded:
     source: str
     #: ``trio.current_time()``, here and below.
     time: float
+    #: Where it takes the calls with which devices are leased.
+    calls: Address[DeviceCall] | None = None
 
 
 @value

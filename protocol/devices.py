@@ -12,6 +12,9 @@ import attrs
 
 from .values import value
 
+#: One device plugin: its socket and its generation.
+Key = tuple[str, int]
+
 #: The only word of the API that means healthy; each other one means unhealthy.
 HEALTHY = "Healthy"
 #: What is shown of a device that was healthy when its plugin was last heard of.

@@ -8,6 +8,8 @@ from __future__ import annotations
 import attrs
 
 from .devices import HEALTHY, Device, DeviceList, DeviceOptions, InstanceStatus, differing_options
+from .leases.messages import DeviceCall
+from .messages import Address
 from .plugins import Plugin
 from .values import value
 
@@ -33,6 +35,8 @@ class Followed:
     plugin: Plugin
     options: DeviceOptions
     source: str
+    #: Where it takes the calls with which devices are leased.
+    calls: Address[DeviceCall] | None = None
     #: The world's decision, and which decision of its resource that was.
     active: bool = False
     decided: int = 0

@@ -17,7 +17,7 @@ from typing import assert_never
 import attrs
 
 from .device_messages import InstanceAdded, InstanceMessage, InstanceRemoved, InstanceRole, ListLost, ListReceived
-from .devices import DeviceList, KnownResource, ResourceState, ResourceStatus
+from .devices import DeviceList, Key, KnownResource, ResourceState, ResourceStatus
 from .followed import Followed, Turned
 from .plugins import MAX_INSTANCES
 from .values import value
@@ -30,9 +30,6 @@ NO_PLUGIN = "no device plugin for 5m"
 _AWAITED = "no device plugin has registered since the restart"
 _REMOVED = "its device plugin has left"
 _EMPTY = DeviceList()
-
-#: A socket and its generation.
-Key = tuple[str, int]
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ class Resource:
             self.name,
             self.state,
             self.since,
-            self._reason(),
+            self.reason,
             None if self.until == math.inf else self.until,
             tuple(it.status() for it in self.instances.values()),
             None if serving is None else serving.plugin.socket,
@@ -175,7 +172,9 @@ class Resource:
             self.last_capacity if self.state is ResourceState.AWAITED else None,
         )
 
-    def _reason(self) -> str | None:
+    @property
+    def reason(self) -> str | None:
+        """Why it is in its state, if that is not plain."""
         match self.state:
             case ResourceState.AWAITED:
                 return _AWAITED
@@ -223,6 +222,15 @@ class Resources:
         """Return one resource, or None if it is not known."""
         resource = self._resources.get(name)
         return None if resource is None else resource.status()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all resources."""
+        return frozenset(self._resources)
+
+    def resource(self, name: str) -> Resource | None:
+        """Return one resource, to be read; None if it is not known."""
+        return self._resources.get(name)
 
     def shown(self) -> Iterator[ResourceStatus]:
         """Yield all resources, ordered by name; those that are gone have plugins that send no list."""
@@ -303,7 +311,7 @@ class Resources:
             self._effects.append(Refused(plugin.name, plugin.socket, reason))
             return
         self._names[key] = plugin.name
-        followed = resource.instances[key] = Followed(plugin, message.options, message.source)
+        followed = resource.instances[key] = Followed(plugin, message.options, message.source, message.calls)
         if followed.warning is not None:
             self._effects.append(OptionsDiffer(plugin.name, plugin.socket, followed.warning))
         self._update(resource, message.time)

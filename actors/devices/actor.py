@@ -23,15 +23,17 @@ from ...protocol.device_messages import (
     DevicesSubscribed,
     DevicesUnsubscribed,
     DevicesViewMessage,
+    InstanceRemoved,
     ResourceChanged,
     StoreRead,
 )
-from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
+from ...protocol.devices import DevicesSnapshot, Key, ResourceState, ResourceStatus
 from ...protocol.logs import Level, Logger
 from ...protocol.messages import Lagged
 from ...protocol.metrics import ByResource, ResourceLabels
 from ..mailbox import Audience, offer
 from .inbox import DevicesInbox
+from .offers import Offers
 from .state import Writer
 
 #: How many messages are taken before other actors have their turn.
@@ -55,6 +57,10 @@ class Memory:
     audience: Audience[DevicesViewMessage] = attrs.field(factory=lambda: Audience[DevicesViewMessage](Lagged()))
     #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
+    #: The plugins that have left, of which the lease actor has not been told.
+    left: dict[Key, None] = attrs.field(factory=dict)
+    #: What the lease actor was told.
+    offers: Offers = attrs.field(factory=Offers)
 
 
 async def read(writer: Writer, memory: Memory) -> None:
@@ -72,8 +78,7 @@ async def run(inbox: DevicesInbox, writer: Writer, memory: Memory, log: Logger) 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run, lambda resources: inbox.send_nowait(StoreRead(tuple(resources))))
         actor = _Devices(memory.resources, memory, writer, log)
-        present = inbox.start_again()
-        actor.carry_out(memory.resources.keep_only(present, trio.current_time()))
+        actor.start(inbox.start_again())
         await _take_all(actor, inbox)
 
 
@@ -101,6 +106,13 @@ class _Devices:
     def next_end(self) -> float:
         return self._resources.next_end
 
+    def start(self, present: Iterable[Key]) -> None:
+        """Begin with the plugins that are ``present``; others have left unnoticed, in a crash."""
+        before = self._resources.instances
+        self.carry_out(self._resources.keep_only(present, trio.current_time()))
+        self._memory.left.update(dict.fromkeys(before - self._resources.instances))
+        self._memory.offers.tell_all(self._resources)
+
     def take(self, message: DevicesMessage) -> None:
         match message:
             case DevicesAsked():
@@ -112,6 +124,9 @@ class _Devices:
                 self._memory.audience.remove(message.subscriber)
             case StoreRead():
                 self.carry_out(self._resources.expect(message.resources, trio.current_time()))
+            case InstanceRemoved():
+                self.carry_out(self._resources.handle(message, trio.current_time()))
+                self._memory.left[message.socket, message.generation] = None
             case _:
                 self.carry_out(self._resources.handle(message, trio.current_time()))
 
@@ -184,6 +199,7 @@ class _Devices:
     def publish(self) -> None:
         """Tell the subscribers what has changed, and those that were dropped that they were."""
         changed, self._memory.changed = self._memory.changed, {}
+        self._offer(changed)
         audience = self._memory.audience
         if audience.subscribers:
             for name, last in changed.items():
@@ -191,6 +207,12 @@ class _Devices:
                 if status is not None:
                     audience.tell(ResourceChanged(trio.current_time(), status), self._log)
         audience.tell_lagging()
+
+    def _offer(self, names: Iterable[str]) -> None:
+        """Tell the lease actor what has changed: first that nothing is offered, and then which plugins have left."""
+        self._memory.offers.tell(names, self._resources)
+        left, self._memory.left = self._memory.left, {}
+        self._memory.offers.end(left)
 
 
 def _ids(devices: tuple[str, ...]) -> str:

@@ -24,8 +24,8 @@ from ...protocol.device_messages import (
     ListLost,
     ListReceived,
 )
+from ...protocol.devices import Key
 from ...protocol.health import Reading
-from ...protocol.resources import Key
 
 #: The newest message of each kind, in the order in which they came.
 _Said = dict[type[InstanceMessage], InstanceMessage]

@@ -6,19 +6,22 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from ...protocol.logs import Logger
+from ...protocol.messages import Address
 from . import actor
 from .inbox import DevicesInbox
+from .offers import OfferMessage, Offers
 from .state import StateStore, Writer
 
 
 class Devices:
     """The devices actor of one node. Its :attr:`inbox` is the address of followers and readers."""
 
-    def __init__(self, store: StateStore, log: Logger) -> None:
+    def __init__(self, store: StateStore, log: Logger, leases: Address[OfferMessage] | None = None) -> None:
+        """Keep in ``store`` what is to outlive a restart, and tell ``leases``, the lease actor, what can be leased."""
         self.inbox = DevicesInbox()
         self._store = store
         self._writer = Writer(store, log)
-        self._memory = actor.Memory()
+        self._memory = actor.Memory() if leases is None else actor.Memory(offers=Offers(leases))
         self._log = log
 
     async def open(self) -> None:

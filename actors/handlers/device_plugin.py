@@ -20,6 +20,7 @@ from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.proto.deviceplugin_v1beta1_pb2 import Empty
 from ...protocol.wire.errors import WireError
 from ...protocol.wire.outcomes import status_text
+from .device_calls import PluginCalls
 from .device_follower import DeviceFollower, Turns
 from .instances import Instances
 from .link import Link
@@ -57,6 +58,8 @@ class DevicePluginHandler:
         self._devices: Address[InstanceMessage] = _Nobody() if devices is None else devices
         self._strict = strict
         self._turns: Turns = WeakValueDictionary()
+        #: The calls of each instance, by its socket and generation.
+        self._calls: dict[tuple[str, int], PluginCalls] = {}
 
     async def validate(self, plugin: Plugin) -> None:
         """Check the versions and the resource name.
@@ -76,15 +79,20 @@ class DevicePluginHandler:
         """
         options = await _ask_for_options(link)
         self.plugins.add(plugin)
-        self._devices.send_nowait(InstanceAdded(plugin, options, plugin.source, trio.current_time()))
+        calls = self._calls[plugin.socket, plugin.generation] = PluginCalls(plugin)
+        self._devices.send_nowait(InstanceAdded(plugin, options, plugin.source, trio.current_time(), calls))
 
     async def follow(self, plugin: Plugin, link: Link) -> None:
-        """Pass on the lists of devices that the plugin sends, and whether it is the active one of its resource."""
-        await DeviceFollower(plugin, link, self._devices, self._turns, strict=self._strict).run()
+        """Pass on the lists of devices that the plugin sends, and its role; make the calls that leases need."""
+        calls = self._calls[plugin.socket, plugin.generation]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(calls.run, link)
+            await DeviceFollower(plugin, link, self._devices, self._turns, strict=self._strict).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the device plugin; others that offer its resource stay."""
         self.plugins.remove(plugin)
+        self._calls.pop((plugin.socket, plugin.generation), None)
         self._devices.send_nowait(InstanceRemoved(plugin.socket, plugin.generation, trio.current_time()))
 
 

@@ -13,7 +13,8 @@ from .faults import ACTORS, InjectedError
 from .handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
 from .network import Accepting, MemoryNetwork
 from .node import DEFAULT_CONFIG, ROOT, Entry, LeakError, NotSettledError, SimulatedNode
-from .plugins import Call, FakePlugin, PluggedIn, Reaction
+from .plugins import Call, FakePlugin, PluggedIn
+from .reactions import Reaction
 
 __all__ = [
     "ACTORS",

@@ -5,9 +5,10 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import trio
@@ -17,9 +18,21 @@ from grpclib.exceptions import GRPCError
 from ...protocol.devices import Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginBase
+from .reactions import Reaction
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
+
+
+T = TypeVar("T")
+
+
+class AllocationCall(enum.StrEnum):
+    """The calls with which devices are allocated."""
+
+    PREFERRED = "GetPreferredAllocation"
+    ALLOCATE = "Allocate"
+    PRE_START = "PreStartContainer"
 
 
 #: How many lists wait for a reader that is slow. Each list is the whole set, so the oldest of more are dropped.
@@ -80,6 +93,14 @@ class FakeDevices(DevicePluginBase):
         self.most_streams = 0
         #: How often GetDevicePluginOptions was called.
         self.asked = 0
+        #: The calls with which devices were allocated, and the devices that each named.
+        self.allocations: list[tuple[AllocationCall, tuple[str, ...]]] = []
+        #: What these calls end with, which of them are never answered, and the seconds before an answer.
+        self.errors: dict[AllocationCall, GRPCError] = {}
+        self.hangs: set[AllocationCall] = set()
+        self.delays: dict[AllocationCall, float] = {}
+        #: What Allocate answers in the place of what :meth:`allocate` makes, if anything.
+        self.answer: api.AllocateResponse | None = None
         self._message = message_of(devices)
         self._open: set[_Feed] = set()
 
@@ -137,21 +158,74 @@ class FakeDevices(DevicePluginBase):
     async def GetPreferredAllocation(  # noqa: N802
         self, stream: Stream[api.PreferredAllocationRequest, api.PreferredAllocationResponse]
     ) -> None:
-        """Refuse."""
-        await stream.recv_message()
-        raise GRPCError(Status.UNIMPLEMENTED)
+        """Prefer what :meth:`prefer` says, or misbehave."""
+        request = await stream.recv_message() or api.PreferredAllocationRequest()
+        available = [name for one in request.container_requests for name in one.available_deviceIDs]
+        await stream.send_message(
+            await self._react(AllocationCall.PREFERRED, stream.peer, available, lambda: self._preferred(request))
+        )
+
+    def _preferred(self, request: api.PreferredAllocationRequest) -> api.PreferredAllocationResponse:
+        return api.PreferredAllocationResponse(
+            container_responses=[
+                api.ContainerPreferredAllocationResponse(deviceIDs=self.prefer(one))
+                for one in request.container_requests
+            ]
+        )
+
+    def prefer(self, request: api.ContainerPreferredAllocationRequest) -> list[str]:
+        """Return the devices to take for a container: what must be included, and then those that are listed first."""
+        available = set(request.available_deviceIDs)
+        in_order = [device.ID for device in self._message.devices if device.ID in available]
+        return list(dict.fromkeys([*request.must_include_deviceIDs, *in_order]))[: request.allocation_size]
 
     async def Allocate(self, stream: Stream[api.AllocateRequest, api.AllocateResponse]) -> None:  # noqa: N802
-        """Refuse."""
-        await stream.recv_message()
-        raise GRPCError(Status.UNIMPLEMENTED)
+        """Answer with what :meth:`allocate` says for each container, or misbehave."""
+        request = await stream.recv_message() or api.AllocateRequest()
+        ids = [name for one in request.container_requests for name in one.devices_ids]
+        await stream.send_message(
+            await self._react(AllocationCall.ALLOCATE, stream.peer, ids, lambda: self._allocated(request))
+        )
+
+    def _allocated(self, request: api.AllocateRequest) -> api.AllocateResponse:
+        if self.answer is not None:
+            return self.answer
+        answers = [self.allocate(list(one.devices_ids)) for one in request.container_requests]
+        return api.AllocateResponse(container_responses=answers)
+
+    def allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
+        """Return what a container needs to use the devices ``ids``: here their names, in ``DEVICES``."""
+        return api.ContainerAllocateResponse(envs={"DEVICES": ",".join(ids)})
 
     async def PreStartContainer(  # noqa: N802
         self, stream: Stream[api.PreStartContainerRequest, api.PreStartContainerResponse]
     ) -> None:
-        """Refuse."""
-        await stream.recv_message()
-        raise GRPCError(Status.UNIMPLEMENTED)
+        """Agree, or misbehave."""
+        request = await stream.recv_message() or api.PreStartContainerRequest()
+        await stream.send_message(
+            await self._react(AllocationCall.PRE_START, stream.peer, request.devices_ids, api.PreStartContainerResponse)
+        )
+
+    async def _react(self, call: AllocationCall, peer: object, ids: Iterable[str], answer: Callable[[], T]) -> T:
+        """Return the answer to ``call``, which names the devices ``ids``, unless it is to be refused or to hang."""
+        named = tuple(ids)
+        self.allocations.append((call, named))
+        try:
+            if (error := self.errors.get(call)) is not None:
+                raise error
+            made = answer()
+        except GRPCError:
+            self.note(call, peer, named, Reaction.REFUSED)
+            raise
+        if call in self.hangs:
+            self.note(call, peer, named, Reaction.HUNG)
+            await trio.sleep_forever()
+        self.note(call, peer, named)
+        await trio.sleep(self.delays.get(call, 0.0))
+        return made
+
+    def note(self, method: str, peer: object, ids: tuple[str, ...] = (), how: Reaction = Reaction.ANSWERED) -> None:
+        """Take note of a call, and of what becomes of it; to be overridden."""
 
 
 def _end(error: GRPCError) -> None:

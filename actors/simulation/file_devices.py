@@ -17,7 +17,8 @@ from grpclib.exceptions import GRPCError
 from ...protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
 from .device_plugins import FakeDevices
-from .plugins import Call, Reaction, now, pid_of
+from .plugins import Call, now, pid_of
+from .reactions import Reaction
 
 if TYPE_CHECKING:
     from grpclib.server import Stream
@@ -98,44 +99,16 @@ class FileDevices(FakeDevices):
 
     async def GetDevicePluginOptions(self, stream: Stream[api.Empty, api.DevicePluginOptions]) -> None:  # noqa: N802
         """Answer with the options."""
-        self._note("GetDevicePluginOptions", stream.peer)
+        self.note("GetDevicePluginOptions", stream.peer)
         await super().GetDevicePluginOptions(stream)
 
     async def ListAndWatch(self, stream: Stream[api.Empty, api.ListAndWatchResponse]) -> None:  # noqa: N802
         """Send the list, and each other one that is shown later."""
-        self._note("ListAndWatch", stream.peer)
+        self.note("ListAndWatch", stream.peer)
         await super().ListAndWatch(stream)
 
-    async def GetPreferredAllocation(  # noqa: N802
-        self, stream: Stream[api.PreferredAllocationRequest, api.PreferredAllocationResponse]
-    ) -> None:
-        """Prefer what must be included, and then devices in the order in which they are listed."""
-        request = await stream.recv_message() or api.PreferredAllocationRequest()
-        available = [name for one in request.container_requests for name in one.available_deviceIDs]
-        self._note("GetPreferredAllocation", stream.peer, available)
-        answers = [
-            api.ContainerPreferredAllocationResponse(deviceIDs=self._prefer(one)) for one in request.container_requests
-        ]
-        await stream.send_message(api.PreferredAllocationResponse(container_responses=answers))
-
-    def _prefer(self, request: api.ContainerPreferredAllocationRequest) -> list[str]:
-        available = set(request.available_deviceIDs)
-        in_order = [name for name in self._files if name in available]
-        return list(dict.fromkeys([*request.must_include_deviceIDs, *in_order]))[: request.allocation_size]
-
-    async def Allocate(self, stream: Stream[api.AllocateRequest, api.AllocateResponse]) -> None:  # noqa: N802
+    def allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
         """Answer with the files of the devices, or refuse those that it does not have."""
-        request = await stream.recv_message() or api.AllocateRequest()
-        ids = [name for one in request.container_requests for name in one.devices_ids]
-        try:
-            answers = [self._allocate(list(one.devices_ids)) for one in request.container_requests]
-        except GRPCError:
-            self._note("Allocate", stream.peer, ids, Reaction.REFUSED)
-            raise
-        self._note("Allocate", stream.peer, ids)
-        await stream.send_message(api.AllocateResponse(container_responses=answers))
-
-    def _allocate(self, ids: list[str]) -> api.ContainerAllocateResponse:
         envs = {name: text.replace(IDS, ",".join(ids)) for name, text in self._envs.items()}
         answer = api.ContainerAllocateResponse(envs=envs)
         for name in ids:
@@ -148,13 +121,6 @@ class FileDevices(FakeDevices):
                 raise GRPCError(Status.FAILED_PRECONDITION, text) from error
         return answer
 
-    async def PreStartContainer(  # noqa: N802
-        self, stream: Stream[api.PreStartContainerRequest, api.PreStartContainerResponse]
-    ) -> None:
-        """Agree."""
-        request = await stream.recv_message() or api.PreStartContainerRequest()
-        self._note("PreStartContainer", stream.peer, request.devices_ids)
-        await stream.send_message(api.PreStartContainerResponse())
-
-    def _note(self, method: str, peer: object, ids: Iterable[str] = (), reaction: Reaction = Reaction.ANSWERED) -> None:
-        self.record(Call(now(), method, devices=tuple(ids), reaction=reaction, peer_pid=pid_of(peer)))
+    def note(self, method: str, peer: object, ids: tuple[str, ...] = (), how: Reaction = Reaction.ANSWERED) -> None:
+        """Record a call."""
+        self.record(Call(now(), str(method), devices=ids, reaction=how, peer_pid=pid_of(peer)))

@@ -5,7 +5,6 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Literal, assert_never
 
@@ -29,6 +28,7 @@ from ..io.unix_socket import Credentials
 from .device_plugins import FakeDevices
 from .directory import MemoryDirectory
 from .network import Accepting, Listener, MemoryNetwork, Process
+from .reactions import Reaction
 from .streams import ServerEnd
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ if TYPE_CHECKING:
 
 #: A call of the registration service.
 Step = Literal["get-info", "notify"]
-
-
-class Reaction(enum.Enum):
-    """What a fake plugin does with one call."""
-
-    ANSWERED = "answered"
-    #: The call ends with an error.
-    REFUSED = "refused"
-    #: The call is never answered; the client's deadline ends it.
-    HUNG = "hung"
-    #: The connection breaks.
-    DIED = "died"
 
 
 @attrs.frozen

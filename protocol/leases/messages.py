@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..devices import DeviceList, DeviceOptions
+from ..devices import DeviceList, DeviceOptions, Key
 from ..messages import Address, Lagged
-from ..resources import Key
 from ..values import value
 from .values import Answer, Lease, Owner, ProcessIdentity, Request
 

@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from ..devices import Device
-from ..resources import Key
+from ..devices import Device, Key
 from .messages import Offer
 from .values import Pool, Request, Wanted
 

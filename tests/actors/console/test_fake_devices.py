@@ -28,7 +28,8 @@ from plugind.actors.io.grpc_server.serve import serve_listener, serve_stream, se
 from plugind.actors.io.unix_socket import listen
 from plugind.actors.simulation.device_plugins import MOST_WAITING, FakeDevices
 from plugind.actors.simulation.file_devices import DeviceFile, FileDevices, UnknownDeviceError
-from plugind.actors.simulation.plugins import Call, Reaction
+from plugind.actors.simulation.plugins import Call
+from plugind.actors.simulation.reactions import Reaction
 from plugind.actors.simulation.streams import memory_connection
 from plugind.protocol.devices import Device, DeviceOptions
 from plugind.protocol.proto import deviceplugin_v1beta1_pb2 as api

@@ -1,0 +1,78 @@
+"""Tells the lease actor which devices can be leased, whenever that changes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from ...protocol.devices import DeviceList, Key, ResourceState
+from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded, PluginEnded
+from ...protocol.messages import Address
+from ...protocol.resources import Resource, Resources
+
+#: What the lease actor is sent of devices.
+OfferMessage = OfferChanged | OfferEnded | PluginEnded
+
+
+_NOTHING = DeviceList()
+_UNLISTED = "its device plugin has not listed its devices yet"
+
+
+class _Nobody:
+    """An address at which nothing is read."""
+
+    def send_nowait(self, message: OfferMessage, /) -> None:
+        pass
+
+
+@attrs.define(eq=False)
+class Offers:
+    """What the lease actor was sent last. It outlives a crash of the devices actor."""
+
+    _leases: Address[OfferMessage] = attrs.field(factory=_Nobody)
+    _sent: dict[str, Offer] = attrs.field(factory=dict, init=False)
+
+    def tell(self, names: Iterable[str], resources: Resources) -> None:
+        """Tell what can be leased of the resources of these names, as far as that is another than before."""
+        for name in names:
+            resource = resources.resource(name)
+            if resource is None or resource.state is ResourceState.GONE:
+                if self._sent.pop(name, None) is not None:
+                    self._leases.send_nowait(OfferEnded(name))
+                continue
+            offer = _offer(resource)
+            if not _is_same(offer, self._sent.get(name)):
+                self._sent[name] = offer
+                self._leases.send_nowait(OfferChanged(offer))
+
+    def tell_all(self, resources: Resources) -> None:
+        """Tell what is not as it was sent: the actor has crashed, and does not know what has changed."""
+        self.tell({*self._sent, *resources.names}, resources)
+
+    def end(self, plugins: Iterable[Key]) -> None:
+        """Tell that these plugins were deregistered."""
+        for plugin in plugins:
+            self._leases.send_nowait(PluginEnded(plugin))
+
+
+def _offer(resource: Resource) -> Offer:
+    serving = resource.serving
+    if serving is None:
+        return Offer(resource.name, _NOTHING, reason=resource.reason or _UNLISTED)
+    if resource.state is not ResourceState.LISTED:
+        return Offer(resource.name, serving.listed, reason=resource.reason)
+    key = serving.plugin.socket, serving.plugin.generation
+    return Offer(resource.name, serving.listed, key, serving.options, serving.calls)
+
+
+def _is_same(offer: Offer, sent: Offer | None) -> bool:
+    """Whether it was sent. To compare the devices of two lists takes longer than to tell them again."""
+    return sent is not None and offer.devices is sent.devices and _rest(offer) == _rest(sent)
+
+
+def _rest(offer: Offer) -> tuple[object, ...]:
+    return offer.key, offer.options, offer.reason
