@@ -53,6 +53,10 @@ class _Feed:
             self._lists.append(message)
             self._news.set()
 
+    def skip(self) -> None:
+        """Do not send the lists that wait."""
+        self._lists.clear()
+
     def finish(self, error: GRPCError) -> None:
         """Let the stream end once it has sent what waits."""
         self._end = self._end or error
@@ -142,6 +146,8 @@ class FakeDevices(DevicePluginBase):
         self.most_streams = max(self.most_streams, self.streams)
         try:
             await trio.sleep(self.list_delay)
+            # What was shown meanwhile is the list that is sent now, or older than that.
+            feed.skip()
             if self.lists:
                 await stream.send_message(self._message)
             while not isinstance(said := await feed.next(), GRPCError):

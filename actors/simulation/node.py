@@ -528,7 +528,7 @@ class SimulatedNode:
         # One of them is this node's own.
         if len(streams) != 1:
             found.append(f"{len(streams)} readers of the stream of changes")
-        if len(self.directory.inotify.instances) != 1:
+        if len(self.directory.inotify.instances) != len(self.config.roots):
             found.append(f"{len(self.directory.inotify.instances)} instances of inotify")
         return found
 

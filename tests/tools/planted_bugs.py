@@ -48,7 +48,7 @@ from plugind.protocol.plugins import PluginInfo
 from plugind.protocol.status import Outcome, StateName
 from plugind.protocol.trust import Trust
 from plugind.protocol.watches import Q_OVERFLOW
-from plugind.tests.tools import device_bugs, directory_bugs, link_bugs, old_bugs
+from plugind.tests.tools import device_bugs, directory_bugs, link_bugs, offer_bugs, old_bugs
 from plugind.tests.tools.seams import (
     OneAtATime,
     Step,
@@ -601,6 +601,11 @@ NEW = (
     Planted(device_bugs.leave_lost_devices_healthy, "devices", 0, (368,)),
     Planted(device_bugs.let_no_resource_go, "grace", 0, (369,)),
     Planted(device_bugs.forget_resources_in_a_crash, "devices", 1, (340, 342, 343, 346, 347)),
+    Planted(offer_bugs.lose_devices_when_a_follow_crashes, "surge", 2, ()),
+    Planted(offer_bugs.remove_devices_when_a_follow_crashes, "surge", 2, ()),
+    Planted(offer_bugs.let_go_of_all_when_another_process_serves, "follow", 2, ()),
+    Planted(offer_bugs.make_no_socket_anew, "calls", 2, (0, 420, 421)),
+    Planted(offer_bugs.keep_devices_that_are_listed_no_more, "devices", 2, (404,)),
     Planted(device_bugs.tell_nothing_after_a_crash, "devices", 8, (36, 340, 346, 348)),
 )
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import trio
@@ -27,7 +27,6 @@ from ..handlers import Ask, Behaviour, Fails, Hangs, Takes
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
-from .device_calls import DeviceCalls
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle, WatchedHandler
 from .script import NAMES, SOCKETS, TYPE
@@ -57,6 +56,17 @@ def _states_from(plugin: PluginStatus, time: float) -> set[StateName]:
     return {*after, *before[-1:]}
 
 
+class DevicePlugins(Protocol):
+    """Device plugins of a script, with a handler of their own."""
+
+    @property
+    def handler(self) -> Handler:
+        """The handler of the daemon that runs, or starts next."""
+
+    def before_start(self) -> None:
+        """The daemon has ended, and is about to start."""
+
+
 @attrs.define(eq=False)
 class DaemonActs:
     """What a script does to the daemon; requests to it go on in the ``background`` while the script does."""
@@ -71,7 +81,8 @@ class DaemonActs:
     #: The handler that the daemon has now; None while it has none.
     handler: WatchedHandler | None
     _background: trio.Nursery
-    _device_calls: DeviceCalls | None
+    #: The device plugins of the script, whose handlers begin anew with each daemon.
+    _device_plugins: Collection[DevicePlugins]
     #: The requests that run in the background.
     _requests: dict[trio.CancelScope, None] = attrs.field(init=False, factory=dict)
     #: Set when the daemon that runs begins to stop; each daemon has its own.
@@ -233,9 +244,9 @@ class DaemonActs:
         self._sentinels.give_up()
         self._sentinels.grant_grace(1.0)
         handlers: dict[str, Handler] = {TYPE: self._new_handler()}
-        if self._device_calls is not None:
-            self._device_calls.before_start()
-            handlers[DEVICE] = self._device_calls.handler
+        for plugins in self._device_plugins:
+            plugins.before_start()
+            handlers[DEVICE] = plugins.handler
         await self._node.start(handlers=handlers)
 
     async def calm_down(self) -> None:

@@ -18,15 +18,14 @@ from typing import Final
 import attrs
 import trio
 
-from ....protocol.device_calls import RegisterCall
 from ....protocol.errors import PluginError
-from ....protocol.identity import Identity
 from ....protocol.messages import PluginChanged
 from ....protocol.plugins import DEVICE
-from ..device_directory import MemoryDeviceDirectory, RegisterAttempt
+from ..device_directory import MemoryDeviceDirectory
 from ..handlers import Behaviour, Fails, FakeHandler, Hangs, Takes
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
+from .call_oracle import NOTICED, CallOracle
 from .script import Fault
 from .trace import Trace
 
@@ -34,12 +33,8 @@ from .trace import Trace
 DIRECTORY: Final = "/dp"
 ENDPOINTS: Final = ("gpu.sock", "nic", "fpga.sock")
 RESOURCES: Final = ("vendor.com/gpu", "vendor.com/nic")
-#: Seconds until the server has noticed that its socket was replaced: a look, and the messages that follow.
-NOTICED: Final = 2.0
 #: Seconds until every handler's call has ended, every backoff is over, and every server has its socket again.
 SETTLED: Final = 400.0
-#: Codes of calls that are refused before they change anything at their path.
-_HARMLESS: Final = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED")
 
 
 @attrs.define(eq=False)
@@ -52,12 +47,12 @@ class DeviceCalls:
     #: Set before the script is played.
     node: SimulatedNode = attrs.field(init=False)
     _plugged: dict[str, PluggedIn] = attrs.field(init=False, factory=dict)
-    #: The calls at each endpoint, with the socket that was there.
-    _calls: dict[str, list[tuple[RegisterAttempt, Identity | None]]] = attrs.field(init=False, factory=dict)
+    _oracle: CallOracle = attrs.field(init=False)
     #: What is shown, by path.
     _shown: dict[str, str] = attrs.field(init=False, factory=dict)
-    #: When another process took the socket of the daemon that runs.
-    _taken: float | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self._oracle = CallOracle(self._trace.violated)
 
     @property
     def _directory(self) -> MemoryDeviceDirectory:
@@ -94,9 +89,10 @@ class DeviceCalls:
         resource = chance.choice(RESOURCES)
         version = chance.choice(("v1beta1",) * 9 + ("v1alpha",))
         for _ in range(chance.choice((1, 1, 1, 2))):
+            self._trace.line("call", endpoint)
             identity = self._directory.identify(endpoint)
             attempt = self.node.register(endpoint, resource, version=version, pid=chance.randrange(900, 904))
-            self._calls.setdefault(endpoint, []).append((attempt, identity))
+            self._oracle.made(attempt, identity)
 
     def _restart(self, endpoint: str) -> None:
         plugin = self._plugged.get(endpoint)
@@ -126,12 +122,12 @@ class DeviceCalls:
 
     def _take(self) -> None:
         self._directory.take(4711)
-        self._taken = trio.current_time() if self._taken is None else self._taken
+        self._oracle.took()
 
     def before_start(self) -> None:
         """Let the directory be free, since the daemon starts again: it would not start on a socket of another."""
         self._directory.give_back()
-        self._taken = None
+        self._oracle.taken = None
         self._shown.clear()
         self.handler = FakeHandler()
 
@@ -141,38 +137,16 @@ class DeviceCalls:
         """Check what must hold at rest, once the faults have stopped; then take the socket, and check what follows."""
         self.handler.calm()
         await trio.sleep(SETTLED)
-        self._check_answers()
-        if self._taken is None:
-            for path in sorted(self._expected() - self.handler.registered.keys()):
-                self._trace.violated("calls", f"{path} was registered by a call, and is {self._shown.get(path)}")
+        self._oracle.check_answers(self._directory.attempts)
+        if self._oracle.taken is None:
+            for endpoint in sorted(self._oracle.expected(self._directory)):
+                path = os.path.join(DIRECTORY, endpoint)
+                if path not in self.handler.registered:
+                    self._trace.violated("calls", f"{path} was registered by a call, and is {self._shown.get(path)}")
         self._take()
         await trio.sleep(NOTICED)
-        self._check_answers()
+        self._oracle.check_answers(self._directory.attempts)
         for path in sorted(self.handler.registered):
             self._trace.violated("calls", f"{path} is registered, and another process has the socket")
         for endpoint in ENDPOINTS:
             self._stop(endpoint)
-
-    def _check_answers(self) -> None:
-        for attempt in self._directory.attempts:
-            if len(attempt.answers) != 1:
-                self._trace.violated("calls", f"the call of {attempt.call} was answered {attempt.answers}")
-            self._check_yes(attempt.call, attempt)
-
-    def _check_yes(self, call: RegisterCall, attempt: RegisterAttempt) -> None:
-        late = self._taken is not None and attempt.answered_at is not None
-        if late and attempt.code == "OK" and (attempt.answered_at or 0.0) > (self._taken or 0.0) + NOTICED:
-            self._trace.violated("calls", f"{call} was answered yes while another process had the socket")
-
-    def _expected(self) -> set[str]:
-        """Return the paths whose last call that counts was answered yes, and whose socket is still the same."""
-        found = set()
-        for endpoint, calls in self._calls.items():
-            counted = [(attempt, identity) for attempt, identity in calls if attempt.code not in _HARMLESS]
-            if not counted:
-                continue
-            attempt, identity = counted[-1]
-            there = self._directory.identify(endpoint)
-            if attempt.code == "OK" and identity is not None and there is not None and identity.is_same(there):
-                found.add(os.path.join(DIRECTORY, endpoint))
-        return found

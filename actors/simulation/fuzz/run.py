@@ -34,8 +34,9 @@ import trio
 from trio.testing import MockClock
 
 from ....protocol.backoff import Backoff, RestartIntensity
-from ....protocol.config import DevicePluginDirectory
+from ....protocol.config import DevicePluginDirectory, Root
 from ....protocol.errors import leaves
+from ....protocol.messages import PluginChanged
 from ....protocol.plugins import DEVICE, InstancePolicy, Plugin
 from ....protocol.status import StateName
 from ....protocol.trust import Trust
@@ -56,8 +57,11 @@ from .final_checks import FinalChecks
 from .follow_oracle import EVERY, REMAINDER, FollowOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle
+from .offer_checks import OfferChecks
+from .offers import DIRECTORY as OFFERS
+from .offers import FOUND, Offers
 from .plugs import Plugs
-from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, has_calls, numbers, write
+from .script import DRIVERS, PRIVILEGED, TRUSTED, TYPE, Act, Event, Fault, choose, has_calls, has_offers, numbers, write
 from .sentinels import Sentinels
 from .trace import Trace, Violation
 from .trust_oracle import TrustOracle
@@ -188,11 +192,20 @@ class _Simulation:
         )
         self._handler = self._oracle.new_handler()
         handlers: dict[str, Handler] = {TYPE: self._handler}
+        apart: dict[str, Callable[[PluginChanged], None]] = {}
         #: The device plugins of the scripts that have some.
         self._device_calls = DeviceCalls(trace, faults) if has_calls(seed) else None
         if self._device_calls is not None:
             config = attrs.evolve(config, device_plugins=DevicePluginDirectory(DIRECTORY))
             handlers[DEVICE] = self._device_calls.handler
+            apart[DIRECTORY] = self._device_calls.shown
+        #: The device plugins of the scripts in which these are followed.
+        self._offers = Offers(trace, faults) if has_offers(seed) else None
+        if self._offers is not None:
+            directory = DevicePluginDirectory(OFFERS)
+            config = attrs.evolve(config, roots=(*config.roots, Root(FOUND)), device_plugins=directory)
+            handlers[DEVICE] = self._offers.handler
+            apart[OFFERS] = apart[FOUND] = self._offers.shown
         self.node = WatchedNode(
             config,
             trace,
@@ -201,10 +214,12 @@ class _Simulation:
             self._generations,
             trust,
             handlers=handlers,
-            device_calls=self._device_calls,
+            apart=apart,
         )
         if self._device_calls is not None:
             self._device_calls.node = self.node
+        if self._offers is not None:
+            self._offers.node = self.node
         self.node.modes.grace = 0.0 if sees_all else NOTICED
         if seed % 16 == FEW_SLOTS:
             self.node.network.dial_slots = 1
@@ -213,7 +228,7 @@ class _Simulation:
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
         self._devices = DeviceActs(self.node, DeviceOracle(trace.violated), trace)
-        self._may_crash = Fault.CRASHES in faults
+        self._seed, self._faults = seed, faults
         self._plugs = Plugs(self._oracle.received)
         self._directories = DirectoryActs(self.node, self._sentinels, self._backoff, self.node.modes)
         self._acts = Acts(
@@ -243,7 +258,7 @@ class _Simulation:
                     self._oracle,
                     self._handler,
                     background,
-                    self._device_calls,
+                    [it for it in (self._device_calls, self._offers) if it is not None],
                 )
                 await self._play(script, daemon)
                 await self._calm_down(daemon)
@@ -317,6 +332,8 @@ class _Simulation:
                 [link for link in links if link[0].startswith(f"{self.node.root}/")], self._oracle.may_have_link
             )
         self._devices.look()
+        if self._offers is not None:
+            self._offers.look()
 
     async def _perform(self, act: Act, chance: random.Random, daemon: DaemonActs) -> None:
         match act:
@@ -355,13 +372,16 @@ class _Simulation:
             case Act.CALL:
                 if self._device_calls is not None:
                     self._device_calls.act(chance)
+            case Act.OFFER:
+                if self._offers is not None:
+                    self._offers.act(chance)
             case Act.RESTART_DAEMON:
                 # A daemon does not start on a root to which others may write.
                 self._directories.mend_root()
                 await daemon.restart(chance)
                 self._devices.forget()
             case Act.DEVICES:
-                self._devices.act(chance, may_crash=self._may_crash)
+                self._devices.act(chance, may_crash=Fault.CRASHES in self._faults)
             case _:
                 assert_never(act)
 
@@ -379,5 +399,9 @@ class _Simulation:
         self._serving.look(disturbed=False)
         if self._device_calls is not None:
             await self._device_calls.check()
+            self._serving.look(disturbed=True)
+        if self._offers is not None:
+            chance = random.Random(f"plugind offers at rest {self._seed}")
+            await OfferChecks(self._offers, self._trace, self._faults, chance).check()
             self._serving.look(disturbed=True)
         self._devices.look()

@@ -95,6 +95,7 @@ class Act(enum.Enum):
     CALL = enum.auto()
     DEVICES = enum.auto()
     GIVE_DIRECTORY = enum.auto()
+    OFFER = enum.auto()
 
 
 #: How often each act comes, in comparison, and the fault that it is part of; None is the life of a node without any.
@@ -151,6 +152,10 @@ _CALLS: Final = (16, (7, 11))
 _EVENTS_PER_DEVICES: Final = 5
 #: Where files may be changed, directories are given to trusted users, and back; numbered after those.
 _EVENTS_PER_GIFT: Final = 20
+#: What happens to device plugins whose lists are followed, in the scripts that have some; numbered after those.
+_EVENTS_PER_OFFER: Final = 4
+#: The seeds of these scripts leave this remainder.
+_OFFERS: Final = (4, 2)
 #: Seconds between events: mostly none, so that much happens at once, and now and then enough for a backoff.
 _PAUSES: Final = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01, 0.1, 0.6, 1.0, 2.5, 7.0)
 
@@ -200,6 +205,8 @@ def write(seed: int, events: int, faults: Collection[Fault]) -> tuple[Event, ...
     changed = _with_changes(Act.DEVICES, seed, _devices(events), changed)
     if Fault.FILES in faults:
         changed = _with_changes(Act.GIVE_DIRECTORY, seed, _gifts(events), changed)
+    if has_offers(seed):
+        changed = _with_changes(Act.OFFER, seed, _offers(events), changed)
     return tuple(changed)
 
 
@@ -209,9 +216,15 @@ def has_calls(seed: int) -> bool:
     return seed % divisor in remainders
 
 
+def has_offers(seed: int) -> bool:
+    """Whether the script of ``seed`` has device plugins whose lists are followed."""
+    divisor, remainder = _OFFERS
+    return seed % divisor == remainder
+
+
 def numbers(events: int) -> range:
     """Return the numbers of a script of so many ``events``, those of its races and of all changes included."""
-    return range(_gifts(events).stop)
+    return range(_offers(events).stop)
 
 
 def _users(events: int) -> range:
@@ -242,6 +255,10 @@ def _gifts(events: int) -> range:
     return range(_devices(events).stop, _devices(events).stop + events // _EVENTS_PER_GIFT)
 
 
+def _offers(events: int) -> range:
+    return range(_gifts(events).stop, _gifts(events).stop + events // _EVENTS_PER_OFFER)
+
+
 def _races_end(events: int) -> int:
     return events + 1 + events // _EVENTS_PER_RACE
 
@@ -265,6 +282,7 @@ _DRAWN: Final = {
     Act.CALL: "calls",
     Act.DEVICES: "devices",
     Act.GIVE_DIRECTORY: "gifts",
+    Act.OFFER: "offers",
 }
 
 

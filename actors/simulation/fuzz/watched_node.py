@@ -5,7 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -24,7 +24,6 @@ from ..network import MemoryNetwork, Process
 from ..node import SimulatedNode
 from .backoff_oracle import BackoffOracle
 from .crash_oracle import CrashOracle
-from .device_calls import DIRECTORY, DeviceCalls
 from .dial_order_oracle import DialOrderOracle
 from .directory_oracle import DirectoryOracle
 from .generation_oracle import GenerationOracle
@@ -50,8 +49,10 @@ class WatchedNetwork(MemoryNetwork):
         crashes: CrashOracle,
         order: DialOrderOracle,
         modes: DirectoryOracle,
+        root: str,
     ) -> None:
         super().__init__(directory)
+        self._root = root
         self._order = order
         self._modes = modes
         self._trust = trust
@@ -70,6 +71,11 @@ class WatchedNetwork(MemoryNetwork):
     ) -> Channel:
         """See :class:`MemoryNetwork`."""
         self._trace.line("dial", path)
+        if not path.startswith(f"{self._root}/"):
+            # The plugins of other directories have oracles of their own.
+            return await super().dial(
+                path, identity=identity, timeout=timeout, refused_grace=refused_grace, judge=judge
+            )
         self._backoff.dialed(path)
         self._crashes.dialed(path, identity)
         self._order.dialed(path)
@@ -110,9 +116,10 @@ class WatchedNode(SimulatedNode):
         trust: TrustOracle,
         *,
         handlers: Mapping[str, Handler],
-        device_calls: DeviceCalls | None = None,
+        apart: Mapping[str, Callable[[m.PluginChanged], None]] | None = None,
     ) -> None:
-        self._device_calls = device_calls
+        #: What is given the changes of plugins in other directories than the root of all others, by directory.
+        self._apart = dict(apart or {})
         self.log = LogOracle(trace.violated)
         super().__init__(config, handlers=handlers, log=self.log)
         self.trace = trace
@@ -131,7 +138,7 @@ class WatchedNode(SimulatedNode):
         #: What checks that nothing new is dialed below directories to which others may write.
         self.modes = DirectoryOracle(self.directory, trace.violated, self.root, PRIVILEGED, TRUSTED)
         self.network: WatchedNetwork = WatchedNetwork(
-            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes
+            self.directory, trace, backoff, trust, self.crashes, self._order, self.modes, self.root
         )
         #: Cancelled when tasks run and virtual time stands still.
         self.livelock_guard = trio.CancelScope()
@@ -193,8 +200,8 @@ class WatchedNode(SimulatedNode):
         self.trace.line(
             "shown", status.socket, status.generation, status.state, status.attempt, status.next_try, status.reason
         )
-        if self._device_calls is not None and status.root == DIRECTORY:
-            self._device_calls.shown(change)
+        if status.root in self._apart:
+            self._apart[status.root](change)
             return
         to_notify = self._must_be_notified(status)
         self._backoff.shown(status, to_notify=to_notify)

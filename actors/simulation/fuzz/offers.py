@@ -1,0 +1,294 @@
+"""Device plugins of a script that are consumed as in life: by a call or by their socket, over real streams of lists.
+
+While the script is played, everything may happen at once; ``offer_checks`` has what happens at rest.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, Literal
+
+import attrs
+import trio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from ....protocol.device_messages import DevicesSubscribed, DevicesViewMessage, InstanceMessage, ResourceChanged
+from ....protocol.devices import DevicesSnapshot
+from ....protocol.messages import Address, PluginChanged
+from ....protocol.plugins import DEVICE, Plugin
+from ...handlers.device_plugin import DevicePluginHandler
+from ...handlers.link import Link
+from ..device_directory import MemoryDeviceDirectory
+from ..device_plugins import FakeDevices
+from ..faults import Actor, InjectedError
+from ..node import SimulatedNode
+from ..plugins import FakePlugin
+from .call_oracle import CallOracle
+from .offer_oracle import Offer, OfferOracle
+from .script import Fault
+from .trace import Trace
+
+#: Where these plugins call, and the root in which the others of them are found.
+DIRECTORY: Final = "/dp"
+FOUND: Final = "/found"
+RESOURCES: Final = ("maker.com/disk", "maker.com/port")
+#: How many changes of resources may wait to be read.
+_ROOM: Final = 100_000
+#: How many lists come in a flood, and devices in a list.
+_FLOOD: Final = 300
+_MOST: Final = 4
+#: How many plugins a resource has at once, at most.
+_AT_ONCE: Final = 3
+Way = Literal["call", "socket"]
+
+
+class CrashingHandler(DevicePluginHandler):
+    """The handler of device plugins, whose follows a script can crash."""
+
+    def __init__(self, devices: Address[InstanceMessage]) -> None:
+        super().__init__(devices)
+        self._crashes: dict[str, trio.Event] = {}
+
+    async def follow(self, plugin: Plugin, link: Link) -> None:
+        """See :class:`DevicePluginHandler`."""
+        crash = self._crashes[plugin.socket] = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_crash_once, crash)
+            await super().follow(plugin, link)
+
+    def crash(self, socket: str) -> None:
+        """Crash the follow of the plugin at ``socket``, if there is one."""
+        if socket in self._crashes:
+            self._crashes[socket].set()
+
+
+async def _crash_once(crash: trio.Event) -> None:
+    await crash.wait()
+    raise InjectedError
+
+
+@attrs.define(eq=False)
+class Offers:
+    """The device plugins of one script."""
+
+    _trace: Trace
+    _faults: Collection[Fault]
+    #: Set before the script is played.
+    node: SimulatedNode = attrs.field(init=False)
+    oracle: OfferOracle = attrs.field(init=False)
+    calls: CallOracle = attrs.field(init=False)
+    handler: CrashingHandler = attrs.field(init=False)
+    plugins: dict[str, Offer] = attrs.field(init=False, factory=dict)
+    #: What is shown of the plugins, by path: the state and the generation.
+    states: dict[str, tuple[str, int]] = attrs.field(init=False, factory=dict)
+    _changes: trio.MemoryReceiveChannel[DevicesViewMessage] | None = attrs.field(init=False, default=None)
+    #: The plugins of which nothing may be shown as changed now.
+    untouchable: frozenset[str] = attrs.field(init=False, default=frozenset())
+    _pids: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(2_000_000))
+
+    def __attrs_post_init__(self) -> None:
+        self.oracle, self.calls = OfferOracle(self._trace.violated), CallOracle(self._trace.violated)
+        self.handler = CrashingHandler(self)
+
+    def send_nowait(self, message: InstanceMessage, /) -> None:
+        """Pass a message of the handler on to the devices actor of the daemon that runs."""
+        self.node.supervisor.internals.devices.inbox.send_nowait(message)
+
+    @property
+    def directory(self) -> MemoryDeviceDirectory:
+        """The directory in which they call."""
+        assert self.node.device_directory is not None, "the script has such a directory"
+        return self.node.device_directory
+
+    def shown(self, change: PluginChanged) -> None:
+        """A change of a plugin is shown."""
+        status = change.plugin
+        now = (status.state.value, status.generation)
+        before = self.states.get(status.socket)
+        if status.socket in self.untouchable and now != before:
+            self._trace.violated("follow", f"{status.socket} was {before}, and is {now}, because of another plugin")
+        self.states[status.socket] = now
+
+    def look(self) -> None:
+        """Read what is shown of resources, and let the oracle judge it."""
+        if self._changes is None:
+            writer, self._changes = trio.open_memory_channel[DevicesViewMessage](_ROOM)
+            self.node.supervisor.internals.devices.inbox.send_nowait(DevicesSubscribed(writer))
+        while self._changes.statistics().current_buffer_used:
+            message = self._changes.receive_nowait()
+            if isinstance(message, DevicesSnapshot | ResourceChanged):
+                resources = message.resources if isinstance(message, DevicesSnapshot) else (message.resource,)
+                for resource in resources:
+                    if resource.name in RESOURCES:
+                        self._trace.line("resource", resource.name, resource.state, [*resource.devices()])
+                        self.oracle.look(resource, message.time)
+
+    # --- what happens while the script is played ----------------------------------------------------------------------
+
+    def act(self, chance: random.Random) -> None:
+        """Let something happen to a device plugin, to its streams, to the socket on which it calls, or to actors."""
+        self.look()
+        name = chance.choice(RESOURCES)
+        present = self.of(name)
+        if not present or (len(present) == 1 and chance.random() < 0.25):
+            self.start(name, chance, count=chance.randint(1, _MOST))
+            return
+        offer = chance.choice(present)
+        acts: dict[Callable[[Offer, random.Random], None], int] = {
+            self._list_some: 22,
+            self._end_stream: 12,
+            self._break: 10,
+            self._update: 12,
+            self._slow: 10,
+            self.stop: 8,
+            self._call_twice: 8,
+            self._disturb_socket: 7,
+            self._crash: 15,
+        }
+        (act,) = chance.choices([*acts], [*acts.values()])
+        self._trace.line("offer", act.__name__.strip("_"), offer.path)
+        act(offer, chance)
+
+    def start(
+        self, resource: str, chance: random.Random, *, count: int, way: Way | None = None, well: bool = False
+    ) -> Offer:
+        """Let a plugin of ``resource`` start that lists so many devices; one that is ``well`` is never slow."""
+        name = resource.rpartition("/")[2]
+        way = way or chance.choice(("call", "socket"))
+        places = [os.path.join(DIRECTORY if way == "call" else FOUND, f"{name}-{letter}.sock") for letter in "abcd"]
+        path = next(place for place in places if place not in self.plugins)
+        service = FakeDevices()
+        if not well:
+            service.list_delay = chance.choice((0.0, 0.0, 0.0, 1.0, 4.0, 12.0))
+            service.options_delay = chance.choice((0.0, 0.0, 0.0, 2.0, 7.0))
+        if self.node.directory.exists(path):
+            self.node.directory.unlink(path)
+        pid = next(self._pids)
+        plugged = self.node.plug(path, FakePlugin(DEVICE, resource, ("v1beta1",), serves=[service]), pid=pid)
+        offer = self.plugins[path] = Offer(resource, way == "call", pid, plugged, service)
+        self.oracle.send_list(offer, chance, count=count, well=well)
+        self.call(offer)
+        return offer
+
+    def call(self, offer: Offer) -> None:
+        """Let a plugin call Register, if it is one that does."""
+        if offer.called:
+            endpoint = os.path.basename(offer.path)
+            identity = self.directory.identify(endpoint)
+            self._trace.line("call", offer.path)
+            self.calls.made(self.node.register(endpoint, offer.resource, pid=offer.pid), identity)
+
+    def _list_some(self, offer: Offer, chance: random.Random) -> None:
+        """A list, a few, or a flood of them."""
+        for _ in range(chance.choice((1, 1, 2, 3, _FLOOD))):
+            self.oracle.send_list(offer, chance, count=chance.randint(1, _MOST))
+
+    def _end_stream(self, offer: Offer, chance: random.Random) -> None:
+        """The stream ends, now and then between two lists that come at once; or a new one ends at once."""
+        service, before = offer.service, chance.random() < 0.5
+        error = chance.choice((None, GRPCError(Status.UNAVAILABLE, "no"), GRPCError(Status.INTERNAL, "broken")))
+        if before:
+            self.oracle.send_list(offer, chance, count=chance.randint(1, _MOST))
+        service.end(error)
+        service.stream_error = error if chance.random() < 0.3 else None
+        if chance.random() < 0.5:
+            self.oracle.send_list(offer, chance, count=chance.randint(1, _MOST))
+
+    def _break(self, offer: Offer, chance: random.Random) -> None:
+        """Break the connections, in the middle of a list now and then; or close the listener, or open it again."""
+        if not offer.plugged.alive:
+            self._revive(offer)
+            return
+        offer.plugged.seconds_per_byte = chance.choice((0.0, 0.0, 0.01))
+        match chance.randrange(4):
+            case 0:
+                self.oracle.send_list(offer, chance, count=_MOST)
+                offer.plugged.reset()
+            case 1:
+                offer.plugged.half_close()
+            case 2:
+                offer.plugged.close_listener()
+            case _:
+                offer.plugged.crash()
+
+    def _revive(self, offer: Offer) -> None:
+        if self.node.directory.exists(offer.path):
+            offer.plugged.listen()
+        else:
+            offer.plugged.restart()
+
+    def _update(self, offer: Offer, chance: random.Random) -> None:
+        """A plugin comes, with other devices: in the place of another one, or beside it, as in an update."""
+        beside = chance.random() < 0.5 and len(self.of(offer.resource)) < _AT_ONCE
+        if not beside:
+            self.stop(offer, chance)
+        self._trace.line("offer", "surge" if beside else "replace", offer.resource)
+        self.start(offer.resource, chance, count=chance.randint(1, _MOST))
+
+    def _slow(self, offer: Offer, chance: random.Random) -> None:
+        """Its options are slow or an error from now on, its lists come late; and it registers anew."""
+        service = offer.service
+        service.options_delay, service.list_delay = chance.choice((0.0, 3.0, 6.0)), chance.choice((0.0, 3.0, 12.0))
+        service.options_error = chance.choice((None, None, GRPCError(Status.UNKNOWN, "no options")))
+        offer.plugged.restart()
+        self.call(offer)
+
+    def stop(self, offer: Offer, _chance: random.Random) -> None:
+        """Let a plugin stop, and remove its socket."""
+        del self.plugins[offer.path]
+        offer.plugged.stop()
+
+    def _call_twice(self, offer: Offer, chance: random.Random) -> None:
+        """It calls again, also while a call is open; now and then with another socket than before."""
+        self.call(offer)
+        if chance.random() < 0.5:
+            offer.plugged.restart()
+        self.call(offer)
+
+    def _disturb_socket(self, _offer: Offer, chance: random.Random) -> None:
+        if chance.random() < 0.1:
+            self.take()
+        else:
+            self.directory.remove_socket()
+
+    def _crash(self, offer: Offer, chance: random.Random) -> None:
+        """Crash a follow, or the actors on the way of this plugin, one or two at once."""
+        self.handler.crash(offer.path)
+        if Fault.CRASHES not in self._faults:
+            return
+        actors: tuple[Actor | Literal["server"], ...] = ("registration", "handler", "reconciler", "status", "server")
+        for actor in chance.sample(actors, chance.randint(0, 2)):
+            self.crash_actor(actor, offer.path)
+
+    def crash_actor(self, actor: Actor | Literal["server"], path: str) -> None:
+        """Crash an actor on the way of the plugin at ``path``."""
+        if actor == "server":
+            self.directory.crash()
+        else:
+            self.node.crash(actor, DEVICE if actor == "handler" else path)
+
+    def take(self) -> None:
+        """Let another process take ``kubelet.sock``."""
+        self.directory.take(4711)
+        self.calls.took()
+
+    def before_start(self) -> None:
+        """The daemon starts again, which it would not on a socket of another process."""
+        self.directory.give_back()
+        self.calls.taken = None
+        self.handler = CrashingHandler(self)
+        self.states.clear()
+        self.oracle.forget(trio.current_time())
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
+
+    def of(self, resource: str) -> list[Offer]:
+        """Return the plugins of a resource, the first one first."""
+        return [offer for offer in self.plugins.values() if offer.resource == resource]
