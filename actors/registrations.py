@@ -99,6 +99,8 @@ class Registrations:
         self._crashed = crashed
         self._nursery: trio.Nursery
         self._started = trio.Event()
+        #: The daemon was cancelled: nothing can be started any more, whatever a reconciler that crashes then asks for.
+        self._has_ended = False
         #: The inbox of the current actor of each path; it may still wait for the detached actor of that path.
         self._current: dict[str, RegistrationInbox] = {}
         #: The end of the detached actor of each path. An actor that waits for it is never detached itself.
@@ -116,7 +118,10 @@ class Registrations:
         """Run the actors that are started, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             self._started.set()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._has_ended = True
 
     async def wait_started(self) -> None:
         """Return once actors can be started."""
@@ -147,10 +152,15 @@ class Registrations:
 
     def start(self, start: StartRegistration) -> m.Address[m.RegistrationMessage]:
         """Start an actor and return its address; it begins once no detached actor has its path."""
-        inbox = self._current[start.appeared.path] = RegistrationInbox()
-        self._unsettled.pop(start.appeared.path, None)
-        self._asked += 1
-        self._nursery.start_soon(self._run_one, start, inbox)
+        path = start.appeared.path
+        inbox = self._current[path] = RegistrationInbox()
+        self._unsettled.pop(path, None)
+        if path in self._detached:
+            # From now on, since a retry may come before its task runs.
+            inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
+        if not self._has_ended:
+            self._asked += 1
+            self._nursery.start_soon(self._run_one, start, inbox)
         return inbox
 
     def end_to_wait_for(self, path: str) -> trio.Event | None:
@@ -197,7 +207,6 @@ class Registrations:
         self._begun += 1
         path = start.appeared.path
         if (detached := self.end_to_wait_for(path)) is not None:
-            inbox.interrupt_on(_answering(path, tried=True, why=_WAITS), trio.CancelScope())
             await detached.wait()
             inbox.interrupt_off()
             if self._current.get(path) is not inbox:

@@ -241,6 +241,31 @@ async def test_a_retry_is_answered_also_while_no_actor_reads_it(autojump_clock: 
     ]
 
 
+async def test_a_retry_is_answered_that_comes_before_the_actor_begins_to_wait(autojump_clock: MockClock) -> None:
+    """Seed 889: the reconciler started it, and passed a retry on to it in the same instant (fault 85)."""
+    async with bench() as made:
+        await made.start(A)
+        await made.crash_node()
+        made.registrations.start(start_of(A, 2))
+        reply = ask_retry(made.registrations.current(A))
+        await wait_all_tasks_blocked()
+        (answer,) = reply.receive_nowait().answers
+    assert answer.why.startswith("the plugin before it is being deregistered")
+
+
+async def test_a_reconciler_that_crashes_while_the_daemon_is_cancelled_starts_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """Seed 788: what a crash had left was to be deregistered after the actors had ended, which was one more crash."""
+    bug = RegistrationCrashedError(PendingDeregistration(PluginInfo("T", "x", A, ()), 1, NOWHERE))
+    bug.__cause__ = ZeroDivisionError()
+    async with bench() as made:
+        await made.start(A)
+        await made.end(A, bug=bug)
+    made.registrations.let_go()
+    assert made.begun == [(A, 1)]
+
+
 def ask_retry(inbox: RegistrationInbox | None) -> trio.MemoryReceiveChannel[m.RetryAnswered]:
     reply, answer = trio.open_memory_channel[m.RetryAnswered](1)
     assert inbox is not None

@@ -36,6 +36,8 @@ class Instance:
     #: The times since when each device may be shown to have its health.
     since: dict[str, set[float]] = attrs.field(factory=dict)
     lost_since: float | None = None
+    #: The times since when it may be shown as lost.
+    lost_times: set[float] = attrs.field(factory=set)
     active: bool = False
     #: Which of the roles of its resource was the last that it got.
     decided: int = 0
@@ -113,20 +115,26 @@ class DeviceOracle:
                 # An actor that is behind may not have seen the list before this one.
                 since[device] = instance.since[device] | ({now} if self.behind else set())
                 continue
-            begun = now
-            if old == HEALTHY and health != HEALTHY and lost_since is not None:
-                begun = lost_since
-            since[device] = {begun} | (instance.since.get(device, set()) if self.behind else set())
+            was_lost = old == HEALTHY and health != HEALTHY and lost_since is not None
+            begun = instance.lost_times if was_lost else {now}
+            since[device] = begun | (instance.since.get(device, set()) if self.behind else set())
             if self.behind:
-                since[device].add(now)
+                # Nor that its plugin was well for a while.
+                since[device] |= {now, *instance.lost_times}
         instance.listed, instance.since, instance.lost_since = dict(healths), since, None
         self._update(instance.name, now)
 
     def lost(self, instance: Instance, now: float) -> None:
         """The stream of a plugin has ended."""
-        if instance.lost_since is None:
-            instance.lost_since = now
+        self._lose(instance, now)
         self._update(instance.name, now)
+
+    def _lose(self, instance: Instance, now: float) -> None:
+        if instance.lost_since is None:
+            instance.lost_since, instance.lost_times = now, {now}
+        elif self.behind:
+            # An actor that is down takes the last of several losses.
+            instance.lost_times.add(now)
 
     def decided(self, instance: Instance, now: float, *, active: bool) -> None:
         """The world has decided the role of a plugin."""
@@ -138,8 +146,7 @@ class DeviceOracle:
     def removed(self, instance: Instance, now: float) -> None:
         """A plugin was deregistered."""
         instance.active = False
-        if instance.lost_since is None:
-            instance.lost_since = now
+        self._lose(instance, now)
         self._resource(instance.name).present.remove(instance)
         self._update(instance.name, now)
 
@@ -223,7 +230,7 @@ class DeviceOracle:
         for device in devices:
             expected = serving.since[device.id]
             if serving.lost_since is not None and (serving.listed or {})[device.id] == HEALTHY:
-                expected = {serving.lost_since}
+                expected = serving.lost_times
             if not any(abs(device.since - time) <= EPSILON for time in expected):
                 self._violated(
                     "devices", f"{name}: {device.id} is shown since {device.since}, and is so since {expected}"

@@ -143,6 +143,9 @@ class FollowOracle:
     def deregistering(self, plugin: Plugin) -> None:
         """Deregister of an instance begins."""
         key = plugin.socket, plugin.generation
+        # It may be registered once more: with another link, and followed only once that has succeeded.
+        self._ended.pop(key, None)
+        self._usable.pop(key, None)
         run, now = self._runs.get(key), trio.current_time()
         named = f"{plugin.socket} generation {plugin.generation}"
         if run is not None and (run.cancelled_at is None or now - run.cancelled_at < END_GRACE - EPSILON):

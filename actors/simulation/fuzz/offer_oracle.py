@@ -1,4 +1,4 @@
-"""What must be shown of the devices that real streams list, in the eyes of whoever reads ``plugind devices``.
+"""What must be shown of the devices that real streams list, as whoever reads ``plugind devices`` sees it.
 
 Each list that a plugin sends has a number of its own, which all its devices carry as their NUMA node. So whatever is
 shown tells which list of which plugin it is.
