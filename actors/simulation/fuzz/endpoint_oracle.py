@@ -40,10 +40,12 @@ class EndpointOracle:
     def registering(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
         """A plugin is registered besides the ``others``, of whatever name.
 
-        Another one may have come to serve on its own socket, which is this one's endpoint, after this one was admitted.
+        After this one was admitted, another one may have come to serve on its own socket, which is this one's endpoint;
+        or a privileged one may have taken the endpoint over, for which this one stands by.
         """
         if plugin.endpoint != plugin.socket:
-            self._check_others(plugin, (other for other in others if other.endpoint != other.socket))
+            earlier = (other for other in others if other.endpoint != other.socket)
+            self._check_others(plugin, (other for other in earlier if plugin.privileged or not other.privileged))
 
     def _check_others(self, plugin: Plugin, others: Iterable[Plugin]) -> None:
         for other in others:

@@ -1,0 +1,24 @@
+"""The oracle of endpoints, for plugins of several users that name one endpoint."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from plugind.actors.simulation.fuzz.endpoint_oracle import EndpointOracle
+from plugind.protocol.plugins import Plugin
+
+RED = Plugin("Colour", "red", "/drivers/one.sock", ("1.0.0",), "/plugins/a.sock", 5, privileged=True)
+BLUE = Plugin("Colour", "blue", "/drivers/one.sock", ("1.0.0",), "/plugins/d.sock", 6, privileged=False)
+
+
+@pytest.mark.parametrize(("privileged", "found"), [(True, []), (False, ["endpoint"])])
+def test_a_plugin_that_was_admitted_first_may_be_registered_after_one_of_root_has_its_endpoint(
+    privileged: bool, found: list[str]
+) -> None:
+    """Seed 282: it stands by then (fault 79). Nobody else takes an endpoint over."""
+    violated: list[str] = []
+    oracle = EndpointOracle(lambda rule, _: violated.append(rule), ("/drivers/",))
+    oracle.validating(BLUE, [])
+    oracle.registering(BLUE, [attrs.evolve(RED, privileged=privileged)])
+    assert violated == found
