@@ -64,7 +64,10 @@ class Write:
 
 @value
 class WatchOwner:
-    """Say :class:`~.messages.OwnerEnded` when the process or connection has ended."""
+    """Say :class:`~.messages.OwnerEnded` when the process of the owner has ended, or its time is over.
+
+    It takes the place of what was watched for this lease before. A connection is watched by whoever serves it.
+    """
 
     id: str
     owner: Owner

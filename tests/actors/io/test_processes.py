@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from plugind.actors.io import processes as processes_module
+from plugind.actors.io.pidfds import Pidfds
 from plugind.actors.io.processes import Processes
 from plugind.protocol.liveness import Answer
 
@@ -240,7 +241,7 @@ def test_without_inodes_of_their_own_each_pidfd_counts_as_a_process(
     """Before Linux 6.9 all pidfds share an inode: no two processes may be taken for one."""
     paths = [tmp_path / "a.sock", tmp_path / "b.sock"]
     with listening(str(paths[0])), listening(str(paths[1])), watching() as processes:
-        monkeypatch.setattr(processes, "_inode_of", lambda _pidfd: None)
+        monkeypatch.setattr(Pidfds, "_inode_of", lambda _self, _pidfd: None)
         numbers = [processes.look(str(path), None, take_process=True)[1] for path in paths]
         assert None not in numbers
         assert len(set(numbers)) == 2

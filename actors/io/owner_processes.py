@@ -1,0 +1,119 @@
+"""The processes that own leases: who they are, and that they have ended.
+
+A process has ended if there is none with its pid, if its pidfd says so, or if the process with its pid began at another
+time. One of which nothing can be read is still there: ``hidepid`` and other users' namespaces hide processes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ...protocol.leases.values import ProcessIdentity
+from ...protocol.process_stat import start_ticks
+from .descriptors import EXHAUSTED
+from .pidfds import Pidfds, has_ended
+from .state_database import boot_id
+
+
+class OwnerProcesses:
+    """The real :class:`~plugind.actors.leases.owners.OwnerPort`."""
+
+    def __init__(self, most: int) -> None:
+        """Watch ``most`` processes by pidfds at once."""
+        self._boot = boot_id()
+        self._pidfds = Pidfds(most)
+        #: For a short look when no descriptors are left.
+        self._spare: int | None = None
+        self._take_spare()
+
+    def identity(self, pid: int) -> ProcessIdentity:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        with self._descriptor(), open(f"/proc/{pid}/stat", "rb") as file:
+            return ProcessIdentity(pid, start_ticks(file.read()), self._boot)
+
+    def watch(self, process: ProcessIdentity) -> int | None:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        if process.boot_id != self._boot:
+            raise ProcessLookupError(errno.ESRCH, "it was a process of another boot")
+        try:
+            pidfd = os.pidfd_open(process.pid)
+        except (ProcessLookupError, OverflowError):
+            raise ProcessLookupError(errno.ESRCH, "there is none with its pid") from None
+        except OSError:
+            pidfd = None  # No descriptors are left.
+        if not self.runs(process):
+            if pidfd is not None:
+                os.close(pidfd)
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
+        return None if pidfd is None else self._pidfds.add(pidfd)
+
+    def runs(self, process: ProcessIdentity) -> bool:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        if process.boot_id != self._boot:
+            return False
+        with self._descriptor():
+            return _is_alive(process.pid) and _start_of(process.pid) in (None, process.start_ticks)
+
+    def forget(self, number: int) -> None:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        self._pidfds.forget(number)
+
+    async def ended(self) -> Sequence[int]:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        return await self._pidfds.ended()
+
+    def close(self) -> None:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        self._pidfds.close()
+        self._drop_spare()
+
+    @contextmanager
+    def _descriptor(self) -> Iterator[None]:
+        """See that one descriptor can be opened for a moment."""
+        try:
+            os.close(os.open("/", os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            self._drop_spare()
+        try:
+            yield
+        finally:
+            self._take_spare()
+
+    def _take_spare(self) -> None:
+        if self._spare is None:
+            with suppress(OSError):
+                self._spare = os.open("/", os.O_PATH | os.O_CLOEXEC)
+
+    def _drop_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            os.close(spare)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # It cannot be looked at.
+    try:
+        return not has_ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when the process with this pid began; None if that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return start_ticks(file.read())
+    except OSError:
+        return None

@@ -1,0 +1,236 @@
+"""The owners of leases: it tells the lease actor that a process has ended, or that a time is over.
+
+Processes are watched by pidfds, one for each process, however many leases it has. A process for which there is no
+descriptor is looked at every second.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from ...protocol.leases.effects import WatchOwner
+from ...protocol.leases.messages import OwnerEnded
+from ...protocol.leases.values import ContainerOwner, Owner, ProcessIdentity, ProcessOwner, TimeOwner
+from ...protocol.messages import Address
+
+#: Seconds between looks at a process that cannot be watched.
+LOOK_AGAIN = 1.0
+#: How many processes are looked at before other actors have their turn.
+BATCH = 64
+
+
+class OwnerPort(Protocol):
+    """The port to processes that own leases: ``plugind.actors.io.owner_processes``, or those in memory.
+
+    A process that is watched has a number, which is never used again.
+    """
+
+    def identity(self, pid: int) -> ProcessIdentity:
+        """Return which process has this pid now.
+
+        Raises:
+          OSError: if there is none, or its start time cannot be read.
+        """
+
+    def watch(self, process: ProcessIdentity) -> int | None:
+        """Watch the process; None if it cannot be watched.
+
+        Raises:
+          ProcessLookupError: if it has ended.
+        """
+
+    def runs(self, process: ProcessIdentity) -> bool:
+        """Return whether the process has not ended, or that cannot be found out."""
+
+    def forget(self, number: int) -> None:
+        """Watch the process no more. One that has ended is forgotten already."""
+
+    async def ended(self) -> Sequence[int]:
+        """Wait until processes have ended; return them."""
+
+    def close(self) -> None:
+        """Forget all processes."""
+
+
+class BootClock(Protocol):
+    """The time since the boot in nanoseconds, which passes during a suspend as well: ``CLOCK_BOOTTIME``."""
+
+    def now(self) -> int:
+        """Return the present time."""
+
+    async def sleep_until(self, end: int) -> None:
+        """Wait until that time, or until the machine wakes up after it; one task at a time."""
+
+    def close(self) -> None:
+        """End the clock."""
+
+
+class Owners:
+    """What is known of the owners of leases; each lease is reported once, and forgotten then."""
+
+    def __init__(self, port: OwnerPort, clock: BootClock, reply: Address[OwnerEnded]) -> None:
+        self._port = port
+        self._reply = reply
+        self._processes = _Processes(port, self._end)
+        self._times = _Times(clock, self._end)
+
+    def watch(self, asked: WatchOwner) -> None:
+        """Send :class:`~plugind.protocol.leases.messages.OwnerEnded` when this owner has ended."""
+        self.forget(asked.id)
+        process, end = _process_of(asked.owner), _end_of(asked.owner)
+        if process is not None:
+            self._processes.watch(asked.id, process)
+        if end is not None:
+            self._times.watch(asked.id, end)
+
+    def forget(self, lease: str) -> None:
+        """Send nothing about this lease any more."""
+        self._processes.forget(lease)
+        self._times.forget(lease)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._processes.run)
+            nursery.start_soon(self._processes.look_again)
+            nursery.start_soon(self._times.run)
+
+    def _end(self, lease: str) -> None:
+        self._reply.send_nowait(OwnerEnded(lease))
+
+
+def _process_of(owner: Owner) -> ProcessIdentity | None:
+    if isinstance(owner, ProcessOwner):
+        return owner.process
+    return owner.init if isinstance(owner, ContainerOwner) else None
+
+
+def _end_of(owner: Owner) -> int | None:
+    return owner.expires if isinstance(owner, TimeOwner) else None
+
+
+class _Processes:
+    def __init__(self, port: OwnerPort, end: Callable[[str], None]) -> None:
+        self._port = port
+        self._end = end
+        #: The process of each lease, and the leases of each process.
+        self._of_lease: dict[str, ProcessIdentity] = {}
+        self._leases: dict[ProcessIdentity, set[str]] = {}
+        #: Those that are watched, both ways, and those that are looked at.
+        self._numbers: dict[ProcessIdentity, int] = {}
+        self._processes: dict[int, ProcessIdentity] = {}
+        self._looked_at: set[ProcessIdentity] = set()
+        #: Set while some are looked at.
+        self._some_to_look_at = trio.Event()
+
+    def watch(self, lease: str, process: ProcessIdentity) -> None:
+        self._of_lease[lease] = process
+        leases = self._leases.setdefault(process, set())
+        leases.add(lease)
+        if len(leases) == 1:
+            self._begin(process)
+
+    def _begin(self, process: ProcessIdentity) -> None:
+        try:
+            number = self._port.watch(process)
+        except ProcessLookupError:
+            self._has_ended(process)
+            return
+        if number is None:
+            self._looked_at.add(process)
+            self._some_to_look_at.set()
+        else:
+            self._looked_at.discard(process)
+            self._numbers[process], self._processes[number] = number, process
+
+    def forget(self, lease: str) -> None:
+        process = self._of_lease.pop(lease, None)
+        if process is None:
+            return
+        self._leases[process].discard(lease)
+        if not self._leases[process]:
+            self._drop(process)
+
+    def _drop(self, process: ProcessIdentity) -> None:
+        del self._leases[process]
+        self._looked_at.discard(process)
+        number = self._numbers.pop(process, None)
+        if number is not None:
+            del self._processes[number]
+            self._port.forget(number)
+
+    def _has_ended(self, process: ProcessIdentity) -> None:
+        leases = sorted(self._leases[process])
+        self._drop(process)
+        for lease in leases:
+            del self._of_lease[lease]
+            self._end(lease)
+
+    async def run(self) -> None:
+        while True:
+            for number in await self._port.ended():
+                process = self._processes.get(number)
+                if process is not None:
+                    self._has_ended(process)
+
+    async def look_again(self) -> None:
+        while True:
+            await self._some_to_look_at.wait()
+            await trio.sleep(LOOK_AGAIN)
+            for count, process in enumerate(tuple(self._looked_at)):
+                if process in self._looked_at:
+                    self._begin(process)
+                if count % BATCH == BATCH - 1:
+                    await trio.lowlevel.checkpoint()
+            if not self._looked_at:
+                self._some_to_look_at = trio.Event()
+
+
+class _Times:
+    def __init__(self, clock: BootClock, end: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._end = end
+        self._ends: dict[str, int] = {}
+        #: When a lease ends, and which; some of them are forgotten or renewed.
+        self._heap: list[tuple[int, str]] = []
+        #: Set when the first end is another one.
+        self._changed = trio.Event()
+
+    def watch(self, lease: str, end: int) -> None:
+        self._ends[lease] = end
+        heapq.heappush(self._heap, (end, lease))
+        if self._heap[0] == (end, lease):
+            self._changed.set()
+
+    def forget(self, lease: str) -> None:
+        self._ends.pop(lease, None)
+        if len(self._heap) > 2 * len(self._ends) + BATCH:
+            self._heap = sorted((end, lease) for lease, end in self._ends.items())
+
+    async def run(self) -> None:
+        while True:
+            self._changed = trio.Event()
+            self._end_those_due()
+            async with trio.open_nursery() as nursery:
+                if self._heap:
+                    nursery.start_soon(self._sleep, self._heap[0][0], nursery.cancel_scope)
+                await self._changed.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _sleep(self, end: int, scope: trio.CancelScope) -> None:
+        await self._clock.sleep_until(end)
+        scope.cancel()
+
+    def _end_those_due(self) -> None:
+        now = self._clock.now()
+        while self._heap and (self._heap[0][0] <= now or self._ends.get(self._heap[0][1]) != self._heap[0][0]):
+            end, lease = heapq.heappop(self._heap)
+            if self._ends.get(lease) == end:
+                del self._ends[lease]
+                self._end(lease)

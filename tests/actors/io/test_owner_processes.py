@@ -1,0 +1,154 @@
+"""Real processes that own leases: who they are, and that they have ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from plugind.actors.io.owner_processes import OwnerProcesses
+from plugind.actors.leases.owners import Owners
+from plugind.actors.simulation.lease_owners import MemoryBootClock
+from plugind.protocol.leases.effects import WatchOwner
+from plugind.protocol.leases.messages import OwnerEnded
+from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner
+from plugind.tests.actors.io.exhaustion import no_descriptor_left
+
+
+@contextmanager
+def watching(most: int = 2000) -> Iterator[OwnerProcesses]:
+    before = set(os.listdir("/proc/self/fd"))
+    processes = OwnerProcesses(most)
+    try:
+        yield processes
+    finally:
+        processes.close()
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
+@contextmanager
+def children(count: int) -> Iterator[list[int]]:
+    """So many processes that wait for a signal."""
+    pids = []
+    try:
+        for _ in range(count):
+            pid = os.fork()
+            if not pid:
+                signal.pause()
+                os._exit(0)
+            pids.append(pid)
+        yield pids
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def reaped(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_the_identity_of_a_process_is_its_pid_and_start_and_boot() -> None:
+    with watching() as processes:
+        own = processes.identity(os.getpid())
+        assert own.pid == os.getpid()
+        assert own.start_ticks > 0
+        assert own.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert processes.runs(own)
+        assert isinstance(processes.watch(own), int)
+
+
+@pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another"}, {"pid": 2**40}])
+def test_another_process_with_the_pid_is_not_the_owner(change: dict[str, Any]) -> None:
+    """A pid is used again within seconds, and a start time after a reboot."""
+    with watching() as processes:
+        other = attrs.evolve(processes.identity(os.getpid()), **change)
+        assert not processes.runs(other)
+        with pytest.raises(ProcessLookupError):
+            processes.watch(other)
+
+
+def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
+    """A zombie holds no device, though it has a pid and a start."""
+    with watching() as processes, children(1) as [pid]:
+        owner = processes.identity(pid)
+        reaped(pid)
+        assert not processes.runs(owner)
+        with pytest.raises(ProcessLookupError):
+            processes.watch(owner)
+
+
+def test_a_pid_without_a_process_is_an_error() -> None:
+    with watching() as processes, children(1) as [pid]:
+        owner = processes.identity(pid)
+    with watching() as processes:
+        with pytest.raises(FileNotFoundError):
+            processes.identity(pid)
+        assert not processes.runs(owner)
+
+
+def test_without_descriptors_the_start_is_compared_all_the_same() -> None:
+    """One is kept for that, so that another process with the pid is noticed."""
+    with watching() as processes:
+        own = processes.identity(os.getpid())
+        with no_descriptor_left():
+            assert processes.runs(own)
+            assert processes.watch(own) is None
+            assert not processes.runs(attrs.evolve(own, start_ticks=1))
+            with pytest.raises(ProcessLookupError):
+                processes.watch(attrs.evolve(own, start_ticks=1))
+            assert processes.identity(os.getpid()) == own
+
+
+async def test_a_thousand_owners_that_die_at_once_are_told() -> None:
+    """All within the second in which they die, by one wait; they have a descriptor each."""
+    with watching() as processes, children(1000) as pids:
+        send, messages = trio.open_memory_channel[OwnerEnded](math.inf)
+        owners = Owners(processes, MemoryBootClock(), send)
+        for pid in pids:
+            owners.watch(WatchOwner(str(pid), ProcessOwner(processes.identity(pid))))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owners.run)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            with trio.fail_after(30):
+                found = {(await messages.receive()).id for _ in pids}
+            nursery.cancel_scope.cancel()
+        assert found == set(map(str, pids))
+
+
+_HIDDEN = """
+import os, sys
+from plugind.actors.io.owner_processes import OwnerProcesses
+from plugind.protocol.leases.values import ProcessIdentity
+
+owner = ProcessIdentity(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+assert not os.path.exists(f"/proc/{owner.pid}"), "it is not hidden"
+processes = OwnerProcesses(10)
+print(processes.runs(owner), processes.watch(owner))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts file systems")
+async def test_a_process_that_is_hidden_is_still_there() -> None:
+    """``hidepid=2`` hides the processes of other users: that nothing can be read is no sign of an end."""
+    with watching() as processes:
+        own: ProcessIdentity = processes.identity(os.getpid())
+    script = 'mount -t proc -o hidepid=2 none /proc && exec "$0" -c "$@"'
+    arguments = [_HIDDEN, str(own.pid), str(own.start_ticks), own.boot_id]
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, *arguments]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.stdout.decode().split() == ["True", "1"], done.stderr

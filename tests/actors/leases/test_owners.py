@@ -1,0 +1,152 @@
+"""The owners of leases: each lease is told once that its process has ended, or its time is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from plugind.actors.leases.owners import Owners
+from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
+from plugind.protocol.leases.effects import WatchOwner
+from plugind.protocol.leases.messages import OwnerEnded
+from plugind.protocol.leases.values import (
+    ConnectionOwner,
+    ContainerOwner,
+    NoOwner,
+    Owner,
+    ProcessOwner,
+    TimeOwner,
+)
+
+
+@attrs.define
+class Setup:
+    processes: MemoryOwnerProcesses
+    clock: MemoryBootClock
+    owners: Owners
+    messages: trio.MemoryReceiveChannel[OwnerEnded]
+
+    def watch(self, lease: str, owner: Owner) -> None:
+        self.owners.watch(WatchOwner(lease, owner))
+
+    async def ended(self) -> list[str]:
+        await wait_all_tasks_blocked()
+        found = []
+        with suppress(trio.WouldBlock):
+            while True:
+                found.append(self.messages.receive_nowait().id)
+        return found
+
+    def in_seconds(self, seconds: float) -> TimeOwner:
+        return TimeOwner(seconds, self.clock.now() + round(seconds * 1e9))
+
+
+@asynccontextmanager
+async def running(most: int = 1000) -> AsyncIterator[Setup]:
+    processes, clock = MemoryOwnerProcesses(most=most), MemoryBootClock()
+    send, messages = trio.open_memory_channel[OwnerEnded](math.inf)
+    owners = Owners(processes, clock, send)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owners.run)
+        yield Setup(processes, clock, owners, messages)
+        nursery.cancel_scope.cancel()
+
+
+async def test_all_leases_of_a_process_end_with_it(autojump_clock: object) -> None:
+    """They cost one watch. A lease that is forgotten is not reported."""
+    async with running() as it:
+        owner, other = it.processes.start(991), it.processes.start(992)
+        for number in range(10_000):
+            it.watch(f"l{number:05}", ProcessOwner(owner))
+        it.watch("container", ContainerOwner(owner))
+        it.watch("other", ProcessOwner(other))
+        it.owners.forget("l00000")
+        assert it.processes.watched == 2
+        it.processes.end(991)
+        found = await it.ended()
+        assert set(found) == {"container", *(f"l{number:05}" for number in range(1, 10_000))}
+        assert len(found) == 10_000
+        assert await it.ended() == []
+        it.owners.forget("other")
+        assert it.processes.watched == 0
+
+
+async def test_one_that_has_ended_before_is_told_at_once(autojump_clock: object) -> None:
+    """Also if another process has its pid by now, and if it was one of another boot."""
+    async with running() as it:
+        first = it.processes.start(991)
+        second = it.processes.start(991)
+        it.watch("old", ProcessOwner(first))
+        it.watch("new", ProcessOwner(second))
+        it.watch("boot", ProcessOwner(attrs.evolve(second, boot_id="another boot")))
+        assert await it.ended() == ["old", "boot"]
+
+
+async def test_a_lease_is_bound_to_another_owner(autojump_clock: object) -> None:
+    """A container that is restarted within its grace has another init."""
+    async with running() as it:
+        first, second = it.processes.start(1), it.processes.start(2)
+        it.watch("a", ContainerOwner(first))
+        it.watch("a", ContainerOwner(second))
+        it.processes.end(1)
+        assert await it.ended() == []
+        it.processes.end(2)
+        assert await it.ended() == ["a"]
+
+
+async def test_without_descriptors_processes_are_looked_at_every_second(autojump_clock: object) -> None:
+    """As soon as there are descriptors they are watched."""
+    async with running(most=1) as it:
+        processes = [it.processes.start(pid) for pid in (1, 2, 3)]
+        for process in processes:
+            it.watch(f"of {process.pid}", ProcessOwner(process))
+        it.processes.end(3)
+        assert await it.ended() == []
+        await trio.sleep(1)
+        assert await it.ended() == ["of 3"]
+        it.processes.end(1)
+        await trio.sleep(1)
+        it.processes.end(2)
+        assert await it.ended() == ["of 1", "of 2"]
+
+
+async def test_a_time_ends_also_while_the_machine_is_suspended(autojump_clock: object) -> None:
+    """A lease of an hour does not last a night longer."""
+    async with running() as it:
+        it.watch("hour", it.in_seconds(3600))
+        it.watch("minute", it.in_seconds(60))
+        await trio.sleep(59)
+        assert await it.ended() == []
+        await trio.sleep(1)
+        assert await it.ended() == ["minute"]
+        it.clock.suspend(8 * 3600)
+        assert await it.ended() == ["hour"]
+
+
+async def test_a_renewed_time_ends_later(autojump_clock: object) -> None:
+    """And one that is forgotten does not end. Renewals without end do not fill the memory."""
+    async with running() as it:
+        it.watch("a", it.in_seconds(10))
+        it.watch("b", it.in_seconds(10))
+        it.owners.forget("b")
+        for _ in range(1000):
+            it.watch("a", it.in_seconds(20))
+        assert len(it.owners._times._heap) < 100
+        await trio.sleep(19)
+        assert await it.ended() == []
+        await trio.sleep(1)
+        assert await it.ended() == ["a"]
+
+
+@pytest.mark.parametrize("owner", [NoOwner(), ContainerOwner(), ConnectionOwner("hash"), TimeOwner(60.0)])
+async def test_other_owners_are_not_watched(owner: Owner, autojump_clock: object) -> None:
+    async with running() as it:
+        it.watch("a", owner)
+        await trio.sleep(10_000)
+        assert await it.ended() == []
