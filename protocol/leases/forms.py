@@ -1,0 +1,184 @@
+"""What a lease gives, in the words of those that use it: people, processes, systemd and shells, Podman, and Docker.
+
+What the plugins said was checked when it came; see :mod:`.answers`. What a form cannot carry is refused, with the name
+of a form that can.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from ..text import escaped
+from .cdi import KIND
+from .values import Answer, Lease, Mount, Node
+
+#: The variables that each owner gets: the id of the lease, its devices as ``R=id,id;R2=id``, and the paths of its
+#: device nodes on the host, with a comma between two.
+LEASE: Final = "PLUGIND_LEASE"
+DEVICES: Final = "PLUGIND_DEVICES"
+NODES: Final = "PLUGIND_NODES"
+
+NEEDS_CONTAINER: Final = "the answer needs a container: use -o cdi"
+
+_SHELL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What systemd lets into no variable, and a line end, which no line has.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+#: What means something between double quotes, to sh and to systemd alike.
+_SPECIAL: Final = re.compile(r'(["\\$`])')
+#: How annotations begin that name CDI devices, to some container engines.
+_CDI_ANNOTATION: Final = "cdi.k8s.io/"
+#: What a shell makes something else of in ``$(plugind allocate ...)``: words are split, and names of files are filled
+#: in. A backslash may keep a wildcard from that.
+_UNSAFE_WORD: Final = re.compile(r"[\s*?\[\\]")
+
+
+class FormError(Exception):
+    """A lease cannot be said in this form; the text says why, and which one can."""
+
+
+# --- for a process ----------------------------------------------------------------------------------------------------
+
+
+def environment(lease: Lease) -> dict[str, str]:
+    """Return the variables for a process that uses the devices.
+
+    Raises:
+      FormError: if it could not use them: something has another path inside of a container.
+    """
+    if _answer(lease).needs_container:
+        raise FormError(NEEDS_CONTAINER)
+    given = variables(lease)
+    for name, text in given.items():
+        if "\0" in text:  # In the id of a device; what a plugin answered has none.
+            raise FormError(f"{name} has a NUL, so no program can get it: use -o json")
+    return given
+
+
+def variables(lease: Lease) -> dict[str, str]:
+    """Return the variables of a lease: plugind's own, and those that the plugins gave."""
+    answer = _answer(lease)
+    devices = ";".join(f"{resource}={','.join(ids)}" for resource, ids in lease.devices.items())
+    nodes = ",".join(dict.fromkeys(node.host_path for node in answer.nodes))
+    return {**answer.env, LEASE: lease.id, DEVICES: devices, NODES: nodes}
+
+
+def env_file(lease: Lease) -> str:
+    """Return the environment as lines that a shell reads with ``.``, and systemd as an ``EnvironmentFile=``.
+
+    Raises:
+      FormError: if a process cannot use the devices, or a variable is none for them.
+    """
+    return "".join(f"{name}={_quoted(name, text)}\n" for name, text in environment(lease).items())
+
+
+def _quoted(name: str, text: str) -> str:
+    if not _SHELL_NAME.fullmatch(name):
+        raise FormError(f"{escaped(name)} is no name of a variable for a shell: use -o json")
+    if _CONTROL.search(text):
+        raise FormError(f"{name} has a line end or another control character, which systemd refuses: use -o json")
+    return '"' + _SPECIAL.sub(r"\\\1", text) + '"'
+
+
+# --- for containers ---------------------------------------------------------------------------------------------------
+
+
+def cdi(lease: Lease) -> str:
+    """Return the names of the CDI devices that give the lease to a container: ours, and those of the plugins.
+
+    Raises:
+      FormError: if it was not made for a container.
+    """
+    return "".join(f"{name}\n" for name in _cdi_names(lease))
+
+
+def podman(lease: Lease) -> str:
+    """Return the options of ``podman run`` that give the lease to a container.
+
+    Raises:
+      FormError: if it was not made for a container, or a shell would change an option.
+    """
+    options = [("--device", name) for name in _cdi_names(lease)]
+    options += [("--annotation", f"{key}={text}") for key, text in _answer(lease).annotations.items()]
+    return _line(options)
+
+
+def docker(lease: Lease) -> str:
+    """Return the options of ``docker run`` that give a container what the plugins said, without CDI.
+
+    Annotations are left out: Docker has had them only since 24.0, and they change nothing in a container.
+
+    Raises:
+      FormError: if they named CDI devices, or an option would be another one after a shell and Docker have read it.
+    """
+    answer = _answer(lease)
+    if answer.cdi_devices or any(key.startswith(_CDI_ANNOTATION) for key in answer.annotations):
+        raise FormError("a plugin has named CDI devices, which Docker's plain options cannot give: use -o cdi")
+    options = [("--device", _fields(it.host_path, it.container_path, it.permissions)) for it in answer.nodes]
+    options += [
+        ("-v", _fields(it.host_path, it.container_path, "ro" if it.read_only else "rw")) for it in answer.mounts
+    ]
+    options += [("-e", f"{name}={text}") for name, text in variables(lease).items()]
+    return _line(options)
+
+
+def _cdi_names(lease: Lease) -> Iterator[str]:
+    if lease.cdi_name is None:
+        raise FormError(f"the lease {escaped(lease.id)} was not made for a container: ask for it with -o cdi")
+    yield f"{KIND}={lease.cdi_name}"
+    yield from _answer(lease).cdi_devices
+
+
+def _fields(host: str, inside: str, rights: str) -> str:
+    for path in (host, inside):
+        if ":" in path:
+            raise FormError(f"{path} has a colon, at which Docker would split it: use -o podman")
+    return f"{host}:{inside}:{rights}"
+
+
+def _line(options: Iterable[tuple[str, str]]) -> str:
+    words = []
+    for option, word in options:
+        if _UNSAFE_WORD.search(word):
+            raise FormError(f"a shell would change {option} {escaped(word)}: use -o json")
+        words += [option, word]
+    return " ".join(words) + "\n"
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def text(lease: Lease) -> str:
+    """Return what a person wants to know of a lease, in lines."""
+    answer = _answer(lease)
+    rows = [("lease", lease.id)]
+    rows += [("devices", f"{resource}: {', '.join(ids)}") for resource, ids in lease.devices.items()]
+    rows += [("node", _place(it, it.permissions)) for it in answer.nodes]
+    rows += [("mount", _place(it, _rights(it))) for it in answer.mounts]
+    rows += [("variable", f"{name}={word}") for name, word in answer.env.items()]
+    rows += [("annotation", f"{key}={word}") for key, word in answer.annotations.items()]
+    names = () if lease.cdi_name is None else (f"{KIND}={lease.cdi_name}",)
+    rows += [("cdi", name) for name in (*names, *answer.cdi_devices)]
+    return "".join(f"{kind:<12}{escaped(words)}\n" for kind, words in rows)
+
+
+def _place(it: Mount | Node, rights: str) -> str:
+    path = it.host_path if it.host_path == it.container_path else f"{it.host_path} -> {it.container_path}"
+    return f"{path} ({rights})"
+
+
+def _rights(mount: Mount) -> str:
+    return "ro" if mount.read_only else "rw"
+
+
+def _answer(lease: Lease) -> Answer:
+    return Answer() if lease.answer is None else lease.answer
+
+
+#: Says what a lease gives.
+Form = Callable[[Lease], str]
+#: The forms by their names in ``plugind allocate -o``, but for JSON.
+FORMS: Final[Mapping[str, Form]] = {"text": text, "env": env_file, "cdi": cdi, "podman": podman, "docker": docker}
