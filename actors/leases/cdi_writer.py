@@ -1,0 +1,247 @@
+"""The CDI files of leases: the lease actor asks for them, goes on, and gets a message when one is there.
+
+There is one access to the directory at a time. A write is answered within :data:`DEADLINE` seconds; a file that is
+written later is removed, because whoever asked for it was told that there is none. A removal that fails is tried again
+until it succeeds. Until then a container engine finds the device, and the hook keeps the container from starting.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol
+
+import attrs
+import trio
+
+from ...protocol.backoff import Backoff
+from ...protocol.errors import IllegalStepError
+from ...protocol.leases.cdi import CdiError
+from ...protocol.leases.messages import FileWritten
+from ...protocol.leases.values import Lease
+from ...protocol.logs import Level, Logger
+from ...protocol.messages import Address
+
+#: Seconds within which a write is answered.
+DEADLINE = 5.0
+#: After a removal has failed it is tried again after these pauses.
+_PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
+
+
+class CdiStore(Protocol):
+    """Where container engines look for CDI devices; :class:`plugind.actors.io.cdi_files.CdiFiles` is the real one."""
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """Remove all files of this daemon but those of the CDI devices ``keep``.
+
+        Raises:
+          CdiError: if that is not possible now.
+        """
+
+    async def write(self, lease: Lease) -> None:
+        """Write the file of ``lease``, in the place of what was written of it before.
+
+        Raises:
+          CdiError: if that is not possible now, or a device node of the lease is not there.
+        """
+
+    async def remove(self, name: str) -> None:
+        """Remove the file of a CDI device, if there is one. It never overtakes a write.
+
+        Raises:
+          CdiError: if that is not possible now.
+        """
+
+
+@attrs.define
+class MemoryCdiStore:
+    """A store that no engine reads: for tests and the simulator."""
+
+    #: By the name of the CDI device.
+    files: dict[str, Lease] = attrs.field(factory=dict)
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """See :class:`CdiStore`."""
+        for name in self.files.keys() - set(keep):
+            del self.files[name]
+
+    async def write(self, lease: Lease) -> None:
+        """See :class:`CdiStore`."""
+        self.files[_name_of(lease)] = lease
+
+    async def remove(self, name: str) -> None:
+        """See :class:`CdiStore`."""
+        self.files.pop(name, None)
+
+
+class CdiWriter:
+    """Writes and removes CDI files, for each device in the order in which it is asked to."""
+
+    def __init__(self, store: CdiStore, reply: Address[FileWritten], log: Logger) -> None:
+        """Send to ``reply`` what becomes of the files."""
+        self._store = store
+        self._reply = reply
+        self._log = log
+        #: By the name of the CDI device: the lease to write, or None for a file to remove.
+        self._waiting: dict[str, Lease | None] = {}
+        #: What is written or removed now.
+        self._under_way: tuple[str, Lease | None] | None = None
+        #: The names of removals that have failed, and when they are tried again if there is nothing else to do.
+        self._failed: set[str] = set()
+        self._retry_at = 0.0
+        self._failed_tries = 0
+        #: The writes that are not answered, by name, and by when each is answered, in order.
+        self._unanswered: dict[str, tuple[int, Lease]] = {}
+        self._due: deque[tuple[float, str, int]] = deque()
+        self._numbers = itertools.count()
+        self._has_due = trio.Event()
+        #: Set when there is something to do.
+        self._wake = trio.Event()
+        #: What is wrong with the directory; None if that is not known.
+        self.problem: str | None = None
+
+    def write(self, lease: Lease) -> None:
+        """Write the file of ``lease``; :class:`FileWritten` follows, unless it is removed before."""
+        name, number = _name_of(lease), next(self._numbers)
+        self._ask(name, lease)
+        self._unanswered[name] = (number, lease)
+        self._due.append((trio.current_time() + DEADLINE, name, number))
+        self._has_due.set()
+
+    def remove(self, name: str) -> None:
+        """Remove the file of a CDI device, if there is one."""
+        self._unanswered.pop(name, None)
+        self._ask(name, None)
+
+    def _ask(self, name: str, lease: Lease | None) -> None:
+        self._failed.discard(name)
+        self._waiting.pop(name, None)
+        self._waiting[name] = lease
+        self._wake.set()
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """Remove what an earlier daemon of this instance has left, before :meth:`run`.
+
+        What cannot be removed is left to the next start: it costs the engines time, and no container starts with it.
+        """
+        try:
+            with trio.fail_after(DEADLINE):
+                await self._store.clean(keep)
+        except CdiError as error:
+            self._report(str(error))
+        except trio.TooSlowError:
+            self._report(self._late)
+
+    async def run(self) -> None:
+        """Write and remove until cancelled."""
+        self._settle_cancelled()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._answer_in_time)
+            while True:
+                await self._wait_for_work()
+                await self._access()
+
+    async def _wait_for_work(self) -> None:
+        while not self._waiting:
+            self._wake = trio.Event()
+            with trio.move_on_at(self._retry_at if self._failed else math.inf) as scope:
+                await self._wake.wait()
+            if scope.cancelled_caught:
+                for name in sorted(self._failed):
+                    self._ask(name, None)
+
+    async def _access(self) -> None:
+        """Do what was asked for first."""
+        name = next(iter(self._waiting))
+        lease = self._waiting.pop(name)
+        self._under_way, failure = (name, lease), None
+        try:
+            await (self._store.remove(name) if lease is None else self._store.write(lease))
+        except CdiError as error:
+            failure = str(error)
+        self._under_way = None
+        if failure is None:
+            self._recover()
+        if lease is None:
+            self._settle_removal(name, failure)
+        else:
+            self._settle_write(name, lease, failure)
+
+    def _settle_cancelled(self) -> None:
+        """Whether the access amid which an earlier run was cancelled is still made is not known."""
+        if self._under_way is None:
+            return
+        (name, lease), self._under_way = self._under_way, None
+        if name not in self._waiting:
+            self._ask(name, None)
+        if lease is not None and self._awaits(name, lease):
+            self._answer(name, "plugind has stopped amid the writing of its CDI file")
+
+    def _settle_write(self, name: str, lease: Lease, failure: str | None) -> None:
+        if self._awaits(name, lease):
+            self._answer(name, failure)
+        elif name not in self._waiting:
+            # It is late.
+            self._ask(name, None)
+
+    def _awaits(self, name: str, lease: Lease) -> bool:
+        return name in self._unanswered and self._unanswered[name][1] is lease
+
+    def _settle_removal(self, name: str, failure: str | None) -> None:
+        if failure is None:
+            self._failed_tries = 0
+            return
+        self._report(failure)
+        if name not in self._waiting:
+            self._failed_tries += 1
+            self._failed.add(name)
+            self._retry_at = trio.current_time() + _PAUSES.delay(self._failed_tries)
+
+    def _answer(self, name: str, error: str | None = None) -> None:
+        _, lease = self._unanswered.pop(name)
+        self._reply.send_nowait(FileWritten(lease.id, error))
+
+    # --- deadlines ----------------------------------------------------------------------------------------------------
+
+    async def _answer_in_time(self) -> None:
+        while True:
+            if self._due:
+                await trio.sleep_until(self._due[0][0])
+                self._give_up(*self._due.popleft()[1:])
+            else:
+                self._has_due = trio.Event()
+                await self._has_due.wait()
+
+    def _give_up(self, name: str, number: int) -> None:
+        """Answer one that has waited for too long; what has not begun is not written."""
+        asked = self._unanswered.get(name)
+        if asked is None or asked[0] != number:
+            return
+        if self._waiting.get(name) is asked[1]:
+            del self._waiting[name]
+        self._report(self._late)
+        self._answer(name, self._late)
+
+    @property
+    def _late(self) -> str:
+        return f"the directory of CDI files has not answered within {DEADLINE:g} s"
+
+    def _report(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._log.event(Level.WARNING, "a CDI file cannot be written or removed", reason=problem)
+
+    def _recover(self) -> None:
+        if self.problem is not None:
+            self.problem = None
+            self._log.event(Level.INFO, "CDI files are written again")
+
+
+def _name_of(lease: Lease) -> str:
+    if lease.cdi_name is None:
+        raise IllegalStepError(f"lease {lease.id} has no CDI name")
+    return lease.cdi_name
