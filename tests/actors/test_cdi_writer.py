@@ -237,7 +237,7 @@ async def test_a_removal_that_has_failed_is_not_made_once_the_file_is_written_ag
 async def test_a_removal_that_fails_does_not_undo_the_write_that_was_asked_for_since(autojump_clock: MockClock) -> None:
     store = SlowStore()
     store.takes = 1.0
-    async with running(store) as (writer, replies):
+    async with running(store) as (writer, _):
         store.failures = ["read-only"]
         writer.remove("a")
         await trio.sleep(0.5)
