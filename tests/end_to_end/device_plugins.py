@@ -16,9 +16,20 @@ nodes are 0 and 1 in turn. By hand, in a checkout::
 ``--devices N``           the number of devices; 4 by default
 ``--pre-start``           its options say that PreStartContainer is required
 ``--preferred``           its options say that GetPreferredAllocation is available
+``--plain``               its devices are ``/dev/null`` inside of a container, too, so that a process can use them
 SIGUSR1, SIGUSR2          the first device becomes unhealthy, and healthy again; each open stream gets the new list
 SIGHUP                    each open ListAndWatch stream ends with UNAVAILABLE; new ones are served
 SIGTERM                   ends, and removes its socket
+========================  ======================================================================================
+
+The one on grpcio also plays plugins that are choosy or misbehave:
+
+========================  ======================================================================================
+``--by-numa``             it prefers devices of one NUMA node
+``--hang CALL``           it never answers Allocate, PreStartContainer or GetPreferredAllocation
+``--nonsense KIND``       Allocate answers for ``none`` or too many (``count``) containers, with a path that is
+                          ``relative`` or has a ``control`` character, with 5 MiB (``large``), with bytes that are
+                          no message (``garbage``); or the plugin ends instead (``die``)
 ========================  ======================================================================================
 
 Like real plugins, it looks at its own socket file, here each 0.1 s, and listens and registers anew when the file is

@@ -34,6 +34,30 @@ def encoded(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+def nonsense(kind: str | None, answer: device.AllocateResponse) -> Message:
+    """Spoil an answer to Allocate."""
+    first = answer.container_responses[0]
+    match kind:
+        case "none":
+            del answer.container_responses[:]
+        case "count":
+            answer.container_responses.append(first)
+        case "relative":
+            first.devices[0].host_path = "null"
+        case "control":
+            first.devices[0].host_path = "/dev/nu\nll"
+        case "large":
+            first.envs["LARGE"] = "x" * 5 * 1024 * 1024
+        case "garbage":
+            # A list of strings is no list of containers.
+            return device.PreStartContainerRequest(devices_ids=["\x7f\x7f"])
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case _:
+            pass
+    return answer
+
+
 class Devices:
     """The list of devices, and the streams that follow it."""
 
@@ -43,6 +67,7 @@ class Devices:
             pre_start_required=arguments.pre_start, get_preferred_allocation_available=arguments.preferred
         )
         self._stops = bool(arguments.stop_before_list)
+        self._arguments = arguments
         self._unhealthy: set[str] = set()
         self._streams: set[asyncio.Queue[bool]] = set()
 
@@ -97,32 +122,47 @@ class Devices:
         self, request: device.PreferredAllocationRequest, context: grpc.aio.ServicerContext
     ) -> device.PreferredAllocationResponse:
         say(call="GetPreferredAllocation")
-        chosen = [
-            # What must be included comes first, then what is available; each device once.
-            list(dict.fromkeys([*one.must_include_deviceIDs, *one.available_deviceIDs]))[: one.allocation_size]
+        await self._hang_in("GetPreferredAllocation")
+        answers = [
+            device.ContainerPreferredAllocationResponse(deviceIDs=self._prefer(one))
             for one in request.container_requests
         ]
-        answers = [device.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
         return device.PreferredAllocationResponse(container_responses=answers)
 
-    async def allocate(
-        self, request: device.AllocateRequest, context: grpc.aio.ServicerContext
-    ) -> device.AllocateResponse:
+    def _prefer(self, request: device.ContainerPreferredAllocationRequest) -> list[str]:
+        """Return what must be included first, then what is available; each device once."""
+        chosen = list(dict.fromkeys([*request.must_include_deviceIDs, *request.available_deviceIDs]))
+        if self._arguments.by_numa:
+            wanted = self._ids.index(chosen[0]) % 2
+            chosen.sort(key=lambda name: self._ids.index(name) % 2 != wanted)
+        return chosen[: request.allocation_size]
+
+    async def _hang_in(self, call: str) -> None:
+        if self._arguments.hang == call:
+            await asyncio.Event().wait()
+
+    async def allocate(self, request: device.AllocateRequest, context: grpc.aio.ServicerContext) -> Message:
         answers = []
         for one in request.container_requests:
             say(call="Allocate", ids=list(one.devices_ids))
             nodes = [
-                device.DeviceSpec(container_path=f"/dev/{name}", host_path="/dev/null", permissions="rw")
+                device.DeviceSpec(
+                    container_path="/dev/null" if self._arguments.plain else f"/dev/{name}",
+                    host_path="/dev/null",
+                    permissions="rw",
+                )
                 for name in one.devices_ids
             ]
             envs = {"VISIBLE_DEVICES": ",".join(one.devices_ids)}
             answers.append(device.ContainerAllocateResponse(envs=envs, devices=nodes))
-        return device.AllocateResponse(container_responses=answers)
+        await self._hang_in("Allocate")
+        return nonsense(self._arguments.nonsense, device.AllocateResponse(container_responses=answers))
 
     async def pre_start(
         self, request: device.PreStartContainerRequest, context: grpc.aio.ServicerContext
     ) -> device.PreStartContainerResponse:
         say(call="PreStartContainer", ids=list(request.devices_ids))
+        await self._hang_in("PreStartContainer")
         return device.PreStartContainerResponse()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -243,6 +283,10 @@ if __name__ == "__main__":
     parser.add_argument("--stop-before-list", action="store_true")
     parser.add_argument("--pre-start", action="store_true")
     parser.add_argument("--preferred", action="store_true")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--by-numa", action="store_true")
+    parser.add_argument("--hang", choices=["Allocate", "PreStartContainer", "GetPreferredAllocation"])
+    parser.add_argument("--nonsense", choices=["none", "count", "relative", "control", "large", "garbage", "die"])
     # SIGTERM cancels it; then it ends in order.
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(main(parser.parse_args()))

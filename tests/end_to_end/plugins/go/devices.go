@@ -49,6 +49,7 @@ type plugin struct {
 	resource  string
 	ids       []string
 	options   device.DevicePluginOptions
+	plain     bool
 	mutex     sync.Mutex
 	unhealthy map[string]bool
 	streams   map[chan order]bool
@@ -154,7 +155,11 @@ func (p *plugin) Allocate(_ context.Context, request *device.AllocateRequest) (*
 			Envs: map[string]string{"VISIBLE_DEVICES": strings.Join(one.DevicesIds, ",")},
 		}
 		for _, id := range one.DevicesIds {
-			node := &device.DeviceSpec{ContainerPath: "/dev/" + id, HostPath: "/dev/null", Permissions: "rw"}
+			inside := "/dev/" + id
+			if p.plain {
+				inside = "/dev/null"
+			}
+			node := &device.DeviceSpec{ContainerPath: inside, HostPath: "/dev/null", Permissions: "rw"}
 			container.Devices = append(container.Devices, node)
 		}
 		answer.ContainerResponses = append(answer.ContainerResponses, container)
@@ -254,6 +259,7 @@ func main() {
 	count := flags.Int("devices", 4, "the number of devices")
 	preStart := flags.Bool("pre-start", false, "PreStartContainer is required")
 	preferred := flags.Bool("preferred", false, "GetPreferredAllocation is available")
+	plain := flags.Bool("plain", false, "the devices are /dev/null inside of a container, too")
 	directory, file, resource := os.Args[1], os.Args[2], os.Args[3]
 	flags.Parse(os.Args[4:])
 	p := &plugin{
@@ -261,6 +267,7 @@ func main() {
 		options: device.DevicePluginOptions{
 			PreStartRequired: *preStart, GetPreferredAllocationAvailable: *preferred,
 		},
+		plain:     *plain,
 		unhealthy: map[string]bool{},
 		streams:   map[chan order]bool{},
 	}

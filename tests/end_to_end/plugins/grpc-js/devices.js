@@ -16,6 +16,7 @@ const { values: options, positionals } = parseArgs({
     devices: { type: 'string', default: '4' },
     'pre-start': { type: 'boolean', default: false },
     preferred: { type: 'boolean', default: false },
+    plain: { type: 'boolean', default: false },
   },
 })
 const [directory, file, resource] = positionals
@@ -72,7 +73,9 @@ const devicePlugin = {
       say({ call: 'Allocate', ids: devices_ids })
       return {
         envs: { VISIBLE_DEVICES: devices_ids.join() },
-        devices: devices_ids.map((ID) => ({ container_path: `/dev/${ID}`, host_path: '/dev/null', permissions: 'rw' })),
+        devices: devices_ids.map((ID) => ({
+          container_path: options.plain ? '/dev/null' : `/dev/${ID}`, host_path: '/dev/null', permissions: 'rw',
+        })),
       }
     })
     reply(null, { container_responses })
