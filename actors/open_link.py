@@ -174,7 +174,7 @@ class OpenLink:
                     self._retire()
                     self._channel = await self._links.dial(self)
                 return self._channel
-        problem = f"{self.problem or 'another call of connect was under way'}, for {timeout:g} s"
+        problem = f"{self.problem or 'another call of connect was under way'} (tried for {timeout:g} s)"
         raise NoConnectionError(no_connection(self.plugin, problem), gone=self.is_absent)
 
     @property

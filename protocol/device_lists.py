@@ -186,8 +186,8 @@ class DeviceListReader:
                 parsed = tails.get(message[after:past]) if usual else None
                 if parsed is not None:
                     name = message[position + 4 : after].decode()
-                    if not name.isprintable():
-                        _check_text("id", name)
+                    if not name or not name.isprintable():
+                        _check_id(name)
                     devices.append(Device(name, *parsed))
                     position = past
                     continue
@@ -221,8 +221,8 @@ class DeviceListReader:
             if device.id is name and len(tail) <= _MAX_TAIL and len(self._tails) < _MAX_TAILS:
                 self._tails[tail] = device.health, device.numa
             return device
-        if len(name) > MAX_TEXT or not name.isprintable():
-            _check_text("id", name)
+        if not name or len(name) > MAX_TEXT or not name.isprintable():
+            _check_id(name)
         return Device(name, *parsed)
 
     def _parsed(self, message: bytes, position: int, stop: int, name: str = "") -> Device:
@@ -240,7 +240,7 @@ class DeviceListReader:
                 health = message[begin:position].decode()
             else:
                 self._add_nodes(nodes, message, begin, position)
-        _check_text("id", name)
+        _check_id(name)
         _check_text("health", health)
         if len(nodes) > MAX_NODES:
             raise DeviceListError(f"the device {quoted(name)} is near to more than {MAX_NODES} NUMA nodes")
@@ -329,12 +329,20 @@ def _made(devices: list[Device]) -> ReadList:
     if len(made) == len(devices):
         return ReadList(made)
     repeated = Counter(device.id for device in devices).most_common(1)[0][0]
-    return ReadList(made, f"{len(devices) - len(made)} devices have the id of another, such as {quoted(repeated)}")
+    more = len(devices) - len(made)
+    counted = "1 device has" if more == 1 else f"{more} devices have"
+    return ReadList(made, f"{counted} the id of another, such as {quoted(repeated)}")
 
 
 def _check_count(count: int) -> None:
     if count > MAX_DEVICES:
         raise DeviceListError(f"it has more than {MAX_DEVICES} devices")
+
+
+def _check_id(name: str) -> None:
+    if not name:
+        raise DeviceListError("the id of a device is empty")
+    _check_text("id", name)
 
 
 def _check_text(what: str, said: str) -> None:

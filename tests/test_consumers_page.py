@@ -27,7 +27,9 @@ LIMITS = {
     ),
     "checks that are out at once, of all plugins": str(endpoint_checks.MOST),
     "devices in a list": f"{device_lists.MAX_DEVICES:,}",
-    "characters in the id of a device, and in its health; all must print": str(device_lists.MAX_TEXT),
+    "characters in the id of a device, of which there is at least one, and in its health; all must print": str(
+        device_lists.MAX_TEXT
+    ),
     "NUMA nodes of a device; a node of -1 means none": str(device_lists.MAX_NODES),
     "fields of a list that the API does not define": f"{device_lists.MAX_UNKNOWN:,}",
     "bytes of a message": f"{ENDPOINT_LIMITS.message_bytes / MEBIBYTE:g} MiB",

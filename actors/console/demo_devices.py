@@ -9,7 +9,7 @@ import attrs
 
 from ...protocol.device_messages import ResourceChanged
 from ...protocol.devices import DevicesSnapshot, DeviceStatus, ResourceState, ResourceStatus
-from .phrases import duration, text
+from .phrases import duration, exact, text
 
 
 @attrs.define
@@ -54,5 +54,5 @@ def _line(resource: ResourceStatus, now: float | None) -> str:
 
 def _words(unhealthy: list[DeviceStatus], now: float | None) -> str:
     first = unhealthy[0]
-    named = text(first.id) if len(unhealthy) == 1 else f"{text(first.id)} and {len(unhealthy) - 1} more"
+    named = exact(first.id) if len(unhealthy) == 1 else f"{exact(first.id)} and {len(unhealthy) - 1} more"
     return f"{named} unhealthy" + ("" if now is None else f" for {duration(max(0.0, now - first.since))}")

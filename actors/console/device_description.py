@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from .client import Plugin
-from .phrases import ago, by_the_clock, duration, text, time_of_day, unix_time
+from .phrases import ago, by_the_clock, duration, exact, text, time_of_day, unix_time
 
 _OPTIONS = {
     "get_preferred_allocation_available": "preferred allocation",
@@ -27,7 +27,7 @@ def device_lines(plugin: Plugin) -> Iterator[tuple[str, str]]:
     unhealthy = found.get("unhealthy")
     for device in unhealthy if isinstance(unhealthy, list) else []:
         if isinstance(device, dict):
-            yield "Unhealthy", f"{text(device.get('id'))} since {ago(device.get('age'))} (the API gives no reason)"
+            yield "Unhealthy", f"{exact(device.get('id'))} since {ago(device.get('age'))} (the API gives no reason)"
     yield "Options", ", ".join(words for key, words in _OPTIONS.items() if found.get(key) is True) or "none"
     if found.get("warning") is not None:
         yield "Warning", text(found["warning"])

@@ -28,7 +28,7 @@ from .client import (
     to_mend,
 )
 from .ending import EXIT_OK, say
-from .phrases import ago, duration, text
+from .phrases import ago, duration, exact, text
 from .table import aligned
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
@@ -123,8 +123,8 @@ def _rows(resource: Plugin) -> Iterator[tuple[str, ...]]:
     for device in there:
         yield (
             name,
-            text(device.get("id")),
-            text(device.get("health")),
+            exact(device.get("id")),
+            exact(device.get("health")),
             ago(device.get("age")),
             _numa(device),
             "-",

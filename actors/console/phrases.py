@@ -14,7 +14,7 @@ from ...protocol.lives import CRASH_LOOP
 from ...protocol.plugin_health import Health
 from ...protocol.status import StateName
 from ...protocol.status_json import Json
-from ...protocol.text import escaped
+from ...protocol.text import escaped, quoted
 from .client import Plugin
 
 #: What a plugin is called that is registered and does not serve.
@@ -28,6 +28,13 @@ _FIXED_WORDS = re.compile(r"^RegisterPlugin error -- (?:(.*?) at socket .*?, err
 def text(value: Json) -> str:
     """Return a value as one word that is safe to show; what is absent is a dash."""
     return "-" if value is None or value == "" else escaped(str(value))
+
+
+def exact(value: Json) -> str:
+    """Return a plugin's word as :func:`text` does, but quoted if it would look like another one, or like none."""
+    if isinstance(value, str) and (value != value.strip() or value[:1] in ("", '"')):
+        return quoted(value)
+    return text(value)
 
 
 def duration(value: Json) -> str:

@@ -196,7 +196,7 @@ async def test_a_plugin_whose_endpoint_never_comes_is_refused_after_ten_seconds(
         assert node.state("a.sock") == "waiting"
         assert (
             "failed to dial device plugin: no connection to the endpoint /plugins/own.sock: "
-            "No such file or directory, for 10 s" in (bench.reason() or "")
+            "No such file or directory (tried for 10 s)" in (bench.reason() or "")
         )
 
 
@@ -338,7 +338,7 @@ async def test_two_devices_with_one_id_are_a_warning(autojump_clock: MockClock) 
         bench.plug("a.sock", [Device("a"), Device("b"), Device("a", "Unhealthy")])
         await node.settled()
         await trio.sleep(5)
-        assert bench.health() == (Health.HEALTHY, '1 devices have the id of another, such as "a"')
+        assert bench.health() == (Health.HEALTHY, '1 device has the id of another, such as "a"')
     assert bench.said.lists() == [(0.0, 2, 1)]
 
 
@@ -668,7 +668,7 @@ async def test_a_plugin_that_dies_and_leaves_its_socket_is_lost_and_comes_back(a
         await trio.sleep(10)
         health, reason = bench.health()
         assert health is Health.DISCONNECTED
-        assert reason == "no connection to the endpoint /plugins/a.sock: Connection refused, for 1 s"
+        assert reason == "no connection to the endpoint /plugins/a.sock: Connection refused (tried for 1 s)"
         plugin.listen()
         await trio.sleep(30)
         assert bench.health() == (Health.HEALTHY, None)

@@ -306,7 +306,7 @@ async def test_an_endpoint_that_never_comes_is_given_up(autojump_clock: MockCloc
         node.plug("red.sock", FakePlugin("Colour", "red.example.com", endpoint="/plugins/own.sock"))
         await trio.sleep(10)
         assert node.state("red.sock") == "registered"
-    why = "no connection to the endpoint /plugins/own.sock: No such file or directory, for 3 s"
+    why = "no connection to the endpoint /plugins/own.sock: No such file or directory (tried for 3 s)"
     assert errors == [(3.0, why)]
 
 

@@ -60,6 +60,7 @@ def is_allowed(devices: Sequence[Device]) -> bool:
     texts = [text for device in devices for text in (device.id, device.health)]
     return (
         len(devices) <= device_lists.MAX_DEVICES
+        and all(device.id for device in devices)
         and all(len(text) <= device_lists.MAX_TEXT and text.isprintable() for text in texts)
         and all(len(device.numa) <= device_lists.MAX_NODES for device in devices)
     )
@@ -266,6 +267,8 @@ def _odd_device(chance: random.Random) -> bytes:
                 parts.append(_field(3, 2, b"".join(nodes)))
             case _:
                 parts.append(_unknown(chance))
+    if chance.random() < 0.9:  # Without an id, the whole list is refused.
+        parts.insert(chance.randrange(len(parts) + 1), _field(1, 2, b"c"))
     return b"".join(parts)
 
 
@@ -338,6 +341,17 @@ def test_the_reason_of_a_refusal_names_the_limit_or_the_fault() -> None:
     )
 
 
+@pytest.mark.parametrize("first", [(), (Device("a"),)])
+@pytest.mark.parametrize("sent", [b"\x0a\x00", message(Device("")), message(Device("", "", (1,))), b"\x0a\x02\x0a\x00"])
+def test_a_device_without_an_id_is_refused(sent: bytes, first: tuple[Device, ...]) -> None:
+    """Fault 73. No container could be given one: it was accepted, and shown as a dash."""
+    reader = DeviceListReader()
+    reader.read(message(*first))
+    for _ in range(2):
+        with pytest.raises(DeviceListError, match=r"^the id of a device is empty$"):
+            reader.read(message(*first) + sent)
+
+
 def test_ten_thousand_devices_are_accepted_and_one_more_is_refused_however_it_comes() -> None:
     reader = DeviceListReader()
     assert len(reader.read(message(*some(MAX_DEVICES))).devices) == MAX_DEVICES
@@ -367,6 +381,7 @@ def test_of_two_devices_with_one_id_the_last_counts_with_a_warning() -> None:
         DeviceList([Device("a", "Unhealthy"), Device("b")]), '3 devices have the id of another, such as "b"'
     )
     assert reader.read(message(Device("a"), Device("b"))).warning is None
+    assert reader.read(message(Device("a"), Device("a"))).warning == '1 device has the id of another, such as "a"'
 
 
 def test_a_node_minus_one_means_none() -> None:

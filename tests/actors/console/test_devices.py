@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import attrs
 import pytest
@@ -57,6 +58,27 @@ def test_each_device_is_one_aligned_line_and_the_last_one_counts() -> None:
     assert columns(RESOURCE)[3][-3:] == ["-", "-", "/d/gpu.sock"]
     assert r"a-longer-id\x1b[31m" in table[3], "what a plugin says never reaches the terminal as it is (fault 91)"
     assert table[4] == "3 devices of 1 resource: 2 healthy, 1 unhealthy"
+
+
+def test_what_is_empty_or_ends_with_a_space_is_quoted() -> None:
+    """``Healthy`` with a space after it is not the word for healthy, but looked like it; so it is after a loss."""
+    devices = DeviceList([Device("a", "Healthy "), Device("b", ""), Device(" c", "\u00a0Healthy"), Device("-", '"')])
+    since = dict.fromkeys(devices.devices, 40.0)
+    odd = attrs.evolve(RESOURCE, listed=devices, changed=since)
+    for resource in (odd, attrs.evolve(odd, state=ResourceState.LOST, lost_since=95.0)):
+        said = [line.removeprefix(GPU).strip() for line in lines([shown(resource)])][1:5]
+        assert [re.split(" {2,}", line)[:2] for line in said] == [
+            ["a", '"Healthy "'],
+            ["b", '""'],
+            ['" c"', r'"\xa0Healthy"'],
+            ["-", r'"\""'],
+        ]
+
+
+def test_the_description_quotes_the_id_of_an_unhealthy_device_that_ends_with_a_space() -> None:
+    odd = attrs.evolve(RESOURCE, listed=DeviceList([Device("a ", "Sick")]), changed={"a ": 40.0})
+    found = described_to_json(odd, "/d/gpu.sock", 3, NOW, UNIX)
+    assert dict(device_lines({"device_plugin": found}))["Unhealthy"].startswith('"a " since ')
 
 
 def test_a_resource_without_a_plugin_says_why_and_when_it_goes() -> None:
