@@ -71,11 +71,12 @@ def document(lease: Lease, nodes_at: NodesAt, hook: Hook) -> dict[str, Json]:
     if lease.cdi_name is None:
         raise IllegalStepError(f"lease {lease.id} has no CDI name")
     answer = lease.answer or Answer()
-    nodes = [found for node in answer.nodes for found in _nodes(node, nodes_at)]
+    moved = tuple(node for node in answer.nodes if lease.uid and node.host_path != node.container_path)
+    nodes = [found for node in answer.nodes if node not in moved for found in _nodes(node, nodes_at)]
     edits: dict[str, Json] = {
         "env": [f"{name}={text}" for name, text in _environment(lease, answer).items()],
         "deviceNodes": list(nodes),
-        "mounts": [_mount(mount) for mount in answer.mounts],
+        "mounts": [*(_mount(mount) for mount in answer.mounts), *(_moved(node, nodes_at) for node in moved)],
         "hooks": [_hook(lease, hook)],
     }
     return {
@@ -115,6 +116,16 @@ def _mount(mount: Mount) -> Json:
         "containerPath": mount.container_path,
         "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
     }
+
+
+def _moved(node: Node, nodes_at: NodesAt) -> Json:
+    """Return the mount of a node that has another path inside of a container, for a user who is not root.
+
+    An engine that does not run as root can make no nodes. It mounts each from its path inside, where the host has no
+    such node, or another one.
+    """
+    nodes_at(node.host_path)
+    return _mount(Mount(node.host_path, node.container_path, read_only="w" not in node.permissions))
 
 
 def _hook(lease: Lease, hook: Hook) -> Json:

@@ -20,6 +20,9 @@ PACKAGES = {
     "npm": "npm",
     "go": "golang-go",
     "protoc-gen-go": "golang-goprotobuf-dev",
+    "podman": "podman",
+    "runc": "runc",
+    "busybox": "busybox-static",
 }
 
 

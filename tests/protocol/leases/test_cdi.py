@@ -34,7 +34,7 @@ HOOK = Hook(("/usr/bin/python3", "-P", "-m", "plugind"), "/run/plugind/status.so
 def lease(answer: Answer | None = None, **changes: Any) -> Lease:
     made = Lease(
         "job-7",
-        1000,
+        0,
         Request((Wanted(GPU, 2),), container=True),
         ContainerOwner(),
         LeaseState.PENDING,
@@ -95,6 +95,20 @@ def test_a_node_with_another_path_inside_is_named_by_both() -> None:
     assert (node["path"], node["hostPath"]) == ("/dev/gpu0", "/dev/gpu7")
 
 
+def test_a_node_with_another_path_inside_is_mounted_for_a_user_who_is_not_root() -> None:
+    """runc without root mounts each node from its path inside."""
+    answer = Answer(nodes=(Node("/dev/gpu7", "/dev/gpu0", "r"), Node("/dev/ctl", "/dev/ctl"), Node("/dev/a", "/dev/b")))
+    written = json.loads(json.dumps(document(lease(answer, uid=1000), as_named, HOOK)))
+    check_document(written)
+    edits = written["devices"][0]["containerEdits"]
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/ctl"]
+    assert edits["mounts"] == [
+        {"hostPath": "/dev/gpu7", "containerPath": "/dev/gpu0", "options": ["rbind", "rprivate", "ro"]},
+        {"hostPath": "/dev/a", "containerPath": "/dev/b", "options": ["rbind", "rprivate", "rw"]},
+    ]
+    assert written["cdiVersion"] == "0.3.0"
+
+
 def test_a_symbolic_link_is_named_inside_as_the_plugin_names_it() -> None:
     def link(_: str) -> Sequence[HostNode]:
         return as_named("/dev/ttyUSB3")
@@ -120,8 +134,9 @@ def test_a_node_that_is_not_there_fails_the_lease() -> None:
     def nothing(path: str) -> Sequence[HostNode]:
         raise CdiError(f"{path} is not there")
 
-    with pytest.raises(CdiError, match="/dev/a is not there"):
-        document(lease(Answer(nodes=(Node("/dev/a", "/dev/a"),))), nothing, HOOK)
+    for uid, inside in ((0, "/dev/a"), (1000, "/dev/a"), (1000, "/dev/b")):
+        with pytest.raises(CdiError, match="/dev/a is not there"):
+            document(lease(Answer(nodes=(Node("/dev/a", inside),)), uid=uid), nothing, HOOK)
 
 
 @pytest.mark.parametrize(("read_only", "last"), [(True, "ro"), (False, "rw")])
@@ -167,8 +182,8 @@ _ANSWERS = st.builds(
 
 
 @examples(50)
-@given(_ANSWERS)
-def test_whatever_a_plugin_answers_the_document_is_loaded(answer: Answer) -> None:
-    content = json.dumps(document(lease(answer), as_named, HOOK))
+@given(_ANSWERS, st.sampled_from([0, 1000]))
+def test_whatever_a_plugin_answers_the_document_is_loaded(answer: Answer, uid: int) -> None:
+    content = json.dumps(document(lease(answer, uid=uid), as_named, HOOK))
     assert content.isascii()
     check_document(json.loads(content))
