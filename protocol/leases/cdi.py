@@ -9,16 +9,15 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ..errors import IllegalStepError
 from ..status_json import Json
 from ..values import value
-from .values import Answer, Lease, Mount, Node
+from .forms import variables
+from .values import CDI_KIND, Answer, Lease, Mount, Node
 
-#: The vendor and class of all devices: ``podman run --device plugind/lease=NAME``.
-KIND: Final = "plugind/lease"
 #: Seconds after which the engine ends the hook. The hook gives up earlier, so that its own words are shown.
 HOOK_TIMEOUT: Final = 30
 _NAME_BITS: Final = 127
@@ -66,7 +65,7 @@ def document(lease: Lease, nodes_at: NodesAt, hook: Hook) -> dict[str, Json]:
     """Return the CDI document of ``lease``, which has a CDI name.
 
     Raises:
-      CdiError: if a device node is not there.
+      CdiError: if a device node is not there, or a variable is none for a program.
     """
     if lease.cdi_name is None:
         raise IllegalStepError(f"lease {lease.id} has no CDI name")
@@ -74,21 +73,23 @@ def document(lease: Lease, nodes_at: NodesAt, hook: Hook) -> dict[str, Json]:
     moved = tuple(node for node in answer.nodes if lease.uid and node.host_path != node.container_path)
     nodes = [found for node in answer.nodes if node not in moved for found in _nodes(node, nodes_at)]
     edits: dict[str, Json] = {
-        "env": [f"{name}={text}" for name, text in _environment(lease, answer).items()],
+        "env": list(_environment(lease)),
         "deviceNodes": list(nodes),
         "mounts": [*(_mount(mount) for mount in answer.mounts), *(_moved(node, nodes_at) for node in moved)],
         "hooks": [_hook(lease, hook)],
     }
     return {
         "cdiVersion": "0.5.0" if any("hostPath" in node for node in nodes) else "0.3.0",
-        "kind": KIND,
+        "kind": CDI_KIND,
         "devices": [{"name": lease.cdi_name, "containerEdits": {key: edit for key, edit in edits.items() if edit}}],
     }
 
 
-def _environment(lease: Lease, answer: Answer) -> Mapping[str, str]:
-    devices = ";".join(f"{resource}={','.join(ids)}" for resource, ids in lease.devices.items())
-    return {**answer.env, "PLUGIND_LEASE": lease.id, "PLUGIND_DEVICES": devices}
+def _environment(lease: Lease) -> Iterator[str]:
+    for name, text in variables(lease, inside=True).items():
+        if "\0" in text:  # In the id of a device; what a plugin answered has none.
+            raise CdiError(f"{name} has a NUL, so no program can get it: ask for other devices")
+        yield f"{name}={text}"
 
 
 def _nodes(node: Node, nodes_at: NodesAt) -> Iterator[dict[str, Json]]:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from ..text import escaped
-from .cdi import KIND
-from .values import Answer, Lease, Mount, Node
+from .values import CDI_KIND, Answer, Lease, Mount, Node
 
 #: The variables that each owner gets: the id of the lease, its devices as ``R=id,id;R2=id``, and the paths of its
-#: device nodes on the host, with a comma between two.
+#: device nodes as the owner sees them, with a comma between two.
 LEASE: Final = "PLUGIND_LEASE"
 DEVICES: Final = "PLUGIND_DEVICES"
 NODES: Final = "PLUGIND_NODES"
@@ -58,12 +57,12 @@ def environment(lease: Lease) -> dict[str, str]:
     return given
 
 
-def variables(lease: Lease) -> dict[str, str]:
-    """Return the variables of a lease: plugind's own, and those that the plugins gave."""
+def variables(lease: Lease, *, inside: bool = False) -> dict[str, str]:
+    """Return the variables of a lease, ``inside`` of a container or on the host: plugind's own, and the plugins'."""
     answer = _answer(lease)
     devices = ";".join(f"{resource}={','.join(ids)}" for resource, ids in lease.devices.items())
-    nodes = ",".join(dict.fromkeys(node.host_path for node in answer.nodes))
-    return {**answer.env, LEASE: lease.id, DEVICES: devices, NODES: nodes}
+    nodes = dict.fromkeys(node.container_path if inside else node.host_path for node in answer.nodes)
+    return {**answer.env, LEASE: lease.id, DEVICES: devices, NODES: ",".join(nodes)}
 
 
 def env_file(lease: Lease) -> str:
@@ -121,14 +120,14 @@ def docker(lease: Lease) -> str:
     options += [
         ("-v", _fields(it.host_path, it.container_path, "ro" if it.read_only else "rw")) for it in answer.mounts
     ]
-    options += [("-e", f"{name}={text}") for name, text in variables(lease).items()]
+    options += [("-e", f"{name}={text}") for name, text in variables(lease, inside=True).items()]
     return _line(options)
 
 
 def _cdi_names(lease: Lease) -> Iterator[str]:
     if lease.cdi_name is None:
         raise FormError(f"the lease {escaped(lease.id)} was not made for a container: ask for it with -o cdi")
-    yield f"{KIND}={lease.cdi_name}"
+    yield f"{CDI_KIND}={lease.cdi_name}"
     yield from _answer(lease).cdi_devices
 
 
@@ -160,7 +159,7 @@ def text(lease: Lease) -> str:
     rows += [("mount", _place(it, _rights(it))) for it in answer.mounts]
     rows += [("variable", f"{name}={word}") for name, word in answer.env.items()]
     rows += [("annotation", f"{key}={word}") for key, word in answer.annotations.items()]
-    names = () if lease.cdi_name is None else (f"{KIND}={lease.cdi_name}",)
+    names = () if lease.cdi_name is None else (f"{CDI_KIND}={lease.cdi_name}",)
     rows += [("cdi", name) for name in (*names, *answer.cdi_devices)]
     return "".join(f"{kind:<12}{escaped(words)}\n" for kind, words in rows)
 

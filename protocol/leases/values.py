@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
 from ..values import value
+
+#: The CDI vendor and class of all leases: ``podman run --device plugind/lease=NAME``.
+CDI_KIND: Final = "plugind/lease"
 
 # --- who holds a lease ------------------------------------------------------------------------------------------------
 

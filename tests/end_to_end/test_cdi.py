@@ -19,8 +19,9 @@ import trio
 
 import plugind
 from plugind.actors.io.cdi_files import CdiFiles, hook_command
-from plugind.protocol.leases.cdi import KIND, Hook, name_of
+from plugind.protocol.leases.cdi import Hook, name_of
 from plugind.protocol.leases.values import (
+    CDI_KIND,
     Answer,
     ContainerOwner,
     Lease,
@@ -34,7 +35,7 @@ from plugind.tests.actors.console.lease_server import answer, lease_server
 from plugind.tests.end_to_end.containers import Engine, engine
 
 NAME = name_of(int.from_bytes(os.urandom(16), "big"))
-DEVICE = f"{KIND}={NAME}"
+DEVICE = f"{CDI_KIND}={NAME}"
 #: Other tests, and a daemon of this machine, have files of their own.
 INSTANCE = f"test{os.getpid()}"
 
@@ -76,7 +77,7 @@ def write(files: CdiFiles, answer: Answer, uid: int = 0) -> None:
 
 #: Prints the environment, the node, the mount, and when the container's init began.
 _LOOK = """
-echo $GIVEN $PLUGIND_LEASE $PLUGIND_DEVICES
+echo $GIVEN $PLUGIND_LEASE $PLUGIND_DEVICES $PLUGIND_NODES
 stat -c '%A %u %g %t:%T' /dev/inside
 cat /data/file
 echo no > /data/file && echo written
@@ -104,7 +105,7 @@ def test_a_container_gets_what_the_lease_gives_and_the_hook_binds_its_init(
         done = rootful.run(DEVICE, _LOOK)
     assert "Read-only file system" in done.stderr
     *seen, started = done.stdout.splitlines()
-    assert seen == ["by-plugin job-7 v.com/a=0", "crw-r----- 0 20 1:3", "read"], done.stderr
+    assert seen == ["by-plugin job-7 v.com/a=0 /dev/inside", "crw-r----- 0 20 1:3", "read"], done.stderr
     (asked,) = daemon.requests
     assert asked.line == "POST /v1/leases/job-7/bind HTTP/1.1"
     assert (asked.body["start_ticks"], asked.uid) == (int(started), 0)

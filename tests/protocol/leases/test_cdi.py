@@ -67,7 +67,8 @@ def test_a_lease_of_which_the_plugin_says_nothing_still_has_edits() -> None:
     """Empty edits do not resolve."""
     for answer in (None, Answer()):
         edits = edits_of(answer)
-        assert edits["env"] == ["PLUGIND_LEASE=job-7", "PLUGIND_DEVICES=vendor.com/gpu=GPU-0,GPU-1;v.com/nic=eth1"]
+        devices = "PLUGIND_DEVICES=vendor.com/gpu=GPU-0,GPU-1;v.com/nic=eth1"
+        assert edits["env"] == ["PLUGIND_LEASE=job-7", devices, "PLUGIND_NODES="]
         assert set(edits) == {"env", "hooks"}
 
 
@@ -75,6 +76,16 @@ def test_the_plugins_environment_is_before_our_own() -> None:
     env = edits_of(Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0", "LINES": "a\nb=c"}))["env"]
     assert env[:2] == ["NVIDIA_VISIBLE_DEVICES=GPU-0", "LINES=a\nb=c"]
     assert env[2].startswith("PLUGIND_LEASE=")
+
+
+def test_the_environment_names_the_nodes_as_they_are_inside() -> None:
+    env = edits_of(Answer(nodes=(Node("/dev/gpu7", "/dev/gpu0"), Node("/dev/ctl", "/dev/ctl"))))["env"]
+    assert env[-1] == "PLUGIND_NODES=/dev/gpu0,/dev/ctl"
+
+
+def test_a_variable_that_no_program_can_get_fails_the_lease() -> None:
+    with pytest.raises(CdiError, match="PLUGIND_DEVICES has a NUL"):
+        document(lease(devices={GPU: ("a\0b",)}), as_named, HOOK)
 
 
 def test_a_node_has_the_mode_and_owner_that_it_has_on_the_host() -> None:
@@ -175,7 +186,9 @@ def test_a_lease_without_a_cdi_name_has_no_document() -> None:
 _PATHS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1).map("/{}".format)
 _ANSWERS = st.builds(
     Answer,
-    env=st.dictionaries(st.from_regex(r"\A[A-Za-z_]+\Z"), st.text(st.characters(codec="utf-8"))),
+    env=st.dictionaries(
+        st.from_regex(r"\A[A-Za-z_]+\Z"), st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+    ),
     mounts=st.lists(st.builds(Mount, _PATHS, _PATHS, st.booleans())).map(tuple),
     nodes=st.lists(st.builds(Node, _PATHS, _PATHS, st.sampled_from(["r", "rw", "rwm"]))).map(tuple),
 )

@@ -213,7 +213,7 @@ def test_docker_is_told_each_node_mount_and_variable() -> None:
         *("-e", "GPUS=0"),
         *("-e", "PLUGIND_LEASE=a1b2"),
         *("-e", f"PLUGIND_DEVICES={OWN['PLUGIND_DEVICES']}"),
-        *("-e", "PLUGIND_NODES=/dev/ttyUSB3"),
+        *("-e", "PLUGIND_NODES=/dev/tty0"),
     ]
 
 
