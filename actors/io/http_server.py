@@ -57,7 +57,10 @@ class HttpLimits:
 
 @attrs.frozen
 class Request:
-    """A whole request. ``path`` is percent-encoded, as it was sent, and without the query."""
+    """A whole request. ``path`` is percent-encoded, as it was sent, and without the query.
+
+    A parameter that the ``query`` gives no value is in it with an empty one.
+    """
 
     method: str
     path: str
@@ -278,7 +281,7 @@ async def _receive_request(
         raise h11.RemoteProtocolError("only HTTP/1.1 is supported", error_status_hint=505)
     try:
         target = urlsplit(head.target.decode("ascii"))
-        query = dict(parse_qsl(target.query, errors="surrogateescape", max_num_fields=16))
+        query = dict(parse_qsl(target.query, keep_blank_values=True, errors="surrogateescape", max_num_fields=16))
     except ValueError as error:
         raise h11.RemoteProtocolError(f"the request's target cannot be read: {error}") from error
     return Request(head.method.decode("ascii"), target.path, query, body, peer)

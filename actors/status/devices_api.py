@@ -71,11 +71,13 @@ class DevicesApi:
         unknown = request.query.keys() - {"resource"}
         if unknown:
             return problem(400, f"there is no parameter {encodable(min(unknown))}; {request.path} takes resource")
+        name = request.query.get("resource")
+        if name == "":
+            return problem(400, f"resource is empty: name one, as in {request.path}?resource=vendor.com/gpu")
         snapshot = await self.snapshot()
         if snapshot is None:
             return problem(503, _NO_ANSWER)
         there = [resource for resource in snapshot.resources if resource.state is not ResourceState.GONE]
-        name = request.query.get("resource")
         asked = [resource for resource in there if name in (None, resource.name)]
         if name is not None and not asked:
             names = ", ".join(encodable(resource.name) for resource in there[:10]) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import socket
@@ -100,6 +101,13 @@ async def test_the_answer_to_head_has_no_body() -> None:
 async def test_a_malformed_or_oversized_request_is_refused(sent: bytes, status: int) -> None:
     """Fault 93."""
     assert (await served(sent))[0] == status
+
+
+@pytest.mark.parametrize("sent", ["healthy", "healthy=", "heartbeat=&healthy"])
+async def test_a_parameter_without_a_value_is_there_with_an_empty_one(sent: str) -> None:
+    """They were dropped: ``/readyz?healthy`` was answered as ``/readyz``."""
+    status, body = await served(f"GET /readyz?{sent} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert (status, json.loads(body)[2]) == (200, dict.fromkeys(re.findall("[a-z]+", sent), ""))
 
 
 async def test_a_client_that_closes_before_its_request_is_whole_is_ignored(nursery: trio.Nursery) -> None:

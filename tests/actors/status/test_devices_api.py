@@ -173,6 +173,14 @@ async def test_one_resource_can_be_asked_for_by_its_name(autojump_clock: MockClo
         assert (wrong.status, b"/v1/devices takes resource" in wrong.body) == (400, True)
 
 
+async def test_a_resource_that_is_asked_for_without_a_name_is_refused(autojump_clock: MockClock) -> None:
+    """The parameter was dropped, and all resources came."""
+    async with running() as node:
+        refused = await node.get("/v1/devices", resource="")
+    error = "resource is empty: name one, as in /v1/devices?resource=vendor.com/gpu"
+    assert (refused.status, json.loads(refused.body)) == (400, {"error": error})
+
+
 async def test_thousands_of_devices_are_written_in_pieces(autojump_clock: MockClock) -> None:
     """Other actors have their turn between two of them."""
     async with running() as node:
