@@ -59,6 +59,24 @@ async def test_no_shared_memory_is_made_while_it_is_open(tmp_path: Path) -> None
     file.close()
 
 
+async def test_the_journal_stays_small_and_is_empty_after_a_restart(tmp_path: Path) -> None:
+    """It grew to 4 MiB before any of it was moved into the file, and what a killed daemon had left stayed there."""
+    file, journal = file_in(tmp_path), tmp_path / "state/state.db-wal"
+    sizes = []
+    for number in range(60):
+        await file.write([Remember(f"vendor.com/gpu{number % 4}", number)])
+        sizes.append(journal.stat().st_size)
+    assert 0 < max(sizes) < 32 * 1024
+    content, left = (tmp_path / "state/state.db").read_bytes(), journal.read_bytes()
+    file.close()
+    (tmp_path / "state/state.db").write_bytes(content)
+    journal.write_bytes(left)
+    again = file_in(tmp_path)
+    assert len(await again.read()) == 4
+    assert journal.stat().st_size == 0
+    again.close()
+
+
 async def test_a_second_daemon_is_refused(tmp_path: Path) -> None:
     """It says what to do, and exits with 78; also in another process."""
     first = file_in(tmp_path)
@@ -245,6 +263,32 @@ async def test_what_is_on_a_full_or_read_only_disk_is_read(tmp_path: Path, mount
     read, problem = json.loads(done.stdout)
     assert read == [[GPU, 4]]
     assert why in problem
+
+
+_KILLED = """
+import os, sys, trio
+from plugind.actors.io.state_file import StateFile
+from plugind.protocol.logs import SILENT
+from plugind.protocol.resources import Remember
+
+async def main(directory, first):
+    file = StateFile(directory, SILENT)
+    assert len(await file.read()) == (0 if first == 1 else 4)
+    for number in range(first, first + 50):
+        await file.write([Remember(f"vendor.com/gpu{number % 4}", number)])
+    os._exit(9)
+
+trio.run(main, sys.argv[1], int(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(not _ROOT, reason="only root mounts file systems")
+async def test_a_disk_of_64_kib_is_enough_for_some_resources_and_many_restarts(tmp_path: Path) -> None:
+    """After a daemon was killed, the journal of four resources took up all of it, and nothing was kept any more."""
+    script = 'set -e; mount -t tmpfs -o size=64k,mode=700 none "$1"; for n in 1 2 3; do "$2" -c "$3" "$1" $n || test $? = 9; done'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable, _KILLED]
+    done = await trio.run_process(command, capture_stderr=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(_ROOT, reason="root may write everywhere")
