@@ -47,6 +47,11 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: What SQLite says of a file that is no database, or a damaged one.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+#: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
+_PAGE = 1024
+#: How many pages the journal has until they are moved into the file. It must stay small, since what is moved may need
+#: space that the journal takes.
+_JOURNAL_PAGES = 16
 
 
 class NotUsableError(Exception):
@@ -84,13 +89,26 @@ def open_to_write(path: str) -> sqlite3.Connection:
     """
 
     def lock(database: sqlite3.Connection) -> None:
-        # Before the journal's mode is set: then there is no file of shared memory, and the lock is kept.
+        # Both before the journal's mode is set: then there is no file of shared memory, and the lock is kept.
+        database.execute(f"PRAGMA page_size = {_PAGE}")
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
+        database.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA foreign_keys = ON")
 
-    return _opened(path, "", lock)
+    database = _opened(path, "", lock)
+    _empty_journal(database)
+    return database
+
+
+def _empty_journal(database: sqlite3.Connection) -> None:
+    """Move what is in the journal into the file, and give the space of the journal back, as far as that is possible.
+
+    What is in the journal is not lost if that fails, for want of space. Then the next write fails, too, and says so.
+    """
+    with suppress(sqlite3.OperationalError):
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def open_to_read(path: str) -> sqlite3.Connection:
@@ -248,9 +266,13 @@ def write(database: sqlite3.Connection, groups: Iterable[Group], now: float, boo
 
     Returns, for each group, why it contradicts what is written; None if it is made.
     """
-    with database:
-        database.execute("BEGIN IMMEDIATE")
-        return [_write_group(database, group, now, boot) for group in groups]
+    try:
+        with database:
+            database.execute("BEGIN IMMEDIATE")
+            return [_write_group(database, group, now, boot) for group in groups]
+    except sqlite3.OperationalError:
+        _empty_journal(database)  # So that the next try has its space.
+        raise
 
 
 def _write_group(database: sqlite3.Connection, group: Group, now: float, boot: str) -> str | None:

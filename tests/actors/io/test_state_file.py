@@ -285,7 +285,8 @@ trio.run(main, sys.argv[1], int(sys.argv[2]))
 @pytest.mark.skipif(not _ROOT, reason="only root mounts file systems")
 async def test_a_disk_of_64_kib_is_enough_for_some_resources_and_many_restarts(tmp_path: Path) -> None:
     """After a daemon was killed, the journal of four resources took up all of it, and nothing was kept any more."""
-    script = 'set -e; mount -t tmpfs -o size=64k,mode=700 none "$1"; for n in 1 2 3; do "$2" -c "$3" "$1" $n || test $? = 9; done'
+    restarts = 'for n in 1 2 3; do "$2" -c "$3" "$1" $n || test $? = 9; done'
+    script = f'set -e; mount -t tmpfs -o size=64k,mode=700 none "$1"; {restarts}'
     command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable, _KILLED]
     done = await trio.run_process(command, capture_stderr=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
