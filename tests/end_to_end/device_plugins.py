@@ -2,8 +2,9 @@
 
 Each program is run as ``PROGRAM DIRECTORY FILE RESOURCE [options]``. It serves ``v1beta1.DevicePlugin`` on the socket
 DIRECTORY/FILE, with the devices ``NAME-0``, ``NAME-1``, …, where NAME is what follows the slash in RESOURCE. Their NUMA
-nodes are 0 and 1 in turn. By hand, in a checkout::
+nodes are 0 and 1 in turn. By hand, in a checkout, where the one in Python needs the extra ``test``::
 
+    pip install -e '.[test]'
     mkdir d && python tests/end_to_end/plugins/grpcio_devices.py d a.sock example.com/a --route socket
     (cd tests/end_to_end/plugins/grpc-js && npm ci)
     mkdir d && node tests/end_to_end/plugins/grpc-js/devices.js d a.sock example.com/a --devices 8

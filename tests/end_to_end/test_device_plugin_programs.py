@@ -68,6 +68,21 @@ def test_a_device_plugin_calls_register_lists_its_devices_and_comes_back(
         assert sorted(os.listdir(tmp_path)) == ["kubelet.sock"]
 
 
+def test_a_device_plugin_that_is_not_registered_yet_listens_anew_when_its_socket_is_gone(
+    program: DevicePluginProgram, tmp_path: Path
+) -> None:
+    """It listens before there is a node, and calls in vain; then the node starts, and deletes its socket."""
+    command = program.command(tmp_path, "gpu.sock", "example.com/gpu")
+    with running(command) as plugin:
+        plugin.line(call="Register", registered=False)
+        (tmp_path / "gpu.sock").unlink()
+        plugin.line(lost=str(tmp_path / "gpu.sock"))
+        plugin.line(listening=str(tmp_path / "gpu.sock"))
+        with kubelet(tmp_path) as requests:
+            assert requests.get(timeout=DEADLINE).endpoint == "gpu.sock"
+        assert (tmp_path / "gpu.sock").is_socket()
+
+
 def test_a_device_plugin_of_the_watcher_serves_both_services_on_one_socket(
     program: DevicePluginProgram, tmp_path: Path
 ) -> None:

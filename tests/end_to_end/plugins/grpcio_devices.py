@@ -1,10 +1,10 @@
 """A device plugin on grpcio's asyncio server: ``grpcio_devices.py DIRECTORY FILE RESOURCE [options]``.
 
 Its services are on DIRECTORY/FILE. The docstring of ``device_plugins.py`` describes the options, the signals, and the
-lines that it prints. It keeps to the habits of real device plugins: it looks at its own socket file from time to time,
-and starts anew when the file is gone. With ``--sign kubelet`` it looks at ``kubelet.sock`` instead, and starts anew
-when there is another one. With ``--stop-before-list`` it stops itself, as by SIGSTOP, before the first list of its
-first stream.
+lines that it prints, and how to run it by hand. It keeps to the habits of real device plugins: it looks at its own
+socket file from time to time, before and after it is registered, and starts anew when the file is gone. With ``--sign
+kubelet`` it looks at ``kubelet.sock`` instead, and starts anew when there is another one. With ``--stop-before-list``
+it stops itself, as by SIGSTOP, before the first list of its first stream.
 """
 
 import argparse
@@ -246,15 +246,16 @@ async def live(arguments: argparse.Namespace, devices: Devices) -> None:
     sign = path if arguments.sign == "own" else os.path.join(arguments.directory, "kubelet.sock")
     seen = file_at(sign)
     say(listening=path)
+    request = device.RegisterRequest(version="v1beta1", endpoint=arguments.file, resource_name=arguments.resource)
     try:
-        if arguments.route == "call":
-            await register(
-                arguments.directory,
-                device.RegisterRequest(version="v1beta1", endpoint=arguments.file, resource_name=arguments.resource),
-            )
-        while file_at(sign) == seen:  # noqa: ASYNC110 - a look at a file, as real plugins do it
-            await asyncio.sleep(PERIOD)
-        say(lost=sign)
+        # A call that is refused again and again must not keep it from looking at the file.
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(register(arguments.directory, request))] if arguments.route == "call" else []
+            while file_at(sign) == seen:  # noqa: ASYNC110 - a look at a file, as real plugins do it
+                await asyncio.sleep(PERIOD)
+            say(lost=sign)
+            for call in calls:
+                call.cancel()
     finally:
         await server.stop(0)
 
