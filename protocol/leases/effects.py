@@ -5,18 +5,31 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from ..messages import Address
 from ..values import value
 from .messages import DeviceCall, Failure, Released
 from .values import Lease, Owner
 
+AnswerT = TypeVar("AnswerT")
+
 
 @value
-class Reply:
+class Reply(Generic[AnswerT]):
     """Answer a caller. If it cannot be delivered, :class:`~.messages.AskerLeft` follows."""
 
-    reply: Address[Lease | Failure | Released | None]
-    answer: Lease | Failure | Released | None
+    reply: Address[AnswerT]
+    answer: AnswerT
+
+    def send(self) -> None:
+        """Put the answer into the caller's inbox."""
+        self.reply.send_nowait(self.answer)
+
+
+LeaseReply = Reply[Lease | Failure]
+ReleaseReply = Reply[Released | Failure]
+RecoverReply = Reply[Failure | None]
 
 
 @value
@@ -111,4 +124,16 @@ class Failed:
     failure: Failure
 
 
-Effect = Reply | Call | Write | WatchOwner | ForgetOwner | WriteFile | RemoveFile | Changed | Failed
+Effect = (
+    LeaseReply
+    | ReleaseReply
+    | RecoverReply
+    | Call
+    | Write
+    | WatchOwner
+    | ForgetOwner
+    | WriteFile
+    | RemoveFile
+    | Changed
+    | Failed
+)

@@ -337,7 +337,8 @@ class FileWritten:
     error: str | None = None
 
 
-LeasesMessage = (
+#: What may change a lease.
+StateMessage = (
     OfferChanged
     | OfferEnded
     | PluginEnded
@@ -348,12 +349,11 @@ LeasesMessage = (
     | BindAsked
     | ResumeAsked
     | RecoverAsked
-    | LeasesAsked
-    | LeasesSubscribed
-    | LeasesUnsubscribed
     | CallMessage
     | Saved
     | StoreRead
     | OwnerEnded
     | FileWritten
 )
+
+LeasesMessage = StateMessage | LeasesAsked | LeasesSubscribed | LeasesUnsubscribed

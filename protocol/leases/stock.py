@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from ..devices import Device, Key
-from .messages import Offer
+from ..devices import Device, DeviceOptions
+from ..messages import Address
+from .messages import DeviceCall, Offer
 from .values import Pool, Request, Wanted
 
 #: The name of a resource, and of a pool of it.
@@ -91,10 +92,30 @@ class Stock:
         resource = self._resources.get(name)
         return resource if resource is not None and resource.registered else None
 
-    def key(self, name: str) -> Key | None:
-        """Return the plugin that can be asked for devices of the resource."""
+    def is_offered(self, name: str) -> bool:
+        """Whether a plugin is there that can be asked for devices of the resource."""
         resource = self._resources.get(name)
-        return None if resource is None or not resource.offered else resource.offer.key
+        return resource is not None and resource.offered
+
+    def calls(self, name: str) -> Address[DeviceCall]:
+        """Return the address of the calls to that plugin.
+
+        Raises:
+            LookupError: There is none.
+        """
+        calls = self._resources[name].offer.calls
+        if calls is None:
+            raise LookupError(f"{name} has no plugin")
+        return calls
+
+    def options(self, name: str) -> DeviceOptions:
+        """Return the options of that plugin."""
+        return self._resources[name].offer.options
+
+    def is_healthy(self, name: str, ids: Iterable[str]) -> bool:
+        """Whether the plugin is there, and these devices of it are healthy."""
+        listed = self._resources[name].offer.devices.devices
+        return self.is_offered(name) and all(it in listed and listed[it].healthy for it in ids)
 
     def healthy(self, place: Place) -> Mapping[str, Device]:
         """Return the healthy devices of a resource and pool, taken or not."""

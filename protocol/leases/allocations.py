@@ -1,0 +1,390 @@
+"""How each lease goes on: what is done for each action of :mod:`.states`, and whose turn it is.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import assert_never
+
+import attrs
+
+from ..messages import Address
+from ..metrics import OTHER
+from . import effects as e
+from .answers import AnswerError, joined
+from .cdi import name_of
+from .choosing import choose
+from .entries import Ends, Entry, Sources
+from .limits import Usage
+from .line import Line, Reserved
+from .messages import AllocateAsked, CallMessage, Failure, PreferenceAsked, Problem
+from .shortages import shortage
+from .states import Action, Event, Phase, step
+from .stock import Stock
+from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
+
+#: Seconds for which the devices of an uncertain lease are withheld.
+WITHHELD = 60.0
+#: Seconds until a container must have bound its lease, or a connection must have come back after a restart.
+BIND = 60.0
+#: How many holders a failure names.
+MAX_HOLDERS = 64
+#: How many resources have counts of failures of their own.
+MAX_LABELS = 64
+
+_REASONS = {
+    Event.LEFT: "its caller has left",
+    Event.NAMED_LEFT: "its caller has left",
+    Event.RELEASED: "it was released",
+    Event.OWNER_ENDED: "its owner has ended, or its time is over",
+    Event.SETTLED: "its plugin is no longer preparing it",
+}
+
+
+class Allocations:
+    """All leases, the devices that there are, and the line."""
+
+    def __init__(self, inbox: Address[CallMessage], sources: Sources, pools: Iterable[Pool] = ()) -> None:
+        """Begin without leases.
+
+        Raises:
+            ValueError: A device is in two of ``pools``.
+        """
+        self.entries: dict[str, Entry] = {}
+        self.stock = Stock(pools)
+        self.ends = Ends()
+        self.usage = Usage()
+        self.tickets: dict[int, str] = {}
+        #: How many callers got no lease, by resource and problem.
+        self.failures: Counter[tuple[str, str]] = Counter()
+        #: Why no device is given to anybody.
+        self.withheld: str | None = None
+        self.effects: list[e.Effect] = []
+        self.now = 0.0
+        #: What is awaited of the disk: the lease of each number.
+        self.writes: dict[int, str] = {}
+        self._inbox = inbox
+        self._sources = sources
+        self._line = Line()
+        #: What is in line and does not wait.
+        self._impatient: set[str] = set()
+        self._touched: dict[str, Entry] = {}
+        self._reserved = Reserved()
+        self._number = 0
+        self._arrivals = 0
+
+    # --- turns ---
+
+    def begin(self, now: float) -> None:
+        """Begin a turn of the actor at ``now``."""
+        self.now, self.effects = now, []
+
+    def finish(self) -> list[e.Effect]:
+        """Give devices to those whose turn has come, and return what is to be done."""
+        self.serve()
+        for entry in self._touched.values():
+            if entry.shown or entry.phase is not Phase.GONE:
+                entry.shown = True
+                self.effects.append(e.Changed(entry.lease))
+        self._touched.clear()
+        return self.effects
+
+    def serve(self) -> None:
+        """Give devices to those whose turn has come, and end those that do not wait."""
+        if self.withheld is not None or not len(self._line):
+            return
+        for lease, reserved in self._line.take_fitting(self.stock):
+            self._reserved = reserved
+            self._impatient.discard(lease)
+            self.step(self.entries[lease], Event.GRANTED)
+        if self._impatient:
+            self.fail(min((self.entries[it] for it in self._impatient), key=lambda it: it.arrival), Problem.UNAVAILABLE)
+            self.serve()  # Those behind it may have what was reserved for it.
+
+    def touch(self, entry: Entry) -> None:
+        """Show the lease to subscribers at the end of the turn."""
+        self._touched[entry.lease.id] = entry
+
+    def write(self, *changes: e.Change, awaited: bool = False) -> int:
+        """Have ``changes`` written, and return the number of the write."""
+        self._number += 1
+        self.effects.append(e.Write(self._number, changes, awaited))
+        return self._number
+
+    def answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
+        """Answer a caller."""
+        self.effects.append(e.Reply(reply, answer))
+
+    # --- to and fro ---
+
+    def add(self, entry: Entry) -> None:
+        """Take a lease, which is in line or has its devices already."""
+        self._arrivals += 1
+        entry.arrival = self._arrivals
+        self.entries[entry.lease.id] = entry
+        self.usage.add(entry.lease)
+        self.touch(entry)
+        if entry.phase is Phase.QUEUED:
+            self._queue(entry)
+        for name, ids in entry.devices.items():
+            self.stock.take(entry.lease.id, name, ids)
+
+    def _queue(self, entry: Entry) -> None:
+        lease = entry.lease.id
+        self._line.add(lease, entry.arrival, entry.lease.request)
+        if entry.deadline is None or entry.deadline <= self.now:
+            self._impatient.add(lease)
+        else:
+            self.ends.set(lease, entry.deadline)
+
+    def step(self, entry: Entry, event: Event, failure: Failure | None = None) -> None:
+        """Let ``event`` happen to a lease."""
+        text = _REASONS.get(event) if failure is None else failure.text
+        entry.phase, actions = step(entry.phase, event)
+        if entry.lease.state is not entry.phase.shown:
+            ended = entry.phase in (Phase.GONE, Phase.UNCERTAIN)
+            entry.lease = attrs.evolve(entry.lease, state=entry.phase.shown, reason=text if ended else None)
+            self.touch(entry)
+        for action in actions:
+            self._carry_out(entry, action, failure or _because(entry, text))
+
+    def _carry_out(self, entry: Entry, action: Action, failure: Failure) -> None:
+        match action:
+            case Action.CHOOSE:
+                self._choose(entry)
+            case Action.REQUEUE:
+                self._queue(entry)
+            case Action.COMMIT:
+                self._commit(entry)
+            case Action.PREPARE:
+                self.prepare(entry)
+            case Action.FILE:
+                self._file(entry)
+            case Action.CONFIRM:
+                self._confirm(entry)
+            case Action.TELL:
+                self._tell(entry)
+            case Action.FAIL:
+                self._fail(entry, failure)
+            case Action.WITHHOLD:
+                self._withhold(entry)
+            case Action.END:
+                self._end(entry)
+            case _:
+                assert_never(action)
+
+    # --- choosing ---
+
+    def _choose(self, entry: Entry) -> None:
+        request, devices = entry.lease.request, {}
+        self.ends.forget(entry.lease.id)
+        for wanted in request.wanted:
+            name = wanted.resource
+            free = self.stock.free((name, request.pool))
+            may_have = {it: device for it, device in free.items() if not self._reserved.has(name, it)}
+            devices[name] = request.ids or choose(may_have, wanted.count, request.include)
+            if (
+                self.stock.options(name).get_preferred_allocation_available
+                and not request.ids
+                and len(may_have) > wanted.count
+            ):
+                entry.may_have[name] = frozenset(may_have)
+        for name, ids in devices.items():
+            self.stock.take(entry.lease.id, name, ids)
+        entry.lease = attrs.evolve(entry.lease, devices=devices)
+        entry.asked = set(entry.may_have)
+        for wanted in request.wanted:
+            if wanted.resource in entry.asked:
+                self._ask_preference(entry, wanted.resource, wanted.count)
+        if not entry.asked:
+            self.step(entry, Event.CHOSEN)
+
+    def _ask_preference(self, entry: Entry, name: str, size: int) -> None:
+        available = tuple(sorted(entry.may_have[name]))
+        asked = PreferenceAsked(entry.lease.id, name, available, entry.lease.request.include, size, self._inbox)
+        self.effects.append(e.Call(self.stock.calls(name), asked))
+
+    def preferred(self, entry: Entry, name: str, devices: tuple[str, ...]) -> None:
+        """Take what a plugin prefers; nothing if it has no answer."""
+        if entry.phase is not Phase.CHOOSING or name not in entry.asked:
+            return
+        entry.asked.discard(name)
+        entry.preferred[name] = devices
+        if not entry.asked:
+            self.step(entry, Event.CHOSEN if self._choose_again(entry) else Event.SHORT)
+
+    def _choose_again(self, entry: Entry) -> bool:
+        """Choose anew among all that is still there; return whether it is enough."""
+        self._give_back(entry)
+        request, devices, before = entry.lease.request, {}, entry.devices
+        may_have, entry.may_have = entry.may_have, {}
+        entry.lease = attrs.evolve(entry.lease, devices={})
+        for wanted in request.wanted:
+            name = wanted.resource
+            free = self.stock.free((name, request.pool))
+            there = {it: free[it] for it in may_have.get(name, before[name]) if it in free}
+            if len(there) < wanted.count or any(it not in there for it in request.include):
+                return False
+            devices[name] = request.ids or choose(there, wanted.count, request.include, entry.preferred.get(name, ()))
+        for name, ids in devices.items():
+            self.stock.take(entry.lease.id, name, ids)
+        entry.lease = attrs.evolve(entry.lease, devices=devices)
+        return True
+
+    # --- from the choice to the answer ---
+
+    def _commit(self, entry: Entry) -> None:
+        if entry.lease.request.container:
+            entry.lease = attrs.evolve(entry.lease, cdi_name=name_of(self._sources.bits()))
+        entry.written = True
+        self._save(entry, entry.lease)
+        if isinstance(entry.lease.owner, ProcessOwner):
+            self.watch(entry)
+
+    def _save(self, entry: Entry, lease: Lease) -> None:
+        entry.write = self.write(e.SaveLease(lease), awaited=True)
+        self.writes[entry.write] = lease.id
+
+    def watch(self, entry: Entry) -> None:
+        """Hear of the end of the owner."""
+        entry.watched = True
+        self.effects.append(e.WatchOwner(entry.lease.id, entry.lease.owner))
+
+    def forget_owner(self, entry: Entry) -> None:
+        """Hear of the end of the owner no more."""
+        if entry.watched:
+            entry.watched = False
+            self.effects.append(e.ForgetOwner(entry.lease.id))
+
+    def prepare(self, entry: Entry) -> None:
+        """Ask the plugin of the next resource to prepare its devices; go on if all have."""
+        name = next((it for it in entry.resources if it not in entry.answers), None)
+        entry.preparing = name
+        if name is None:
+            self._join(entry)
+        elif not self.stock.is_healthy(name, entry.devices[name]):
+            self.step(entry, Event.REFUSED, self._unavailable(name))
+        else:
+            pre_start = self.stock.options(name).pre_start_required
+            asked = AllocateAsked(entry.lease.id, name, entry.devices[name], pre_start, self._inbox)
+            self.effects.append(e.Call(self.stock.calls(name), asked))
+
+    def _unavailable(self, name: str) -> Failure:
+        if not self.stock.is_offered(name):
+            return Failure(Problem.UNAVAILABLE, f"unknown Device Plugin {name}")
+        text = f"previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
+        return Failure(Problem.UNAVAILABLE, text)
+
+    def _join(self, entry: Entry) -> None:
+        try:
+            answer = joined({name: entry.answers[name] for name in entry.resources})
+        except AnswerError as error:
+            self.step(entry, Event.REFUSED, Failure(Problem.REFUSED, str(error)))
+            return
+        entry.lease = attrs.evolve(entry.lease, answer=answer)
+        self.step(entry, Event.PREPARED)
+
+    def _file(self, entry: Entry) -> None:
+        if entry.lease.request.container:
+            entry.filed = True
+            self.effects.append(e.WriteFile(entry.lease))
+        else:
+            self.step(entry, Event.FILED)
+
+    def _confirm(self, entry: Entry) -> None:
+        if isinstance(owner := entry.lease.owner, TimeOwner):
+            entry.lease = attrs.evolve(entry.lease, owner=self.begun(owner))
+        self._save(entry, attrs.evolve(entry.lease, state=LeaseState.HELD))
+
+    def begun(self, owner: TimeOwner) -> TimeOwner:
+        """Return the owner with its time beginning now."""
+        return attrs.evolve(owner, expires=self._sources.boottime() + round(owner.seconds * 1e9))
+
+    def has_time(self, owner: TimeOwner) -> bool:
+        """Whether the time of a lease is not over yet."""
+        return owner.expires is not None and owner.expires > self._sources.boottime()
+
+    def _tell(self, entry: Entry) -> None:
+        self.wait_for_owner(entry)
+        for reply in entry.askers.values():
+            self.answer(reply, entry.lease)
+        entry.askers.clear()
+
+    def wait_for_owner(self, entry: Entry) -> None:
+        """Hear of the end of the owner of a held lease; a container has some time to bind it."""
+        match entry.lease.owner:
+            case ContainerOwner(init=None):
+                self.ends.set(entry.lease.id, self.now + BIND)
+            case ProcessOwner() | ContainerOwner() | TimeOwner() if not entry.watched:
+                self.watch(entry)
+            case _:
+                pass  # Its end is told by its connection, or there is nobody.
+
+    # --- the end ---
+
+    def fail(self, entry: Entry, problem: Problem) -> None:
+        """Let one that is in line wait no longer."""
+        self.step(entry, Event.TIMED_OUT, self._failure(entry, problem))
+
+    def _failure(self, entry: Entry, problem: Problem) -> Failure:
+        if self.withheld is not None:
+            return self.withheld_failure()
+        request = entry.lease.request
+        text = shortage(self.stock, self._line.reserved_before(entry.lease.id, self.stock), request)
+        leases = (self.entries[it].lease for it in self.stock.holders(entry.resources))
+        return Failure(problem, text, tuple(leases)[:MAX_HOLDERS])
+
+    def withheld_failure(self) -> Failure:
+        """Return why nobody gets any device."""
+        advice = "when no leased device is in use, run plugind leases recover --none-held"
+        return Failure(Problem.STORAGE, f"all devices are withheld: {self.withheld}; {advice}")
+
+    def _fail(self, entry: Entry, failure: Failure) -> None:
+        for reply in entry.askers.values():
+            self.answer(reply, failure)
+        if entry.askers:
+            self.count_failure(entry.resources, entry.lease.uid, failure)
+        entry.askers.clear()
+
+    def count_failure(self, resources: tuple[str, ...], uid: int, failure: Failure) -> None:
+        """Note that a caller got no lease."""
+        self.effects.append(e.Failed(resources, uid, failure))
+        for name in resources:
+            key = name, failure.problem.value
+            if key not in self.failures and len(self.failures) >= MAX_LABELS * len(Problem):
+                key = OTHER, failure.problem.value
+            self.failures[key] += 1
+
+    def _withhold(self, entry: Entry) -> None:
+        self.write(e.SaveLease(entry.lease))
+        self.forget_owner(entry)
+        self.ends.set(entry.lease.id, self.now + WITHHELD)
+
+    def _give_back(self, entry: Entry) -> None:
+        for name, ids in entry.devices.items():
+            self.stock.give_back(name, ids)
+
+    def _end(self, entry: Entry) -> None:
+        lease = entry.lease
+        if entry.filed and lease.cdi_name is not None:
+            self.effects.append(e.RemoveFile(lease.id, lease.cdi_name))
+        self._give_back(entry)
+        if entry.written:
+            self.write(e.DeleteLease(lease.id))
+        self.forget_owner(entry)
+        self._line.remove(lease.id)
+        self._impatient.discard(lease.id)
+        self.ends.forget(lease.id)
+        self.usage.add(lease, -1)
+        for ticket in entry.tickets:
+            self.tickets.pop(ticket, None)
+        if entry.write is not None:
+            self.writes.pop(entry.write, None)
+        del self.entries[lease.id]
+
+
+def _because(entry: Entry, text: str | None) -> Failure:
+    return Failure(Problem.UNAVAILABLE, f"there is no lease {entry.lease.id} any more: {text}")

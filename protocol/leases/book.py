@@ -1,0 +1,428 @@
+"""The leases of a node: what follows from each message, and from time. The lease actor has the only instance.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import assert_never
+
+import attrs
+
+from ..messages import Address
+from . import effects as e
+from . import messages as m
+from .allocations import BIND, WITHHELD, Allocations
+from .entries import Amendment, Entry, Sources
+from .limits import Limits, failure_of, same_owner
+from .messages import Failure, Problem
+from .shortages import unhealthy_since
+from .states import Event, Phase
+from .values import ConnectionOwner, ContainerOwner, Lease, LeaseState, Pool, TimeOwner
+
+#: Seconds for which a lease stays after the end of its container, which may be started again.
+GRACE = 10.0
+#: Who may end the leases of others, unless more are named.
+ROOT = frozenset({0})
+
+_RESTARTED = "plugind ended while a plugin was preparing its devices"
+
+
+class Leases:
+    """All leases of a node."""
+
+    def __init__(
+        self,
+        inbox: Address[m.CallMessage],
+        sources: Sources,
+        *,
+        pools: Iterable[Pool] = (),
+        limits: Limits | None = None,
+        operators: frozenset[int] = ROOT,
+    ) -> None:
+        """Begin without leases and devices; plugins answer to ``inbox``.
+
+        Raises:
+            ValueError: A device is in two of ``pools``.
+        """
+        self._all = Allocations(inbox, sources, pools)
+        self._sources = sources
+        self._limits = limits or Limits()
+        self._operators = operators
+        self._amendments: dict[int, Amendment] = {}
+        self._recoveries: dict[int, m.RecoverAsked] = {}
+
+    # --- to inspect ---
+
+    @property
+    def next_end(self) -> float:
+        """When :meth:`pass_time` has something to do; infinity if that is never."""
+        return self._all.ends.next
+
+    def find(self, lease: str) -> Lease | None:
+        """Return a lease, or None."""
+        entry = self._all.entries.get(lease)
+        return None if entry is None else entry.lease
+
+    def snapshot(self, now: float, problem: str | None = None) -> m.LeasesSnapshot:
+        """Return all leases as they are shown; ``problem`` is what is wrong with the file that keeps them."""
+        leases = tuple(entry.lease for _, entry in sorted(self._all.entries.items()))
+        counts = Counter(name for lease in leases for name in lease.devices)
+        return m.LeasesSnapshot(now, leases, self._all.withheld, problem, counts, dict(self._all.failures))
+
+    # --- to drive ---
+
+    def start(self, kept: m.Kept, now: float) -> list[e.Effect]:
+        """Take the leases of this boot that were found in the store, at the start or later."""
+        self._all.begin(now)
+        self._all.withheld = kept.withheld
+        for lease in kept.leases:
+            self._take_up(lease)
+        return self._all.finish()
+
+    def pass_time(self, now: float) -> list[e.Effect]:
+        """Let time pass until ``now``."""
+        self._all.begin(now)
+        over = [self._all.entries[lease] for lease in self._all.ends.take(now)]
+        for entry in over:
+            if entry.phase is not Phase.QUEUED:
+                self._all.step(entry, Event.SETTLED if entry.phase is Phase.UNCERTAIN else Event.OWNER_ENDED)
+        for entry in over:
+            self._all.serve()  # One that was before it in line may just have ended.
+            if entry.phase is Phase.QUEUED:
+                self._all.fail(entry, Problem.TIMEOUT)
+        return self._all.finish()
+
+    def handle(self, message: m.StateMessage, now: float) -> list[e.Effect]:
+        """Take one message and return what to do, in order; ``now`` is ``trio.current_time()``."""
+        self._all.begin(now)
+        match message:
+            case m.OfferChanged():
+                self._all.stock.offer(message.offer)
+            case m.OfferEnded():
+                self._all.stock.end(message.resource)
+            case m.PluginEnded():
+                self._plugin_ended(message)
+            case m.LeaseAsked():
+                self._ask(message)
+            case m.AskerLeft():
+                self._asker_left(message.ticket)
+            case m.ReleaseAsked():
+                self._release(message)
+            case m.RenewAsked():
+                self._renew(message)
+            case m.BindAsked():
+                self._bind(message)
+            case m.ResumeAsked():
+                self._resume(message)
+            case m.RecoverAsked():
+                self._recover(message)
+            case m.Preferred() | m.Allocated() | m.AllocationRefused() | m.AllocationLost():
+                self._called(message)
+            case m.Saved():
+                self._saved(message)
+            case m.StoreRead():
+                return self.start(message.kept, now)
+            case m.OwnerEnded():
+                self._owner_ended(message.id)
+            case m.FileWritten():
+                self._file_written(message)
+            case _:
+                assert_never(message)
+        return self._all.finish()
+
+    # --- a start ---
+
+    def _take_up(self, lease: Lease) -> None:
+        if lease.id in self._all.entries:
+            return
+        phase = Phase.HELD if lease.state is LeaseState.HELD else Phase.UNCERTAIN
+        reason = _RESTARTED if lease.state is LeaseState.PENDING else lease.reason
+        filed = lease.cdi_name is not None
+        found = attrs.evolve(lease, state=phase.shown, reason=reason)
+        entry = Entry(found, 0, phase, written=True, filed=filed)
+        self._all.add(entry)
+        if phase is Phase.UNCERTAIN:
+            self._all.ends.set(lease.id, self._all.now + WITHHELD)
+            if lease.state is not LeaseState.UNCERTAIN:
+                self._all.write(e.SaveLease(found))
+            return
+        if filed:
+            self._all.effects.append(e.WriteFile(found))
+        if isinstance(lease.owner, ConnectionOwner):
+            self._all.ends.set(lease.id, self._all.now + BIND)
+        else:
+            self._all.wait_for_owner(entry)
+
+    # --- to get a lease ---
+
+    def _ask(self, asked: m.LeaseAsked) -> None:
+        entry = None if asked.id is None else self._all.entries.get(asked.id)
+        if entry is not None:
+            failure = self._ask_again(entry, asked)
+        else:
+            failure = self._refusal(asked)
+            if failure is None:
+                entry = self._new_entry(asked)
+        if failure is not None:
+            self._all.answer(asked.reply, failure)
+            self._all.count_failure(tuple(it.resource for it in asked.request.wanted), asked.uid, failure)
+        elif entry is not None:
+            entry.tickets.add(asked.ticket)
+            self._all.tickets[asked.ticket] = entry.lease.id
+
+    def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
+        failure = failure_of(asked, self._all.stock.pools)
+        if failure is None and self._all.withheld is not None:
+            return self._all.withheld_failure()
+        return failure or self._all.usage.failure(self._limits, asked)
+
+    def _new_entry(self, asked: m.LeaseAsked) -> Entry:
+        name = asked.id
+        while name is None or (asked.id is None and name in self._all.entries):
+            name = f"{self._sources.bits() % (1 << 48):012x}"
+        lease = Lease(name, asked.uid, asked.request, asked.owner, LeaseState.QUEUED, self._sources.wall())
+        entry = Entry(lease, 0, named=asked.id is not None, deadline=asked.deadline)
+        entry.askers[asked.ticket] = asked.reply
+        self._all.add(entry)
+        return entry
+
+    def _ask_again(self, entry: Entry, asked: m.LeaseAsked) -> Failure | None:
+        lease = entry.lease
+        if lease.uid != asked.uid and asked.uid not in self._operators:
+            return Failure(Problem.FORBIDDEN, f"lease {lease.id} belongs to another user")
+        same = lease.uid == asked.uid and lease.request == asked.request and same_owner(lease.owner, asked.owner)
+        if not same:
+            return Failure(Problem.USAGE, f"lease {lease.id} exists with another request")
+        match entry.phase:
+            case Phase.HELD:
+                if text := unhealthy_since(self._all.stock, lease):
+                    return Failure(Problem.UNAVAILABLE, text)
+                self._all.answer(asked.reply, lease)
+                return None
+            case Phase.UNCERTAIN:
+                return Failure(Problem.REFUSED, f"lease {lease.id} is uncertain: {lease.reason}; ask again in a minute")
+            case Phase.ABANDONED:
+                return Failure(Problem.UNAVAILABLE, f"lease {lease.id} is about to end; ask again")
+            case Phase.QUEUED:
+                if asked.deadline is None:
+                    text = f"lease {lease.id} waits for its devices; ask again with --wait"
+                    return Failure(Problem.UNAVAILABLE, text)
+                entry.deadline = max(asked.deadline, entry.deadline or 0.0)
+                self._all.ends.set(lease.id, entry.deadline)
+            case _:
+                pass
+        entry.askers[asked.ticket] = asked.reply
+        return None
+
+    def _asker_left(self, ticket: int) -> None:
+        entry = self._all.entries.get(self._all.tickets.pop(ticket, ""))
+        if entry is None:
+            return
+        entry.tickets.discard(ticket)
+        entry.askers.pop(ticket, None)
+        if isinstance(entry.lease.owner, ConnectionOwner) and not entry.tickets:
+            self._all.step(entry, Event.OWNER_ENDED)
+        elif not entry.askers:
+            self._all.step(entry, Event.NAMED_LEFT if entry.named else Event.LEFT)
+
+    # --- what plugins, the disk and owners say ---
+
+    def _called(self, message: m.CallMessage) -> None:
+        entry = self._all.entries.get(message.lease)
+        if entry is None:
+            return
+        if isinstance(message, m.Preferred) or entry.phase is Phase.CHOOSING:
+            devices = message.devices if isinstance(message, m.Preferred) else ()
+            self._all.preferred(entry, message.resource, devices)
+        elif entry.phase in (Phase.PREPARING, Phase.ABANDONED) and entry.preparing == message.resource:
+            self._prepared(entry, message)
+
+    def _prepared(self, entry: Entry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
+        entry.preparing = None
+        match message:
+            case m.Allocated() if entry.phase is Phase.ABANDONED:
+                self._all.step(entry, Event.PREPARED)
+            case m.Allocated():
+                entry.answers[message.resource] = message.answer
+                self._all.prepare(entry)
+            case m.AllocationRefused():
+                self._all.step(entry, Event.REFUSED, Failure(Problem.REFUSED, message.reason))
+            case m.AllocationLost():
+                entry.lost = message.key
+                self._all.step(entry, Event.LOST, Failure(Problem.REFUSED, message.reason))
+            case _:
+                assert_never(message)
+
+    def _plugin_ended(self, message: m.PluginEnded) -> None:
+        for entry in [*self._all.entries.values()]:
+            if entry.phase is Phase.UNCERTAIN and entry.lost == message.key:
+                self._all.step(entry, Event.SETTLED)
+
+    def _saved(self, message: m.Saved) -> None:
+        if (amendment := self._amendments.pop(message.write, None)) is not None:
+            self._amended(amendment, message.error)
+        elif (asked := self._recoveries.pop(message.write, None)) is not None:
+            self._recovered(asked, message.error)
+        elif (lease := self._all.writes.pop(message.write, None)) is not None:
+            entry = self._all.entries[lease]
+            entry.write = None
+            if message.error is None:
+                self._all.step(entry, Event.SAVED)
+            else:
+                self._all.step(entry, Event.NOT_SAVED, _not_written(message.error))
+
+    def _file_written(self, message: m.FileWritten) -> None:
+        entry = self._all.entries.get(message.id)
+        if entry is None or (entry.phase is not Phase.FILING and message.error is None):
+            return
+        if entry.phase is not Phase.FILING:
+            # It is held, from before a restart of plugind: its container may run already.
+            entry.lease = attrs.evolve(entry.lease, warnings=(f"its CDI file is not there: {message.error}",))
+            self._all.touch(entry)
+        elif message.error is None:
+            self._all.step(entry, Event.FILED)
+        else:
+            text = f"the CDI file cannot be written: {message.error}"
+            self._all.step(entry, Event.NOT_FILED, Failure(Problem.STORAGE, text))
+
+    def _owner_ended(self, lease: str) -> None:
+        entry = self._all.entries.get(lease)
+        if entry is None or not entry.watched:
+            return
+        owner = entry.lease.owner
+        if isinstance(owner, TimeOwner) and self._all.has_time(owner):
+            return  # It was renewed meanwhile.
+        entry.watched = False
+        if isinstance(owner, ContainerOwner) and entry.phase is Phase.HELD:
+            entry.grace = True
+            self._all.ends.set(lease, self._all.now + GRACE)
+        else:
+            self._all.step(entry, Event.OWNER_ENDED)
+
+    # --- what is asked of leases that are held ---
+
+    def _release(self, asked: m.ReleaseAsked) -> None:
+        found = {name: entry for name in asked.ids if (entry := self._all.entries.get(name)) is not None}
+        for name, entry in found.items():
+            if not self._may(asked.uid, entry):
+                self._tell_released(asked, _forbidden(name))
+                return
+        for entry in found.values():
+            self._all.step(entry, Event.RELEASED)
+        unknown = tuple(name for name in dict.fromkeys(asked.ids) if name not in found)
+        self._tell_released(asked, m.Released(tuple(found), unknown))
+
+    def _tell_released(self, asked: m.ReleaseAsked, answer: m.Released | Failure) -> None:
+        self._all.effects.append(e.Reply(asked.reply, answer))
+
+    def _may(self, uid: int, entry: Entry) -> bool:
+        return uid == entry.lease.uid or uid in self._operators
+
+    def _held(self, lease: str, uid: int) -> Entry | Failure:
+        entry = self._all.entries.get(lease)
+        if entry is None:
+            return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
+        if not self._may(uid, entry):
+            return _forbidden(lease)
+        if entry.phase is not Phase.HELD:
+            return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")
+        return entry
+
+    def _renew(self, asked: m.RenewAsked) -> None:
+        entry = self._held(asked.id, asked.uid)
+        if isinstance(entry, Entry) and isinstance(owner := entry.lease.owner, TimeOwner):
+            self._amend(entry, self._all.begun(owner), asked.reply)
+        elif isinstance(entry, Entry):
+            text = f"lease {asked.id} has no time to renew: only one that was asked for with --ttl has"
+            self._all.answer(asked.reply, Failure(Problem.USAGE, text))
+        else:
+            self._all.answer(asked.reply, entry)
+
+    def _bind(self, asked: m.BindAsked) -> None:
+        entry = self._held(asked.id, asked.uid)
+        if isinstance(entry, Failure):
+            self._all.answer(asked.reply, entry)
+        elif (failure := _unbindable(entry, asked)) is not None:
+            self._all.answer(asked.reply, failure)
+        else:
+            self._all.ends.forget(asked.id)
+            entry.grace = False
+            self._amend(entry, ContainerOwner(asked.init), asked.reply)
+
+    def _resume(self, asked: m.ResumeAsked) -> None:
+        entry = self._held(asked.id, asked.uid)
+        if isinstance(entry, Entry) and entry.lease.owner != ConnectionOwner(asked.token_hash):
+            entry = Failure(Problem.FORBIDDEN, f"lease {asked.id} has another token")
+        if isinstance(entry, Entry):
+            self._all.ends.forget(asked.id)
+            entry.tickets.add(asked.ticket)
+            self._all.tickets[asked.ticket] = asked.id
+            self._all.wait_for_owner(entry)
+            self._all.answer(asked.reply, entry.lease)
+        else:
+            self._all.answer(asked.reply, entry)
+
+    def _amend(self, entry: Entry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
+        """Have another owner written; it is told when it is written, since a restart must know it too."""
+        before, entry.lease = entry.lease.owner, attrs.evolve(entry.lease, owner=owner)
+        self._all.watch(entry)
+        number = self._all.write(e.SaveLease(entry.lease), awaited=True)
+        self._amendments[number] = Amendment(entry.lease.id, before, owner, reply)
+
+    def _amended(self, amendment: Amendment, error: str | None) -> None:
+        entry = self._all.entries.get(amendment.id)
+        if entry is None or entry.phase is not Phase.HELD:
+            failure = Failure(Problem.UNKNOWN, f"there is no lease {amendment.id} any more")
+            self._all.answer(amendment.reply, failure)
+        elif error is None:
+            self._all.touch(entry)
+            self._all.answer(amendment.reply, entry.lease)
+        else:
+            if entry.lease.owner == amendment.after:
+                self._undo(entry, amendment)
+            self._all.answer(amendment.reply, _not_written(error))
+
+    def _undo(self, entry: Entry, amendment: Amendment) -> None:
+        entry.lease = attrs.evolve(entry.lease, owner=amendment.before)
+        self._all.forget_owner(entry)
+        self._all.wait_for_owner(entry)
+        self._all.write(e.SaveLease(entry.lease))
+
+    # --- a lost state ---
+
+    def _recover(self, asked: m.RecoverAsked) -> None:
+        if asked.uid not in self._operators:
+            failure = Failure(Problem.FORBIDDEN, "only root and the user of the daemon may do that")
+            self._tell_recovered(asked, failure)
+        elif self._all.withheld is None:
+            self._tell_recovered(asked, None)
+        else:
+            self._recoveries[self._all.write(e.EndWithholding(), awaited=True)] = asked
+
+    def _recovered(self, asked: m.RecoverAsked, error: str | None) -> None:
+        if error is None:
+            self._all.withheld = None
+        self._tell_recovered(asked, None if error is None else _not_written(error))
+
+    def _tell_recovered(self, asked: m.RecoverAsked, answer: Failure | None) -> None:
+        self._all.effects.append(e.Reply(asked.reply, answer))
+
+
+def _unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:
+    owner = entry.lease.owner
+    if not isinstance(owner, ContainerOwner):
+        return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")
+    if owner.init is None or owner.init == asked.init or entry.grace:
+        return None
+    return Failure(Problem.FORBIDDEN, f"lease {asked.id} is bound to another container, whose init is {owner.init.pid}")
+
+
+def _forbidden(lease: str) -> Failure:
+    return Failure(Problem.FORBIDDEN, f"lease {lease} belongs to another user")
+
+
+def _not_written(error: str) -> Failure:
+    return Failure(Problem.STORAGE, f"the lease cannot be written: {error}")

@@ -1,0 +1,115 @@
+"""What the lease actor keeps of one lease.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from ..devices import Key
+from ..messages import Address
+from ..values import value
+from .messages import Failure
+from .states import Phase
+from .values import Answer, Lease, Owner
+
+
+@value
+class Sources:
+    """What decisions need of the world: clocks and names. Tests and the simulator give their own."""
+
+    #: Unix seconds.
+    wall: Callable[[], float]
+    #: ``CLOCK_BOOTTIME`` in nanoseconds.
+    boottime: Callable[[], int]
+    #: 128 random bits.
+    bits: Callable[[], int]
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One lease, with who waits for it and what is still to come."""
+
+    lease: Lease
+    #: Its number in the order of arrival.
+    arrival: int
+    phase: Phase = Phase.QUEUED
+    #: Whether the caller gave it its name, by which it may ask for it again.
+    named: bool = True
+    #: Until when it waits for devices; None if it does not wait.
+    deadline: float | None = None
+    #: Who waits for the answer, by ticket.
+    askers: dict[int, Address[Lease | Failure]] = attrs.field(factory=dict)
+    #: All tickets by which it was asked for.
+    tickets: set[int] = attrs.field(factory=set)
+    #: While devices are chosen: those that it may have, by resource.
+    may_have: dict[str, frozenset[str]] = attrs.field(factory=dict)
+    #: The resources whose plugins are asked what they prefer, and what those have said that have answered.
+    asked: set[str] = attrs.field(factory=set)
+    preferred: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    #: The resource whose plugin is preparing devices.
+    preparing: str | None = None
+    answers: dict[str, Answer] = attrs.field(factory=dict)
+    #: The plugin that may still be preparing devices.
+    lost: Key | None = None
+    #: The number of the write that is awaited.
+    write: int | None = None
+    #: Whether a row, a file and a watch of its owner may be there.
+    written: bool = False
+    filed: bool = False
+    watched: bool = False
+    #: Whether its container has ended and may come back.
+    grace: bool = False
+    #: Whether subscribers know of it.
+    shown: bool = False
+
+    @property
+    def devices(self) -> Mapping[str, tuple[str, ...]]:
+        """Its devices, by resource."""
+        return self.lease.devices
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources that it has or wants."""
+        return tuple(wanted.resource for wanted in self.lease.request.wanted)
+
+
+@value
+class Amendment:
+    """A change of the owner of a lease that is held, while it is being written."""
+
+    id: str
+    before: Owner
+    after: Owner
+    reply: Address[Lease | Failure]
+
+
+@attrs.define(eq=False)
+class Ends:
+    """Until when things last, by the ids of leases."""
+
+    _ends: dict[str, float] = attrs.field(factory=dict)
+
+    @property
+    def next(self) -> float:
+        """The earliest end; infinity if there is none."""
+        return min(self._ends.values(), default=math.inf)
+
+    def set(self, lease: str, end: float) -> None:
+        """Let it last until ``end``."""
+        self._ends[lease] = end
+
+    def forget(self, lease: str) -> None:
+        """Let it last for ever."""
+        self._ends.pop(lease, None)
+
+    def take(self, now: float) -> list[str]:
+        """Remove and return those that are over."""
+        over = [lease for lease, end in self._ends.items() if end <= now]
+        for lease in over:
+            del self._ends[lease]
+        return over

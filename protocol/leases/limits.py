@@ -1,0 +1,126 @@
+"""What a request must be like, and how much one user may have.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+
+from ..values import value
+from .messages import Failure, LeaseAsked, Problem
+from .stock import Pools
+from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, ProcessOwner, Request, TimeOwner
+
+#: Bytes of the name that a caller gives to a lease.
+MAX_ID = 128
+
+
+@value
+class Limits:
+    """How much a user may have; root has no limit of its own."""
+
+    #: Leases of one user, also those that wait.
+    leases: int = 1024
+    #: Devices of one user, also those that it waits for.
+    devices: int = 4096
+    #: Leases of all users.
+    all_leases: int = 32768
+
+
+@attrs.define
+class Usage:
+    """What each user has."""
+
+    leases: Counter[int] = attrs.field(factory=Counter)
+    devices: Counter[int] = attrs.field(factory=Counter)
+
+    def add(self, lease: Lease, sign: int = 1) -> None:
+        """Count a lease, or with ``sign`` -1 count it no more."""
+        for counter, number in ((self.leases, 1), (self.devices, devices_of(lease.request))):
+            counter[lease.uid] += sign * number
+            if not counter[lease.uid]:
+                del counter[lease.uid]
+
+    def failure(self, limits: Limits, asked: LeaseAsked) -> Failure | None:
+        """Return why another lease would be too much."""
+        if self.leases.total() >= limits.all_leases:
+            text = f"there are {limits.all_leases} leases, and there may not be more: release some"
+        elif asked.uid and self.leases[asked.uid] >= limits.leases:
+            text = f"user {asked.uid} has {limits.leases} leases, and may not have more: release some"
+        elif asked.uid and self.devices[asked.uid] + devices_of(asked.request) > limits.devices:
+            text = f"user {asked.uid} may not have more than {limits.devices} devices: release some, or ask for fewer"
+        else:
+            return None
+        return Failure(Problem.LIMIT, text)
+
+
+def devices_of(request: Request) -> int:
+    """Return how many devices a request wants."""
+    return sum(wanted.count for wanted in request.wanted)
+
+
+def failure_of(asked: LeaseAsked, pools: Pools) -> Failure | None:
+    """Return what is wrong with a request by itself."""
+    if text := _wrong_id(asked.id) or _wrong(asked.request) or _wrong_owner(asked):
+        return Failure(Problem.USAGE, text)
+    if (name := asked.request.pool) is None:
+        return None
+    for wanted in asked.request.wanted:
+        pool = pools.find(wanted.resource, name)
+        if pool is None:
+            return Failure(Problem.USAGE, f"there is no pool {name} of {wanted.resource}")
+        if not pool.admits(asked.uid):
+            return Failure(Problem.FORBIDDEN, f"user {asked.uid} may not take devices from the pool {name}")
+    return None
+
+
+def _wrong_id(name: str | None) -> str | None:
+    if name is None or (name.isprintable() and not name.startswith("-") and 0 < len(name.encode()) <= MAX_ID):
+        return None
+    return f"the id of a lease has 1 to {MAX_ID} bytes of printable text, and does not begin with '-'"
+
+
+def _wrong(request: Request) -> str | None:
+    named, resources = request.ids or request.include, {wanted.resource for wanted in request.wanted}
+    if not request.wanted or any(wanted.count < 1 for wanted in request.wanted):
+        return "a lease has at least one device: name a resource and a number, such as vendor.com/gpu=1"
+    if len(resources) < len(request.wanted):
+        return "a resource is named twice: add up the numbers"
+    if not named:
+        return None
+    if len(request.wanted) > 1 or (request.ids and request.include):
+        return "devices can be named for one resource only, and by --ids or --include"
+    if len(set(named)) < len(named):
+        return "a device is named twice"
+    count = request.wanted[0].count
+    if request.ids and len(named) != count:
+        return f"--ids names {len(named)} devices, and {count} are wanted"
+    return f"--include names {len(named)} devices, and {count} are wanted" if len(named) > count else None
+
+
+def _wrong_owner(asked: LeaseAsked) -> str | None:
+    match asked.owner:
+        case ContainerOwner() if not asked.request.container or asked.owner.init is not None:
+            return "a lease of a container is bound to it by the hook of its CDI file: ask for a container"
+        case TimeOwner() if not 0 < asked.owner.seconds < 2**31:
+            return "a lease that ends at a time lasts for more than 0 seconds, and less than 68 years"
+        case _:
+            return None
+
+
+def same_owner(held: Owner, asked: Owner) -> bool:
+    """Return whether the owner of a lease is the one that a caller names who asks for the lease again."""
+    match held, asked:
+        case ProcessOwner(), ProcessOwner():
+            return held == asked
+        case TimeOwner(), TimeOwner():
+            return held.seconds == asked.seconds
+        case ConnectionOwner(), ConnectionOwner():
+            return held.token_hash == asked.token_hash
+        case (ContainerOwner(), ContainerOwner()) | (NoOwner(), NoOwner()):
+            return True
+        case _:
+            return False

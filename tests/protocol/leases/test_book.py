@@ -1,0 +1,900 @@
+"""Leases as a whole: what follows from each message to the lease actor."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import attrs
+import pytest
+
+from plugind.protocol.leases import effects as e
+from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.book import GRACE, Leases
+from plugind.protocol.leases.entries import Sources
+from plugind.protocol.leases.limits import Limits
+from plugind.protocol.leases.messages import Failure, Problem
+from plugind.protocol.leases.values import (
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    Owner,
+    Pool,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+)
+from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, offer, request
+
+T = TypeVar("T")
+
+ALICE, BOB, ROOT = 1000, 1001, 0
+CMD = ProcessOwner(ProcessIdentity(991, 5, "boot"))
+ONE = request((GPU, 1))
+BOTH = request((GPU, 1), (NIC, 1))
+INIT = ProcessIdentity(77, 8, "boot")
+OTHER_INIT = ProcessIdentity(78, 9, "boot")
+IN_CONTAINER = attrs.evolve(ONE, container=True)
+TOO_FEW = "requested number of devices unavailable for vendor.com/gpu. Requested: {}, Available: {}"
+
+
+class Inbox(list[T]):
+    def send_nowait(self, message: T, /) -> None:
+        self.append(message)
+
+
+class Node:
+    """The lease actor's book, with a disk, plugins and owners that do what the test says."""
+
+    def __init__(self, *gpus: str, pools: Sequence[Pool] = (), limits: Limits | None = None) -> None:
+        self.now = 0.0
+        self.boottime = 1_000
+        numbers = itertools.count()
+        sources = Sources(lambda: 1e9 + self.now, lambda: self.boottime, lambda: next(numbers))
+        self.book = Leases(Inbox[m.CallMessage](), sources, pools=pools, limits=limits)
+        self.tickets = itertools.count(1)
+        self.effects: list[e.Effect] = []
+        self.disk: list[e.Write] = []
+        self.calls: list[m.DeviceCall] = []
+        self.files: list[e.WriteFile] = []
+        if gpus:
+            self.offer(*gpus)
+        self.effects.clear()
+
+    def send(self, message: m.StateMessage) -> list[e.Effect]:
+        return self.take(self.book.handle(message, self.now))
+
+    def take(self, effects: list[e.Effect]) -> list[e.Effect]:
+        for effect in effects:
+            match effect:
+                case e.Reply():
+                    effect.send()
+                case e.Write():
+                    self.disk.append(effect)
+                case e.Call():
+                    self.calls.append(effect.call)
+                case e.WriteFile():
+                    self.files.append(effect)
+                case _:
+                    pass
+        self.effects += effects
+        return effects
+
+    def offer(self, *words: str, resource: str = GPU, preferred: bool = False, lost: bool = False) -> None:
+        key = None if lost else PLUGIN
+        self.send(m.OfferChanged(offer(words, resource, preferred=preferred, key=key)))
+
+    def ask(
+        self,
+        asked: Request = ONE,
+        *,
+        id: str | None = None,  # noqa: A002 - as in the message
+        uid: int = ALICE,
+        owner: Owner = CMD,
+        wait: float | None = None,
+    ) -> Asker:
+        inbox: Inbox[Lease | Failure] = Inbox()
+        ticket = next(self.tickets)
+        deadline = None if wait is None else self.now + wait
+        self.send(m.LeaseAsked(asked, owner, uid, ticket, inbox, id, deadline))
+        return Asker(inbox, ticket)
+
+    def save(self, error: str | None = None) -> None:
+        """Let the disk finish all writes."""
+        while self.disk:
+            write = self.disk.pop(0)
+            if write.awaited:
+                self.send(m.Saved(write.number, error))
+
+    def allocated(self, **env: str) -> None:
+        """Let the plugin answer the next call."""
+        call = self.calls.pop(0)
+        self.send(m.Allocated(call.lease, call.resource, Answer(env)))
+
+    def hold(self, asked: Request = ONE, **more: object) -> Lease:
+        """Ask for a lease, and let everything succeed."""
+        asker = self.ask(asked, **more)  # type: ignore[arg-type] # they are those of ask
+        self.run()
+        return asker.lease
+
+    def run(self) -> None:
+        """Let everything succeed that is under way."""
+        while self.disk or self.calls or self.files:
+            self.save()
+            for call in [*self.calls]:
+                self.calls.remove(call)
+                if isinstance(call, m.AllocateAsked):
+                    self.send(m.Allocated(call.lease, call.resource, Answer()))
+                else:
+                    self.send(m.Preferred(call.lease, call.resource))
+            for file in [*self.files]:
+                self.files.remove(file)
+                self.send(m.FileWritten(file.lease.id))
+
+    def release(self, *ids: str, uid: int = ALICE) -> m.Released | Failure:
+        inbox: Inbox[m.Released | Failure] = Inbox()
+        self.send(m.ReleaseAsked(ids, uid, inbox))
+        return inbox[0]
+
+    def bind(self, lease: str, init: ProcessIdentity = INIT, uid: int = ALICE) -> Inbox[Lease | Failure]:
+        inbox: Inbox[Lease | Failure] = Inbox()
+        self.send(m.BindAsked(lease, uid, init, inbox))
+        return inbox
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.boottime += round(seconds * 1e9)
+        self.take(self.book.pass_time(self.now))
+
+    def states(self) -> list[str]:
+        return [lease.state.value for lease in self.book.snapshot(self.now).leases]
+
+    def last_writes(self) -> list[e.Change]:
+        changes = [change for write in self.disk for change in write.changes]
+        self.disk.clear()
+        return changes
+
+
+@attrs.define
+class Asker:
+    inbox: Inbox[Lease | Failure]
+    ticket: int
+
+    @property
+    def lease(self) -> Lease:
+        (answer,) = self.inbox
+        assert isinstance(answer, Lease), answer
+        return answer
+
+    @property
+    def failure(self) -> Failure:
+        (answer,) = self.inbox
+        assert isinstance(answer, Failure), answer
+        return answer
+
+    @property
+    def why(self) -> tuple[str, str]:
+        return self.failure.problem.value, self.failure.text
+
+
+# --- to get a lease ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_written_before_allocate_and_again_before_the_reply() -> None:
+    node = Node("a", "b")
+    asker = node.ask()
+    (write,) = node.disk
+    (saved,) = write.changes
+    assert isinstance(saved, e.SaveLease)
+    assert write.awaited is True
+    assert (saved.lease.state, saved.lease.devices) == (LeaseState.PENDING, {GPU: ("a",)})
+    assert node.calls == []
+    node.save()
+    (call,) = node.calls
+    assert isinstance(call, m.AllocateAsked)
+    assert (call.resource, call.devices, call.pre_start) == (GPU, ("a",), False)
+    node.allocated(A="1")
+    (write,) = node.disk
+    (saved,) = write.changes
+    assert isinstance(saved, e.SaveLease)
+    assert saved.lease.state is LeaseState.HELD
+    assert not asker.inbox
+    assert node.states() == ["pending"]
+    node.save()
+    assert asker.lease == saved.lease
+    assert asker.lease.answer == Answer({"A": "1"})
+    assert node.states() == ["held"]
+
+
+def test_pod_container_device_allocation() -> None:
+    """TestPodContainerDeviceAllocation: as many devices as are asked for, or an error that says why not."""
+    node = Node("a", "b", "c")
+    assert node.hold(request((GPU, 2)), id="x").devices == {GPU: ("a", "b")}
+    asker = node.ask(request((GPU, 2)))
+    assert asker.why == ("unavailable", TOO_FEW.format(2, 1))
+    assert [lease.id for lease in asker.failure.holders] == ["x"]
+    assert node.ask(request(("other.com/x", 1))).why == (
+        "unavailable",
+        "cannot allocate unregistered device other.com/x",
+    )
+    assert node.states() == ["held"]
+
+
+def test_get_preferred_allocation_parameters() -> None:
+    """TestGetPreferredAllocationParameters: what is available, what must be included, and the number."""
+    node = Node()
+    node.offer("a", "b", "c!", "d", "e", preferred=True)
+    node.hold(request((GPU, 1), ids="a"))
+    asker = node.ask(request((GPU, 2), include="d"))
+    (call,) = node.calls
+    assert isinstance(call, m.PreferenceAsked)
+    assert (call.available, call.must_include, call.size) == (("b", "d", "e"), ("d",), 2)
+    node.calls.clear()
+    node.send(m.Preferred(call.lease, GPU, ("e", "a", "d")))
+    node.run()
+    assert asker.lease.devices == {GPU: ("d", "e")}
+
+
+@pytest.mark.parametrize("answer", ["error", "refused", "nonsense"])
+def test_without_a_preference_of_use_devices_are_chosen_by_name(answer: str) -> None:
+    node = Node()
+    node.offer("a", "b", "c", preferred=True)
+    asker = node.ask()
+    lease = node.calls.pop().lease
+    if answer == "refused":
+        node.send(m.AllocationRefused(lease, GPU, "the plugin has left"))
+    else:
+        node.send(m.Preferred(lease, GPU, () if answer == "error" else ("x",), answer))
+    node.run()
+    assert asker.lease.devices == {GPU: ("a",)}
+
+
+def test_nobody_is_asked_for_a_preference_where_there_is_no_choice() -> None:
+    node = Node()
+    node.offer("a", "b", preferred=True)
+    node.ask(request((GPU, 1), ids="b"))
+    node.ask()
+    assert node.calls == []
+
+
+def test_a_list_that_comes_during_an_allocation_gives_no_device_to_two() -> None:
+    """TestDevicesToAllocateConflictWithUpdateAllocatedDevices."""
+    node = Node()
+    node.offer("a", "b", "c", preferred=True)
+    first = node.ask()
+    node.offer("b", "c", preferred=True)
+    second = node.ask()
+    for lease in [call.lease for call in node.calls]:
+        node.send(m.Preferred(lease, GPU, ("b",)))
+    node.calls.clear()
+    node.run()
+    assert [first.lease.devices, second.lease.devices] == [{GPU: ("c",)}, {GPU: ("b",)}]
+
+
+def test_devices_that_go_while_a_preference_is_asked() -> None:
+    node = Node()
+    node.offer("a", "b", "c", preferred=True)
+    waiting, other = node.ask(wait=60), node.ask()
+    calls, node.calls = node.calls, []
+    node.offer("a!", "b!", "c!", preferred=True)
+    for call in calls:
+        node.send(m.Preferred(call.lease, GPU, ("a",)))
+    assert not waiting.inbox
+    assert other.why[1] == "no healthy devices present; cannot allocate unhealthy devices vendor.com/gpu"
+    assert node.states() == ["queued"]
+    node.offer("a", "b!", "c!")
+    node.run()
+    assert waiting.lease.devices == {GPU: ("a",)}
+
+
+def test_several_resources_are_prepared_one_after_the_other() -> None:
+    node = Node("a")
+    node.offer("n", resource=NIC)
+    asker = node.ask(BOTH)
+    node.save()
+    assert [call.resource for call in node.calls] == [GPU]
+    node.allocated(A="1")
+    assert [call.resource for call in node.calls] == [NIC]
+    node.allocated(B="2")
+    node.save()
+    assert asker.lease.answer == Answer({"A": "1", "B": "2"})
+
+
+def test_answers_that_contradict_each_other_free_all() -> None:
+    node = Node("a")
+    node.offer("n", resource=NIC)
+    asker = node.ask(BOTH)
+    node.save()
+    node.allocated(A="1")
+    node.allocated(A="2")
+    assert asker.why == ("refused", "vendor.com/gpu and vendor.com/nic set A to different values")
+    assert node.hold(BOTH).state is LeaseState.HELD
+
+
+def test_a_refusal_frees_what_all_plugins_have_prepared() -> None:
+    node = Node("a")
+    node.offer("n", resource=NIC)
+    asker = node.ask(BOTH, id="x")
+    node.save()
+    node.allocated()
+    node.calls.clear()
+    node.send(m.AllocationRefused("x", NIC, "the plugin says no"))
+    assert asker.why == ("refused", "the plugin says no")
+    assert node.last_writes() == [e.DeleteLease("x")]
+    assert node.states() == []
+    assert node.hold(BOTH).state is LeaseState.HELD
+
+
+def test_a_plugin_that_goes_before_its_call_refuses() -> None:
+    node = Node("a")
+    asker = node.ask()
+    node.offer("a", lost=True)
+    node.save()
+    assert asker.why == ("unavailable", "unknown Device Plugin vendor.com/gpu")
+    assert node.calls == []
+
+
+def test_a_device_that_turns_unhealthy_before_the_call_is_not_prepared() -> None:
+    node = Node("a")
+    asker = node.ask()
+    node.offer("a!")
+    node.save()
+    text = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices vendor.com/gpu"
+    assert asker.why == ("unavailable", text)
+
+
+# --- uncertain leases -------------------------------------------------------------------------------------------------
+
+
+def lost(node: Node) -> Asker:
+    asker = node.ask(id="x")
+    node.save()
+    node.calls.clear()
+    node.send(m.AllocationLost("x", GPU, PLUGIN, "Allocate: no answer within 30 s"))
+    return asker
+
+
+def test_a_lost_call_withholds_the_devices_for_a_minute() -> None:
+    node = Node("a")
+    asker = lost(node)
+    assert asker.why == ("refused", "Allocate: no answer within 30 s")
+    assert node.states() == ["uncertain"]
+    assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
+    assert node.book.next_end == 60
+    (change,) = node.last_writes()
+    assert isinstance(change, e.SaveLease)
+    assert change.lease.state is LeaseState.UNCERTAIN
+    node.wait(60)
+    assert node.states() == []
+    assert node.last_writes() == [e.DeleteLease("x")]
+    assert node.hold().devices == {GPU: ("a",)}
+    assert node.book.next_end == math.inf
+
+
+def test_a_lost_call_withholds_the_devices_until_the_plugin_has_ended() -> None:
+    node = Node("a")
+    lost(node)
+    node.send(m.PluginEnded(("/r/other.sock", 1)))
+    assert node.states() == ["uncertain"]
+    node.send(m.PluginEnded(PLUGIN))
+    assert node.states() == []
+
+
+def test_a_release_does_not_free_an_uncertain_lease() -> None:
+    node = Node("a")
+    lost(node)
+    assert node.release("x") == m.Released(("x",))
+    assert node.states() == ["uncertain"]
+    assert node.ask(id="x").failure.problem is Problem.REFUSED
+
+
+# --- askers that leave ------------------------------------------------------------------------------------------------
+
+
+def leave(node: Node, asker: Asker) -> None:
+    node.send(m.AskerLeft(asker.ticket))
+
+
+def test_one_that_leaves_the_line_takes_nothing() -> None:
+    for name in (None, "x"):
+        node = Node("a")
+        held = node.hold()
+        asker = node.ask(id=name, wait=60)
+        leave(node, asker)
+        node.release(held.id)
+        assert node.states() == []
+        assert asker.inbox == []
+
+
+def test_an_unnamed_asker_that_leaves_amid_allocate_frees_when_the_plugin_has_answered() -> None:
+    node = Node("a")
+    asker = node.ask()
+    node.save()
+    leave(node, asker)
+    assert node.states() == ["pending"]
+    assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
+    node.allocated()
+    assert node.states() == []
+
+
+def test_a_named_lease_goes_on_without_its_asker() -> None:
+    node = Node("a")
+    asker = node.ask(id="x")
+    leave(node, asker)
+    node.run()
+    assert node.states() == ["held"]
+    assert node.ask(id="x").lease.id == "x"
+
+
+def test_an_answer_that_cannot_be_delivered_releases_unless_there_was_an_id() -> None:
+    node = Node("a", "b")
+    for name, states in ((None, []), ("x", ["held"])):
+        asker = node.ask(id=name)
+        node.run()
+        leave(node, asker)
+        assert node.states() == states
+
+
+# --- one id -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_id_and_request_get_the_same_answer() -> None:
+    node = Node("a", "b")
+    first, second = node.ask(id="x"), node.ask(id="x")
+    node.run()
+    assert first.lease == second.lease == node.ask(id="x").lease
+
+
+@pytest.mark.parametrize(
+    ("asked", "owner", "uid"),
+    [
+        (request((GPU, 2)), CMD, ALICE),
+        (ONE, NoOwner(), ALICE),
+        (ONE, ProcessOwner(INIT), ALICE),
+        (ONE, CMD, ROOT),
+    ],
+)
+def test_the_same_id_with_another_request_is_refused(asked: Request, owner: Owner, uid: int) -> None:
+    node = Node("a", "b")
+    node.hold(id="x")
+    assert node.ask(asked, id="x", owner=owner, uid=uid).why == ("usage", "lease x exists with another request")
+
+
+def test_the_id_of_another_user_is_refused() -> None:
+    node = Node("a", "b")
+    node.hold(id="x")
+    assert node.ask(id="x", uid=BOB).why == ("forbidden", "lease x belongs to another user")
+
+
+def test_a_lease_whose_devices_are_unhealthy_is_not_given_again_but_stays() -> None:
+    """TestPodContainerDeviceToAllocate: previously allocated devices that are no longer healthy."""
+    node = Node("a")
+    node.hold(id="x")
+    node.offer("a!")
+    text = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices vendor.com/gpu"
+    assert node.ask(id="x").why == ("unavailable", text)
+    assert node.states() == ["held"]
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_that_waits_gets_the_devices_when_they_are_free() -> None:
+    node = Node("a")
+    held = node.hold()
+    asker = node.ask(wait=10)
+    assert node.states() == ["held", "queued"]
+    node.release(held.id)
+    node.run()
+    assert asker.lease.devices == {GPU: ("a",)}
+
+
+def test_one_that_waits_for_too_long_is_told_so_and_those_behind_it_go_on() -> None:
+    node = Node("a", "b")
+    node.hold()
+    large, small = node.ask(request((GPU, 2)), wait=10), node.ask(wait=10)
+    node.wait(10)
+    assert large.why == ("timeout", TOO_FEW.format(2, 1))
+    node.run()
+    assert small.lease.devices == {GPU: ("b",)}
+
+
+def test_one_that_does_not_wait_cannot_take_what_others_wait_for() -> None:
+    node = Node("a", "b")
+    node.hold()
+    node.ask(request((GPU, 2)), wait=10)
+    assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
+
+
+def test_one_may_wait_for_a_plugin_that_is_not_there_yet() -> None:
+    node = Node()
+    asker = node.ask(wait=10)
+    node.offer("a")
+    node.run()
+    assert asker.lease.devices == {GPU: ("a",)}
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_owner_frees() -> None:
+    node = Node("a")
+    lease = node.hold()
+    assert [it for it in node.effects if isinstance(it, e.WatchOwner)] == [e.WatchOwner(lease.id, CMD)]
+    node.send(m.OwnerEnded(lease.id))
+    assert node.states() == []
+    assert node.last_writes() == [e.DeleteLease(lease.id)]
+    assert node.hold().devices == {GPU: ("a",)}
+
+
+def test_an_owner_that_ends_amid_allocate_frees_when_the_plugin_has_answered() -> None:
+    node = Node("a")
+    asker = node.ask(id="x")
+    node.save()
+    node.send(m.OwnerEnded("x"))
+    assert asker.failure.problem is Problem.UNAVAILABLE
+    assert node.states() == ["pending"]
+    node.send(m.AllocationRefused("x", GPU, "no"))
+    assert node.states() == []
+
+
+def test_only_the_owner_and_root_release() -> None:
+    node = Node("a", "b")
+    node.hold(id="x")
+    node.hold(id="y", uid=BOB)
+    assert node.release("x", "y") == Failure(Problem.FORBIDDEN, "lease y belongs to another user")
+    assert node.states() == ["held", "held"]
+    assert node.release("x", "z") == m.Released(("x",), ("z",))
+    assert node.release("y", uid=ROOT) == m.Released(("y",))
+
+
+def test_a_time_begins_when_the_lease_is_held_and_again_with_each_renewal() -> None:
+    node = Node("a")
+    lease = node.hold(owner=TimeOwner(10.0))
+    assert lease.owner == TimeOwner(10.0, node.boottime + 10_000_000_000)
+    node.wait(9)
+    inbox: Inbox[Lease | Failure] = Inbox()
+    node.send(m.RenewAsked(lease.id, ALICE, inbox))
+    assert inbox == []
+    node.save()
+    (renewed,) = inbox
+    assert isinstance(renewed, Lease)
+    assert renewed.owner == TimeOwner(10.0, node.boottime + 10_000_000_000)
+    node.wait(2)
+    node.send(m.OwnerEnded(lease.id))
+    assert node.states() == ["held"], "it was said of the time before the renewal"
+    node.wait(9)
+    node.send(m.OwnerEnded(lease.id))
+    assert node.states() == []
+
+
+def test_a_renewal_that_cannot_be_written_changes_nothing() -> None:
+    node = Node("a")
+    lease = node.hold(owner=TimeOwner(10.0))
+    node.wait(5)
+    inbox: Inbox[Lease | Failure] = Inbox()
+    node.send(m.RenewAsked(lease.id, ALICE, inbox))
+    node.save("disk full")
+    assert inbox == [Failure(Problem.STORAGE, "the lease cannot be written: disk full")]
+    assert node.book.find(lease.id) == lease
+    inbox.clear()
+    node.release(lease.id)
+    held = node.hold(owner=NoOwner())
+    node.send(m.RenewAsked(held.id, ALICE, inbox))
+    assert isinstance(inbox[0], Failure)
+    assert inbox[0].problem is Problem.USAGE
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def contained(node: Node) -> Lease:
+    return node.hold(IN_CONTAINER, owner=ContainerOwner(), id="x")
+
+
+def test_the_file_of_a_container_is_there_before_it_is_told() -> None:
+    node = Node("a")
+    asker = node.ask(IN_CONTAINER, owner=ContainerOwner())
+    node.save()
+    node.allocated()
+    (file,) = node.files
+    assert node.disk == []
+    assert file.lease.cdi_name is not None
+    assert file.lease.answer is not None
+    node.run()
+    assert asker.lease.cdi_name == file.lease.cdi_name
+
+
+def test_a_file_that_cannot_be_written_frees() -> None:
+    node = Node("a")
+    asker = node.ask(IN_CONTAINER, owner=ContainerOwner(), id="x")
+    node.save()
+    node.allocated()
+    node.files.clear()
+    node.effects.clear()
+    node.send(m.FileWritten("x", "no space"))
+    assert asker.why == ("storage", "the CDI file cannot be written: no space")
+    assert any(isinstance(it, e.RemoveFile) for it in node.effects)
+    assert node.states() == []
+
+
+def test_a_container_that_does_not_bind_its_lease_loses_it() -> None:
+    node = Node("a")
+    contained(node)
+    node.wait(59)
+    assert node.states() == ["held"]
+    node.effects.clear()
+    node.wait(1)
+    assert node.states() == []
+    kinds = [type(it) for it in node.effects]
+    assert kinds.index(e.RemoveFile) < kinds.index(e.Write)
+
+
+def test_a_bound_lease_is_written_before_the_hook_is_answered() -> None:
+    node = Node("a")
+    contained(node)
+    inbox = node.bind("x")
+    assert inbox == []
+    node.save()
+    (bound,) = inbox
+    assert isinstance(bound, Lease)
+    assert bound.owner == ContainerOwner(INIT)
+    node.wait(1000)
+    assert node.states() == ["held"]
+    again = node.bind("x")
+    node.save()
+    assert isinstance(again[0], Lease)
+    (refused,) = node.bind("x", OTHER_INIT)
+    assert refused == Failure(Problem.FORBIDDEN, "lease x is bound to another container, whose init is 77")
+
+
+def test_after_the_end_of_a_container_another_may_bind_it_for_some_time() -> None:
+    node = Node("a")
+    contained(node)
+    node.bind("x")
+    node.save()
+    node.send(m.OwnerEnded("x"))
+    node.wait(GRACE - 1)
+    inbox = node.bind("x", OTHER_INIT)
+    node.save()
+    assert isinstance(inbox[0], Lease)
+    node.wait(100)
+    assert node.states() == ["held"]
+    node.send(m.OwnerEnded("x"))
+    node.wait(GRACE)
+    assert node.states() == []
+
+
+def test_a_binding_that_cannot_be_written_fails_and_leaves_the_lease_unbound() -> None:
+    node = Node("a")
+    contained(node)
+    node.wait(50)
+    inbox = node.bind("x")
+    node.save("disk full")
+    assert inbox == [Failure(Problem.STORAGE, "the lease cannot be written: disk full")]
+    inbox = node.bind("x", OTHER_INIT)
+    node.save()
+    assert isinstance(inbox[0], Lease)
+
+
+def test_only_its_user_and_root_bind_a_lease() -> None:
+    node = Node("a", "b")
+    contained(node)
+    assert node.bind("x", uid=BOB) == [Failure(Problem.FORBIDDEN, "lease x belongs to another user")]
+    assert node.bind("y") == [Failure(Problem.UNKNOWN, "there is no lease y")]
+    inbox = node.bind("x", uid=ROOT)
+    node.save()
+    assert isinstance(inbox[0], Lease)
+    node.hold(id="z")
+    (refused,) = node.bind("z")
+    assert refused == Failure(Problem.USAGE, "lease z belongs to no container")
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_of_a_connection_ends_with_it() -> None:
+    node = Node("a")
+    asker = node.ask(owner=ConnectionOwner("hash"), id="x")
+    node.run()
+    assert asker.lease.owner == ConnectionOwner("hash")
+    leave(node, asker)
+    assert node.states() == []
+
+
+def test_after_a_restart_a_connection_comes_back_with_its_token() -> None:
+    node = Node("a")
+    asker = node.ask(owner=ConnectionOwner("hash"), id="x")
+    node.run()
+    after = Node("a")
+    after.take(after.book.start(m.Kept((asker.lease,)), 0.0))
+    inbox: Inbox[Lease | Failure] = Inbox()
+    after.send(m.ResumeAsked("x", ALICE, "other", 90, inbox))
+    after.send(m.ResumeAsked("x", ALICE, "hash", 91, inbox))
+    assert inbox == [Failure(Problem.FORBIDDEN, "lease x has another token"), asker.lease]
+    after.wait(100)
+    assert after.states() == ["held"]
+    after.send(m.AskerLeft(91))
+    assert after.states() == []
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_full_disk_an_allocation_fails_and_holds_nothing() -> None:
+    node = Node("a")
+    asker = node.ask(id="x")
+    node.save("disk full")
+    assert asker.why == ("storage", "the lease cannot be written: disk full")
+    assert node.calls == []
+    assert node.hold().devices == {GPU: ("a",)}
+
+
+def test_a_held_that_is_written_too_late_is_undone() -> None:
+    """It is unknown whether it is written, so it is deleted after that; writes are made in order."""
+    node = Node("a")
+    asker = node.ask(id="x")
+    node.save()
+    node.allocated()
+    (write,) = node.disk
+    node.disk.clear()
+    node.send(m.Saved(write.number, "no answer within 5 s", unknown=True))
+    assert asker.failure.problem is Problem.STORAGE
+    assert node.last_writes() == [e.DeleteLease("x")]
+    node.send(m.Saved(write.number))
+    assert node.states() == []
+
+
+def test_a_release_frees_at_once_and_nobody_awaits_its_write() -> None:
+    node = Node("a")
+    node.hold(id="x")
+    node.release("x")
+    (write,) = node.disk
+    assert write.awaited is False
+    assert node.ask().inbox == []
+    assert node.states() == ["pending"]
+
+
+# --- starts -----------------------------------------------------------------------------------------------------------
+
+
+def restarted(*leases: Lease, withheld: str | None = None) -> Node:
+    node = Node()
+    node.take(node.book.start(m.Kept(leases, withheld), 0.0))
+    return node
+
+
+def test_after_a_restart_a_pending_lease_is_uncertain() -> None:
+    before = Node("a")
+    before.ask(id="x")
+    (lease,) = before.book.snapshot(0.0).leases
+    node = restarted(lease)
+    assert node.states() == ["uncertain"]
+    node.offer("a")
+    assert node.ask().why[0] == "unavailable"
+    node.wait(60)
+    assert node.hold().devices == {GPU: ("a",)}
+
+
+def test_after_a_restart_a_held_lease_is_there_and_its_owner_is_watched() -> None:
+    lease = Node("a").hold(id="x")
+    node = restarted(lease)
+    assert node.book.find("x") == lease
+    assert e.WatchOwner("x", CMD) in node.effects
+    assert not any(isinstance(it, e.Write) for it in node.effects)
+    assert node.ask(id="x").lease == lease
+    node.offer("a", "b")
+    assert node.hold().devices == {GPU: ("b",)}
+    node.send(m.OwnerEnded("x"))
+    assert node.hold().devices == {GPU: ("a",)}
+
+
+def test_after_a_restart_files_are_written_again_and_a_container_has_time_to_bind() -> None:
+    lease = contained(Node("a"))
+    node = restarted(lease)
+    assert node.files == [e.WriteFile(lease)]
+    node.run()
+    node.wait(59)
+    assert node.states() == ["held"]
+    node.wait(1)
+    assert node.states() == []
+
+
+def test_a_file_that_cannot_be_written_again_is_a_warning() -> None:
+    node = restarted(contained(Node("a")))
+    node.send(m.FileWritten("x", "read-only"))
+    (lease,) = node.book.snapshot(0.0).leases
+    assert lease.warnings == ("its CDI file is not there: read-only",)
+
+
+def test_after_lost_state_all_devices_are_withheld_until_an_operator_recovers() -> None:
+    node = restarted(withheld="the file was damaged")
+    node.offer("a")
+    advice = "when no leased device is in use, run plugind leases recover --none-held"
+    assert node.ask(wait=10).why == ("storage", f"all devices are withheld: the file was damaged; {advice}")
+    answers: Inbox[Failure | None] = Inbox()
+    node.send(m.RecoverAsked(ALICE, answers))
+    node.send(m.RecoverAsked(ROOT, answers))
+    node.save("disk full")
+    node.send(m.RecoverAsked(ROOT, answers))
+    node.save()
+    assert [it.problem if it else None for it in answers] == [Problem.FORBIDDEN, Problem.STORAGE, None]
+    assert node.hold().devices == {GPU: ("a",)}
+
+
+def test_a_store_that_is_read_later_brings_its_leases() -> None:
+    lease = Node("a").hold(id="x")
+    node = restarted(withheld="the file cannot be read")
+    node.offer("a")
+    node.send(m.StoreRead(m.Kept((lease,))))
+    assert node.states() == ["held"]
+    assert node.ask().why == ("unavailable", TOO_FEW.format(1, 0))
+
+
+# --- requests and limits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "part"),
+    [
+        (Request(()), "at least one device"),
+        (request((GPU, 0)), "at least one device"),
+        (request((GPU, 1), (GPU, 1)), "a resource is named twice"),
+        (request((GPU, 1), (NIC, 1), ids="a"), "for one resource only"),
+        (request((GPU, 2), ids="a"), "--ids names 1 devices, and 2 are wanted"),
+        (request((GPU, 2), ids="a a"), "a device is named twice"),
+        (request((GPU, 1), include="a b"), "--include names 2 devices, and 1 are wanted"),
+        (request((GPU, 1), pool="big"), "there is no pool big of vendor.com/gpu"),
+    ],
+)
+def test_a_wrong_request_is_refused(asked: Request, part: str) -> None:
+    failure = Node("a", "b").ask(asked).failure
+    assert failure.problem is Problem.USAGE
+    assert part in failure.text
+
+
+def test_a_wrong_id_or_owner_is_refused() -> None:
+    node = Node("a")
+    for name in ("", "-x", "a\nb", "x" * 129):
+        assert node.ask(id=name).failure.problem is Problem.USAGE
+    assert node.ask(owner=ContainerOwner()).failure.problem is Problem.USAGE
+    assert node.ask(owner=TimeOwner(0.0)).failure.problem is Problem.USAGE
+
+
+def test_a_pool_is_for_its_users() -> None:
+    node = Node("a", "b", pools=[Pool("big", GPU, frozenset("a"), frozenset((BOB,)))])
+    asked = request((GPU, 1), pool="big")
+    assert node.ask(asked).why == ("forbidden", "user 1000 may not take devices from the pool big")
+    assert node.hold(asked, uid=BOB).devices == {GPU: ("a",)}
+    assert node.hold().devices == {GPU: ("b",)}
+
+
+def test_a_user_has_limits_and_root_has_none() -> None:
+    node = Node("a", "b", "c", "d", "e", limits=Limits(leases=2, devices=3, all_leases=4))
+    first = node.hold()
+    assert "not have more than 3 devices" in node.ask(request((GPU, 3))).failure.text
+    node.hold()
+    assert node.ask().why == ("limit", "user 1000 has 2 leases, and may not have more: release some")
+    for _ in range(2):
+        node.hold(uid=ROOT)
+    assert node.ask(uid=ROOT).why == ("limit", "there are 4 leases, and there may not be more: release some")
+    node.release(first.id)
+    assert node.hold().state is LeaseState.HELD
+
+
+def test_failures_and_leases_are_counted() -> None:
+    node = Node("a")
+    node.hold()
+    node.ask()
+    shown = node.book.snapshot(1.0)
+    assert shown.counts == {GPU: 1}
+    assert shown.failures == {(GPU, "unavailable"): 1}
+    for number in range(2000):
+        node.ask(request((f"vendor.com/{number}", 1)))
+    assert len(node.book.snapshot(1.0).failures) < 1000
