@@ -80,6 +80,8 @@ class StateFile:
         self._boot = state_database.boot_id() if boot_id is None else boot_id
         self._marker = LeaseMarker(markers, directory)
         self._wall = wall
+        #: How many times an empty file has taken the place of one that cannot be understood.
+        self.replaced = 0
         #: What waits for a thread, which takes all of it.
         self._waiting: deque[_Waiting] = deque()
         #: Why the leases that may be held are not known; to be noted in the database.
@@ -320,6 +322,7 @@ class StateFile:
         with suppress(StateError):
             self._marker.put()  # If this is killed before the reason is noted, the next start finds the marker.
         self._withheld = f"{self.path} was set aside: {why}; {_RECOVER}"
+        self.replaced += 1
         for suffix in ("-wal", "-shm", ""):
             with suppress(FileNotFoundError):
                 os.replace(self.path + suffix, f"{self.path}.bad{suffix}")

@@ -5,7 +5,8 @@ is under way. A caller is answered within :data:`DEADLINE` seconds, however long
 transaction until the outcome of a late one is known. Whatever comes after it is written after it, so a change that may
 be written late is undone by a change that follows it.
 
-Writes that nobody awaits are tried again until they succeed. Of each lease only the newest such change waits.
+Writes that nobody awaits are tried again until they succeed. Of each lease only the newest such change waits. If the
+store turns out to be damaged, and an empty one takes its place, all leases are written again.
 
 PYTEST_DONT_REWRITE
 """
@@ -49,6 +50,11 @@ class Saving:
         self._began: float | None = None
         #: What has failed and is tried again, by lease.
         self._unwritten: dict[str, Change] = {}
+        #: What the store has, and how many times it was replaced by an empty one.
+        self._written: dict[str, SaveLease] = {}
+        self._replaced = store.replaced
+        #: Leases were lost before the start, and nobody has said that no device is in use.
+        self._is_withheld = False
         #: The numbers of the writes that are awaited, and by when each is answered, in order.
         self._unanswered: set[int] = set()
         self._due: deque[tuple[float, int]] = deque()
@@ -131,7 +137,7 @@ class Saving:
         if groups:
             self._began = trio.current_time()
             conflicts = await self._store.write_leases(groups)
-        self._settle([name for name, _ in unwritten], conflicts)
+        self._settle(unwritten, conflicts)
 
     def _take_queue(self) -> tuple[Write, ...]:
         self._under_way, self._queue = tuple(self._queue), []
@@ -141,6 +147,9 @@ class Saving:
     async def _read(self) -> Kept:
         kept = await self._store.read_leases()
         self._is_read = True
+        self._replaced = self._store.replaced
+        self._written = {lease.id: SaveLease(lease) for lease in kept.leases}
+        self._is_withheld = kept.withheld is not None
         return kept
 
     async def _begin(self) -> None:
@@ -150,22 +159,44 @@ class Saving:
 
     # --- what becomes of writes ---------------------------------------------------------------------------------------
 
-    def _settle(self, unwritten: Sequence[str], conflicts: Sequence[str | None]) -> None:
+    def _settle(self, unwritten: Sequence[tuple[str, Change]], conflicts: Sequence[str | None]) -> None:
         """The transaction was made, except for what contradicts what is written."""
         writes = self._end()
-        for name, conflict in zip(unwritten, conflicts, strict=False):
+        if self._store.replaced != self._replaced:
+            self._replaced = self._store.replaced
+            self._write_again()
+        for (name, change), conflict in zip(unwritten, conflicts, strict=False):
             if conflict is None:
-                del self._unwritten[name]
+                self._unwritten.pop(name, None)
+                self._note(change)
         for write, conflict in zip(writes, conflicts[len(unwritten) :], strict=True):
             if conflict is None:
-                self._drop_older(write)
+                for change in write.changes:
+                    self._unwritten.pop(_name_of(change), None)
+                    self._note(change)
                 self._answer(write)
             else:
                 self._fail_one(write, conflict)
-        if self._unwritten:
-            self._fail(next(it for it in conflicts if it is not None))
-        else:
+        if any(conflicts):
+            self._fail(next(filter(None, conflicts)))
+        elif not self._unwritten:
             self._settle_all()
+
+    def _write_again(self) -> None:
+        """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost."""
+        for name, change in self._written.items():
+            self._unwritten.setdefault(name, change)
+        if not self._is_withheld:
+            self._unwritten[_name_of(EndWithholding())] = EndWithholding()
+
+    def _note(self, change: Change) -> None:
+        match change:
+            case SaveLease():
+                self._written[change.lease.id] = change
+            case DeleteLease():
+                self._written.pop(change.id, None)
+            case EndWithholding():
+                self._is_withheld = False
 
     def _settle_all(self) -> None:
         self._failed_tries = 0
@@ -174,10 +205,6 @@ class Saving:
         if self._problem is not None:
             self._problem = None
             self._log.event(Level.INFO, "the leases are kept again")
-
-    def _drop_older(self, write: Write) -> None:
-        for change in write.changes:
-            self._unwritten.pop(_name_of(change), None)
 
     def _settle_failed(self, error: str) -> None:
         """Nothing was written."""

@@ -21,6 +21,10 @@ from ...protocol.leases.values import Lease
 class LeaseStore(Protocol):
     """Keeps the leases over restarts."""
 
+    @property
+    def replaced(self) -> int:
+        """How many times an empty store has taken the place of one that cannot be understood."""
+
     async def read_leases(self) -> Kept:
         """Open the store and return the leases of this boot, also where nothing can be written now.
 
@@ -57,6 +61,7 @@ class MemoryLeaseStore:
 
     leases: dict[str, Lease] = attrs.field(factory=dict)
     withheld: str | None = None
+    replaced: int = 0
 
     async def read_leases(self) -> Kept:
         """See :class:`LeaseStore`."""

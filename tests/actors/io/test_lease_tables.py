@@ -17,9 +17,10 @@ import trio
 from plugind.actors.io.lease_marker import place_of_markers
 from plugind.actors.io.state_database import APPLICATION_ID, VERSION
 from plugind.actors.io.state_file import StateFile
+from plugind.actors.leases.saving import Saving
 from plugind.protocol.devices import KnownResource
-from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
-from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
+from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs import SILENT
 from plugind.protocol.resources import Remember
@@ -222,6 +223,44 @@ async def test_a_reboot_ends_what_a_lost_file_withholds(tmp_path: Path) -> None:
         after.close()
 
 
+def damage(path: Path) -> None:
+    """Overwrite all pages but the first."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+
+
+async def test_a_file_that_is_damaged_while_it_is_open_gets_its_leases_again(tmp_path: Path) -> None:
+    """A disk that returns other bytes than were written: nothing is lost, so nothing is withheld after a restart."""
+    file = file_in(tmp_path)
+    send, answers = trio.open_memory_channel[Saved | StoreRead](10)
+    saving = Saving(file, send, SILENT)
+    await saving.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(saving.run)
+        saving.write(Write(1, (SaveLease(lease("a", "GPU-0")),)))
+        assert await answers.receive() == Saved(1)
+        assert file._database is not None
+        file._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        file._database.execute("PRAGMA cache_size = 0")
+        file._database.execute("PRAGMA shrink_memory")
+        damage(Path(file.path))
+        saving.write(Write(2, (SaveLease(lease("b", "GPU-1")),)))
+        answer = await answers.receive()
+        assert isinstance(answer, Saved)
+        assert "malformed" in str(answer.error)
+        saving.write(Write(3, (SaveLease(lease("c", "GPU-2")),)))
+        assert await answers.receive() == Saved(3)
+        saving.write(Write(4, (DeleteLease("c"),)))
+        assert await answers.receive() == Saved(4)
+        assert await names_in(file) == ["a"]
+        nursery.cancel_scope.cancel()
+    file.close()
+    again = file_in(tmp_path)
+    assert (await again.read_leases()).withheld is None
+    again.close()
+    assert (tmp_path / "state/state.db.bad").exists()
+
+
 async def test_a_row_that_cannot_be_understood_is_a_damaged_file(tmp_path: Path) -> None:
     file = file_in(tmp_path)
     await save(file, SaveLease(lease("a", "GPU-0")))
@@ -280,7 +319,7 @@ _WRITE = """
 import itertools, sys, trio
 from plugind.actors.io.state_file import StateFile
 from plugind.protocol.leases.effects import DeleteLease, SaveLease
-from plugind.protocol.leases.messages import Kept
+from plugind.protocol.leases.messages import Kept, Saved, StoreRead
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Request, Wanted
 from plugind.protocol.logs import SILENT
 

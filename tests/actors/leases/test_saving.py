@@ -277,3 +277,20 @@ async def test_a_crash_amid_a_write_leaves_its_outcome_unknown(autojump_clock: o
             nursery.cancel_scope.cancel()
         assert it.received() == [Saved(1, "plugind has stopped amid a write", unknown=True)]
         assert it.names == ["b"]
+
+
+async def test_leases_are_written_again_to_a_store_that_was_replaced(autojump_clock: object) -> None:
+    """A damaged file is set aside while plugind runs; what it withholds ends, since no lease is lost."""
+    async with running() as it:
+        it.saving.write(save(1, "a", "GPU-0"))
+        it.saving.write(save(2, "b", "GPU-1"))
+        it.saving.write(save(3, "c", "GPU-2"))
+        await wait_all_tasks_blocked()
+        it.store.leases, it.store.withheld = {}, "it was damaged"
+        it.store.replaced += 1
+        it.saving.write(delete(4, "b"))
+        it.saving.write(save(5, "c", "GPU-3"))
+        await trio.sleep(10)
+        assert it.store.leases == {"a": lease("a", "GPU-0"), "c": lease("c", "GPU-3")}
+        assert it.store.withheld is None
+        assert it.saving.problem is None
