@@ -18,3 +18,8 @@ def start_ticks(stat: bytes) -> int:
     if len(fields) < 20:
         raise ValueError(f"it is not the stat of a process: {stat[:100]!r}")
     return int(fields[19])
+
+
+def has_ended(stat: bytes) -> bool:
+    """Return whether the process has ended, and only its parent has not asked how: the state, field 3, is Z or X."""
+    return stat.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"], [b"x"])

@@ -8,17 +8,18 @@ from __future__ import annotations
 from typing import Final
 
 from ...protocol.leases.values import ProcessIdentity
+from ...protocol.process_stat import has_ended, start_ticks
 
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
-def boot_id(path: str = _BOOT_ID) -> str:
+def boot_id() -> str:
     """Return the id of this boot.
 
     Raises:
       OSError: if it cannot be read.
     """
-    with open(path, encoding="ascii") as file:
+    with open(_BOOT_ID, encoding="ascii") as file:
         return file.read().strip()
 
 
@@ -30,8 +31,7 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold anything.
-            fields = file.read().rpartition(b")")[2].split()
+            stat = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X", b"x") else ProcessIdentity(pid, int(fields[19]), boot_id())
+    return None if has_ended(stat) else ProcessIdentity(pid, start_ticks(stat), boot_id())

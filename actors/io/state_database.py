@@ -13,7 +13,6 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -21,7 +20,7 @@ from ...protocol.devices import KnownResource
 from ...protocol.leases import effects as leases_effects
 from ...protocol.leases.messages import Kept
 from ...protocol.resources import Forget, Remember
-from . import lease_tables
+from . import lease_tables, process_identity
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[object])
@@ -43,7 +42,6 @@ _TABLES: Mapping[int, Sequence[str]] = {
     ),
     2: lease_tables.TABLES,
 }
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 #: What SQLite says of a file that is no database, or a damaged one.
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -179,7 +177,7 @@ def _meta(database: sqlite3.Connection, key: str) -> str | None:
 def boot_id() -> str:
     """Return the id of this boot."""
     with suppress(OSError):
-        return Path(_BOOT_ID).read_text().strip()
+        return process_identity.boot_id()
     return ""
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugind.protocol.process_stat import start_ticks
+from plugind.protocol.process_stat import has_ended, start_ticks
 from plugind.tests.protocol.hypothesis_settings import examples
 
 _REST = b"S 1 991 991 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 12345 67 18446744073709551615"
@@ -28,3 +28,11 @@ def test_a_name_with_spaces_and_parentheses_does_not_hide_the_start(name: bytes)
 def test_what_is_no_stat_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError, match="it is not the stat of a process"):
         start_ticks(content)
+
+
+@pytest.mark.parametrize(("state", "ended"), [("S", False), ("R", False), ("T", False), ("Z", True), ("X", True)])
+def test_a_process_that_is_not_reaped_has_ended(state: str, ended: bool) -> None:
+    """Whatever the name of the program is."""
+    for name in ("a", ") Z 1 (", ") S 1 ("):
+        assert has_ended(f"7 ({name}) {state} 1 7 7".encode()) is ended
+    assert not has_ended(b"")
