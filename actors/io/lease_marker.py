@@ -52,8 +52,7 @@ class LeaseMarker:
         Raises:
           StateError: if it cannot be made.
         """
-        path = self.path
-        if path is None or self._is_there:
+        if self._is_there or (path := self.path) is None:
             return
         try:
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
@@ -67,8 +66,7 @@ class LeaseMarker:
 
     def remove(self) -> None:
         """Remove it, when no lease is written any more."""
-        path = self.path
-        if path is None or self._is_there is False:
+        if self._is_there is False or (path := self.path) is None:
             return
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -209,6 +209,11 @@ def leases(database: sqlite3.Connection, serves: str, boot: str) -> Kept:
     return Kept(_of(database, serves, lease_tables.read(database, boot)), withheld)
 
 
+def instance(database: sqlite3.Connection) -> str | None:
+    """Return the id of whoever writes this database; None if nothing was written yet."""
+    return _meta(database, "instance") if has_tables(database) else None
+
+
 def _of(database: sqlite3.Connection, serves: str, found: S) -> S:
     served = _meta(database, "serves")
     if found and served is not None and served != serves:

@@ -115,6 +115,15 @@ class StateFile:
         """
         return await self._in_thread(self._read_leases)
 
+    async def instance(self) -> str | None:
+        """Return the id that tells this file's daemon from all others; None before :meth:`begin` has made it.
+
+        Raises:
+          StateError: if it cannot be read now.
+          ConfigError: if another daemon uses the file, or others may write to the directory.
+        """
+        return await self._in_thread(lambda: self._read(state_database.instance, None))
+
     async def begin(self) -> None:
         """Note the start in the file, which shows that it can be written; what is noted is not noted again.
 

@@ -33,6 +33,14 @@ class LeaseStore(Protocol):
           ConfigError: if the store is another daemon's.
         """
 
+    async def instance(self) -> str | None:
+        """Return the id that tells the daemon of this store from all others; None before :meth:`begin` has made it.
+
+        Raises:
+          StateError: if it cannot be read now.
+          ConfigError: if the store is another daemon's.
+        """
+
     async def begin(self) -> None:
         """Note in the store that a daemon has started, once it was read; may be repeated.
 
@@ -66,6 +74,10 @@ class MemoryLeaseStore:
     async def read_leases(self) -> Kept:
         """See :class:`LeaseStore`."""
         return Kept(tuple(self.leases[name] for name in sorted(self.leases)), self.withheld)
+
+    async def instance(self) -> str | None:
+        """See :class:`LeaseStore`."""
+        return "memory"
 
     async def begin(self) -> None:
         """See :class:`LeaseStore`."""

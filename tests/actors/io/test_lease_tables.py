@@ -132,6 +132,23 @@ async def test_who_leaves_before_a_thread_has_begun_has_written_nothing(tmp_path
     file.close()
 
 
+async def test_a_file_has_an_id_of_its_own_over_restarts(tmp_path: Path) -> None:
+    """By which a daemon knows the CDI files that are its own."""
+    (tmp_path / "other").mkdir()
+    found = []
+    for directory in (tmp_path, tmp_path, tmp_path / "other"):
+        file = file_in(directory)
+        found.append(await file.instance())
+        await file.begin()
+        found.append(await file.instance())
+        file.close()
+    none, first, again, same, empty, other = found
+    assert none is None
+    assert empty is None
+    assert first == again == same
+    assert other not in (None, first)
+
+
 # --- versions ---------------------------------------------------------------------------------------------------------
 
 
