@@ -19,10 +19,10 @@ handlers. Without pytest, write ``async with SimulatedNode() as node:`` under a 
 
 **Plugins.** :meth:`SimulatedNode.plug` takes a scripted :class:`FakePlugin`, or services that you built on grpclib's
 generated base classes. It returns a :class:`PluggedIn`, which restarts, crashes and disconnects the plugin and records
-each :class:`Call` that the plugin received, with
-the :class:`Reaction` of a fake. A fake device plugin serves :class:`FakeDevices`, which lists each :class:`Device` and
-says :class:`DeviceOptions`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what
-happens to new connections.
+each :class:`Call` that the plugin received, with the :class:`Reaction` of a fake. A fake device plugin serves
+:class:`FakeDevices`, which lists each :class:`Device` and says :class:`DeviceOptions`; its attributes say what becomes
+of each :class:`AllocationCall`. Assign an :class:`Accepting` to ``PluggedIn.accepting`` to choose what happens to new
+connections.
 
 **Handlers.** Pass your own handler, or a :class:`FakeHandler` with a script of :class:`Fails`, :class:`Hangs` and
 :class:`Takes`; it records each :class:`HandlerCall`. A :class:`FakeFollower` also follows its plugins, and has their
@@ -48,6 +48,7 @@ from .actors.simulation import (
     DEFAULT_CONFIG,
     ROOT,
     Accepting,
+    AllocationCall,
     Call,
     Device,
     DeviceOptions,
@@ -77,6 +78,7 @@ __all__ = [
     "FIXTURES",
     "ROOT",
     "Accepting",
+    "AllocationCall",
     "Call",
     "Device",
     "DeviceOptions",

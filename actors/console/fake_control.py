@@ -1,7 +1,8 @@
 """Commands to a fake device plugin while it runs: lines on standard input, or in a named pipe.
 
-``healthy ID...`` and ``unhealthy ID...`` are the commands; ``all`` stands for all devices. Any shell writes a line into
-a named pipe: ``echo unhealthy gpu-0 > PIPE``.
+``healthy ID...`` and ``unhealthy ID...`` change devices; ``all`` stands for all of them. ``answer CALL``, ``refuse
+CALL`` and ``hang CALL`` say what becomes of later calls: ``allocate``, ``preferred`` or ``pre-start``. Any shell
+writes a line into a named pipe: ``echo unhealthy gpu-0 > PIPE``.
 
 PYTEST_DONT_REWRITE
 """
@@ -18,7 +19,9 @@ from contextlib import contextmanager
 
 import trio
 
+from ..simulation.device_plugins import AllocationCall
 from ..simulation.file_devices import FileDevices, UnknownDeviceError
+from ..simulation.reactions import Reaction
 
 #: Bytes of a command at most; a longer line is refused.
 MAX_LINE = 64 * 1024
@@ -28,7 +31,22 @@ _NAMED = 8
 #: Seconds until the terminal is read again, after a moment in which it belonged to other processes.
 _PAUSE = 1.0
 _STANDARD_INPUT = 0
-_USAGE = "the commands are: healthy ID..., unhealthy ID...; all stands for all devices"
+#: The calls with which devices are allocated, by their names in options and commands.
+CALLS = {
+    "allocate": AllocationCall.ALLOCATE,
+    "preferred": AllocationCall.PREFERRED,
+    "pre-start": AllocationCall.PRE_START,
+}
+#: What becomes of them, by the command for it, and in words.
+_REACTIONS = {
+    "answer": (Reaction.ANSWERED, "answered"),
+    "refuse": (Reaction.REFUSED, "refused"),
+    "hang": (Reaction.HUNG, "not answered"),
+}
+_USAGE = (
+    "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL, hang CALL;"
+    f" CALL is {', '.join(CALLS)}"
+)
 
 
 def obey(line: str, devices: FileDevices) -> str:
@@ -42,6 +60,10 @@ def obey(line: str, devices: FileDevices) -> str:
                 return str(error)
             named = ", ".join(chosen) if len(chosen) <= _NAMED else f"{len(chosen)} devices"
             return f"{named} {'is' if len(chosen) == 1 else 'are'} {health}"
+        case [how, call] if how in _REACTIONS and call in CALLS:
+            reaction, words = _REACTIONS[how]
+            devices.react(CALLS[call], reaction)
+            return f"{CALLS[call]} is {words} from now on"
         case _:
             return f"unknown command {line.strip()!r}: {_USAGE}"
 

@@ -22,7 +22,17 @@ from .fake_calls import Announcement
 _DEVICES = 4
 _FILE = "/dev/null"
 #: Options that only device plugins have, by their name in the parsed arguments.
-_ONLY_FOR_DEVICES = ("device", "devices", "numa", "env", "pre_start", "preferred", "control", "device_plugins")
+_ONLY_FOR_DEVICES = (
+    "device",
+    "devices",
+    "numa",
+    "env",
+    "same_paths",
+    "pre_start",
+    "preferred",
+    "control",
+    "device_plugins",
+)
 #: Options of the registration service, which a plugin that calls Register does not have.
 _ONLY_BY_SOCKET = ("endpoint", "fail_get_info", "reject_notify")
 
@@ -34,6 +44,9 @@ device plugins:
   --control names:
     unhealthy ID...   list these devices as unhealthy; "all" stands for all of them
     healthy ID...     list them as healthy again
+    hang CALL         never answer allocate, preferred or pre-start, which are the calls that lease devices
+    refuse CALL       answer it with an error
+    answer CALL       answer it again
 
   plugind fake --type DevicePlugin --name example.com/gpu --socket ./gpu.sock --control ./gpu.control
   echo unhealthy gpu-0 > ./gpu.control
@@ -60,6 +73,11 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
         type=_env,
         metavar="NAME=VALUE",
         help=f"what Allocate puts into the environment, repeatable; {IDS} in VALUE stands for the ids",
+    )
+    group.add_argument(
+        "--same-paths",
+        action="store_true",
+        help="a container gets each file at its own path, not as /dev/ID, so that a process can use the devices, too",
     )
     group.add_argument("--pre-start", action="store_true", help="say that PreStartContainer is required")
     group.add_argument("--preferred", action="store_true", help="say that GetPreferredAllocation is available")
@@ -124,7 +142,7 @@ def devices_from(args: argparse.Namespace) -> FileDevices | None:
     named: Sequence[tuple[str, str]] = args.device or _numbered(args.name, args.devices)
     nodes = cycle(args.numa or [None])
     files = [
-        DeviceFile(name, path, () if node is None else (node,))
+        DeviceFile(name, path, () if node is None else (node,), args.same_paths)
         for (name, path), node in zip(named, nodes, strict=False)
     ]
     _check_files(files)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Iterable
 from itertools import islice
 from typing import TypeVar, assert_never
 
+import attrs
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
@@ -124,16 +125,17 @@ class PluginCalls:
             call.reply.send_nowait(answer)
 
     async def _allocate(self, call: AllocateAsked, link: Link) -> None:
+        watch = _Stopwatch()
         # What is the case if it is cancelled, or if something crashes.
-        answer: CallMessage = self._lost(call, ENDED)
+        answer: Allocated | AllocationRefused | AllocationLost = self._lost(call, ENDED)
         try:
-            answer = Allocated(call.lease, call.resource, await _allocated(call, link))
+            answer = Allocated(call.lease, call.resource, await _allocated(call, link, watch))
         except _RefusedError as error:
             answer = AllocationRefused(call.lease, call.resource, str(error))
         except _LostError as error:
             answer = self._lost(call, str(error))
         finally:
-            call.reply.send_nowait(answer)
+            call.reply.send_nowait(attrs.evolve(answer, seconds=watch.seconds))
 
     def _lost(self, call: AllocateAsked, reason: str) -> AllocationLost:
         return AllocationLost(call.lease, call.resource, self._key, reason)
@@ -164,11 +166,25 @@ async def _preferred(call: PreferenceAsked, link: Link) -> tuple[str, ...]:
     return tuple(said.container_responses[0].deviceIDs)
 
 
-async def _allocated(call: AllocateAsked, link: Link) -> Answer:
+class _Stopwatch:
+    """Measures one call, however it ends."""
+
+    #: What it took; None if it was not made.
+    seconds: float | None = None
+
+    def __enter__(self) -> None:
+        self._began = trio.current_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = trio.current_time() - self._began
+
+
+async def _allocated(call: AllocateAsked, link: Link, watch: _Stopwatch) -> Answer:
     stub = _stub(link)
     wanted = api.ContainerAllocateRequest(devices_ids=call.devices)
     asked = stub.Allocate(api.AllocateRequest(container_requests=[wanted]), timeout=ALLOCATE_TIMEOUT)
-    said = await _answered(asked, ALLOCATE_TIMEOUT)
+    with watch:
+        said = await _answered(asked, ALLOCATE_TIMEOUT)
     try:
         check_count(len(said.container_responses))
         answer = checked(_plain(said.container_responses[0]))

@@ -7,7 +7,7 @@ PYTEST_DONT_REWRITE
 
 from ...protocol.devices import Device, DeviceOptions
 from ...supervisor import NodeEndedError
-from .device_plugins import FakeDevices
+from .device_plugins import AllocationCall, FakeDevices
 from .directory import MemoryDirectory
 from .faults import ACTORS, InjectedError
 from .handlers import Fails, FakeFollower, FakeHandler, HandlerCall, Hangs, Takes
@@ -21,6 +21,7 @@ __all__ = [
     "DEFAULT_CONFIG",
     "ROOT",
     "Accepting",
+    "AllocationCall",
     "Call",
     "Device",
     "DeviceOptions",

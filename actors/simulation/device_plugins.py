@@ -30,8 +30,11 @@ T = TypeVar("T")
 class AllocationCall(enum.StrEnum):
     """The calls with which devices are allocated."""
 
+    #: Which devices to take.
     PREFERRED = "GetPreferredAllocation"
+    #: What a container needs to use devices, which the plugin prepares.
     ALLOCATE = "Allocate"
+    #: That the container is about to start.
     PRE_START = "PreStartContainer"
 
 

@@ -16,7 +16,7 @@ from grpclib.exceptions import GRPCError
 
 from ...protocol.devices import HEALTHY, UNHEALTHY, Device, DeviceOptions
 from ...protocol.proto import deviceplugin_v1beta1_pb2 as api
-from .device_plugins import FakeDevices
+from .device_plugins import AllocationCall, FakeDevices
 from .plugins import Call, now, pid_of
 from .reactions import Reaction
 
@@ -34,11 +34,14 @@ class DeviceFile:
     id: str
     path: str
     numa: tuple[int, ...] = ()
+    #: Where the file is in the container: as ``/dev/ID``, or where it is on this machine.
+    same_path: bool = False
 
     def add_to(self, answer: api.ContainerAllocateResponse) -> None:
         """Add the file to the answer: a device node as such, anything else as a mount."""
         mode = os.stat(self.path).st_mode
-        inside, outside = f"/dev/{self.id}", os.path.abspath(self.path)
+        outside = os.path.abspath(self.path)
+        inside = outside if self.same_path else f"/dev/{self.id}"
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             answer.devices.append(api.DeviceSpec(container_path=inside, host_path=outside, permissions="rw"))
         else:
@@ -85,6 +88,15 @@ class FileDevices(FakeDevices):
         else:
             self._unhealthy.update(ids)
         self.show(*self.devices)
+
+    def react(self, call: AllocationCall, how: Reaction) -> None:
+        """Answer such calls from now on, refuse them, or leave them without an answer."""
+        self.hangs.discard(call)
+        self.errors.pop(call, None)
+        if how is Reaction.HUNG:
+            self.hangs.add(call)
+        elif how is Reaction.REFUSED:
+            self.errors[call] = GRPCError(Status.FAILED_PRECONDITION, f"{call} is refused on command")
 
     @property
     def ids(self) -> list[str]:

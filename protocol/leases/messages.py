@@ -64,6 +64,8 @@ class Allocated:
     lease: str
     resource: str
     answer: Answer
+    #: How long the plugin took to answer Allocate, for metrics; not compared.
+    seconds: float | None = attrs.field(default=None, eq=False)
 
 
 @value
@@ -73,6 +75,8 @@ class AllocationRefused:
     lease: str
     resource: str
     reason: str
+    #: How long Allocate took; None if it was not called.
+    seconds: float | None = attrs.field(default=None, eq=False)
 
 
 @value
@@ -84,6 +88,8 @@ class AllocationLost:
     #: The plugin that was asked.
     key: Key
     reason: str
+    #: How long Allocate took; None if it was not called.
+    seconds: float | None = attrs.field(default=None, eq=False)
 
 
 CallMessage = Preferred | Allocated | AllocationRefused | AllocationLost

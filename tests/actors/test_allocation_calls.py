@@ -161,6 +161,7 @@ async def test_an_answer_that_does_not_come_in_time_leaves_the_allocation_uncert
         times = [time - began for time, _ in bench.replies.messages]
     assert bench.replies.all == [bench.lost("one", "no answer within 30 s"), Preferred("two", GPU, ("gpu-1",))]
     assert times == [30.0, 30.0]
+    assert [message.seconds for message in bench.replies.all if isinstance(message, AllocationLost)] == [30.0]
 
 
 async def test_a_deadline_that_the_plugin_reports_is_a_loss(autojump_clock: MockClock) -> None:
@@ -189,6 +190,7 @@ async def test_a_plugin_that_crashes_amid_allocate_leaves_it_uncertain(autojump_
     assert isinstance(refused, AllocationRefused)
     assert refused.lease == "two"
     assert refused.reason.startswith("no connection to the endpoint")
+    assert (lost.seconds, refused.seconds) == (1.0, None)
 
 
 async def test_the_end_of_a_follow_answers_each_call(autojump_clock: MockClock) -> None:
@@ -250,6 +252,7 @@ async def test_one_call_is_made_at_a_time_in_order(autojump_clock: MockClock) ->
         await trio.sleep(30)
     assert [time - began for time, _ in bench.replies.messages] == [10.0, 20.0, 30.0, 40.0]
     assert [message.lease for message in bench.replies.all] == ["0", "1", "2", "3"]
+    assert [message.seconds for message in bench.replies.all if isinstance(message, Allocated)] == [10.0] * 4
 
 
 async def test_the_line_of_calls_has_an_end(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,15 @@ async def test_allocated_devices_are_device_nodes_and_other_files_are_mounts(
     assert calls == [Call(0.0, "Allocate", devices=("n", "f"))]
 
 
+async def test_with_same_paths_a_process_can_use_the_devices(autojump_clock: trio.testing.MockClock) -> None:
+    """Otherwise a lease of them needs a container."""
+    spec = parse(*BASE, "--socket=/s", "--devices=2", "--same-paths")
+    async with connected(devices_of(spec)) as stub:
+        answer = await stub.Allocate(one("gpu-0", "gpu-1"), timeout=5)
+    node = api.DeviceSpec(container_path=NULL, host_path=NULL, permissions="rw")
+    assert list(answer.container_responses[0].devices) == [node, node]
+
+
 async def test_devices_that_it_lacks_and_files_that_have_gone_are_refused(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -316,12 +325,40 @@ def test_commands_turn_devices_and_answer_what_they_did() -> None:
     assert sick(devices) == []
 
 
-@pytest.mark.parametrize("line", ["healthy", "broken d1", "unhealthy\x1b d1"])
+@pytest.mark.parametrize(
+    "line", ["healthy", "broken d1", "unhealthy\x1b d1", "hang", "hang list", "refuse allocate now"]
+)
 def test_an_unknown_command_is_answered_with_those_that_there_are(line: str) -> None:
     devices = FileDevices([DeviceFile("d1", NULL)])
-    usage = "the commands are: healthy ID..., unhealthy ID...; all stands for all devices"
+    usage = (
+        "the commands are: healthy ID..., unhealthy ID...; all stands for all devices; answer CALL, refuse CALL,"
+        " hang CALL; CALL is allocate, preferred, pre-start"
+    )
     assert obey(line, devices) == f"unknown command {line!r}: {usage}"
     assert sick(devices) == []
+
+
+async def test_commands_refuse_the_calls_that_lease_devices_or_let_them_hang(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    devices, calls = FileDevices([DeviceFile("d1", NULL)]), list[Call]()
+    devices.record = calls.append
+    request = api.PreStartContainerRequest(devices_ids=["d1"])
+    async with connected(devices) as stub:
+        assert obey("refuse pre-start", devices) == "PreStartContainer is refused from now on"
+        with pytest.raises(GRPCError) as caught:
+            await stub.PreStartContainer(request, timeout=5)
+        assert (caught.value.status, caught.value.message) == (
+            Status.FAILED_PRECONDITION,
+            "PreStartContainer is refused on command",
+        )
+        assert obey("hang pre-start", devices) == "PreStartContainer is not answered from now on"
+        with pytest.raises(GRPCError) as caught:
+            await stub.PreStartContainer(request, timeout=5)
+        assert caught.value.status is Status.DEADLINE_EXCEEDED
+        assert obey("answer pre-start", devices) == "PreStartContainer is answered from now on"
+        await stub.PreStartContainer(request, timeout=5)
+    assert [call.reaction for call in calls] == [Reaction.REFUSED, Reaction.HUNG, Reaction.ANSWERED]
 
 
 def test_a_command_with_an_unknown_device_changes_nothing() -> None:
