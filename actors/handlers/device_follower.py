@@ -39,6 +39,7 @@ from ...protocol.wire.grpc import Newest
 from ...protocol.wire.outcomes import status_text
 from ..io.grpc_client.channel import Channel
 from ..io.grpc_client.stream import ClientStream
+from .device_calls import PluginCalls
 from .link import Link
 
 #: Seconds in which the first list of a stream must come.
@@ -100,10 +101,13 @@ class DeviceFollower:
         link: Link,
         devices: Address[InstanceMessage],
         turns: Turns,
+        calls: PluginCalls,
         *,
         strict: bool = False,
     ) -> None:
         """Report to ``devices``, the devices actor, and to the ``link``; if ``strict``, open one stream only.
+
+        ``calls`` are made as long as the plugin is followed.
 
         All followers have the same ``turns``.
         """
@@ -111,6 +115,7 @@ class DeviceFollower:
         self._link = link
         self._devices = devices
         self._turns = turns
+        self._calls = calls
         self._strict = strict
         self._reader = DeviceListReader()
         #: Whether a list has come and its stream is open.
@@ -124,12 +129,13 @@ class DeviceFollower:
         self._connected = trio.Event()
 
     async def run(self) -> None:
-        """Pass on roles and lists for ever."""
+        """Pass on roles and lists, and make calls, for ever."""
         self._report()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_roles)
             nursery.start_soon(self._follow_streams)
             nursery.start_soon(self._check_health)
+            nursery.start_soon(self._calls.run, self._link)
 
     # --- health ---
 

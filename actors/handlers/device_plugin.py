@@ -85,9 +85,7 @@ class DevicePluginHandler:
     async def follow(self, plugin: Plugin, link: Link) -> None:
         """Pass on the lists of devices that the plugin sends, and its role; make the calls that leases need."""
         calls = self._calls[plugin.socket, plugin.generation]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(calls.run, link)
-            await DeviceFollower(plugin, link, self._devices, self._turns, strict=self._strict).run()
+        await DeviceFollower(plugin, link, self._devices, self._turns, calls, strict=self._strict).run()
 
     async def deregister(self, plugin: Plugin) -> None:
         """Forget the device plugin; others that offer its resource stay."""
