@@ -20,8 +20,7 @@ import sys
 import trio
 from grpclib.exceptions import GRPCError
 
-from plugind import Config, Health, Link, Plugin, PluginError, Root, Supervisor
-from plugind.actors.status.actor import StatusConfig
+from plugind import Config, Health, Link, Plugin, PluginError, Root, StatusConfig, Supervisor
 from plugind.protocol.proto.health_v1_grpc import HealthStub
 from plugind.protocol.proto.health_v1_pb2 import HealthCheckRequest, HealthCheckResponse
 

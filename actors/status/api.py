@@ -75,7 +75,10 @@ _PLACES = {
 
 @attrs.frozen
 class StatusConfig:
-    """The configuration of the status actor; times are seconds."""
+    """What a node serves on its status socket: ``Supervisor(config, status_config=StatusConfig(socket=PATH))``.
+
+    Times are seconds. The supervisor sets ``roots``, ``expected``, ``rules`` and ``heartbeat`` itself.
+    """
 
     #: The path of the status socket; None for no socket.
     socket: str | None = None

@@ -35,6 +35,7 @@ PUBLIC = [
     "RetryAnswer",
     "Root",
     "RootBusyError",
+    "StatusConfig",
     "Supervisor",
     "Timeouts",
     "Trust",
