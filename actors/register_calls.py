@@ -30,7 +30,7 @@ from ..protocol.status import Outcome
 from ..protocol.text import cut
 from .io.device_directory import DeviceDirectory
 from .io.directory import describe
-from .mailbox import report
+from .mailbox import offer, report
 
 #: Characters of what a refused caller named that are logged.
 MAX_NAMED = 256
@@ -96,6 +96,11 @@ class _Reply:
             self.registration.take(answer)
 
 
+def _called(call: RegisterCall, *, registered: bool) -> m.RegisterCalled:
+    """Return what is counted of a call."""
+    return m.RegisterCalled(call.resource if wrong_with_resource(call.resource) is None else None, registered)
+
+
 class RegisterCalls:
     """All calls in one directory. What succeeded is kept as long as the node lives, also if the reconciler crashes."""
 
@@ -125,15 +130,19 @@ class RegisterCalls:
         Raises:
           CallRefusedError: if it is not.
         """
-        resource = call.resource if wrong_with_resource(call.resource) is None else None
-        await report(self._config.status, m.RegisterCalled(resource))
         try:
             await self._register_counted(call)
+        except trio.Cancelled:
+            # The caller has left, so nothing is awaited any more.
+            offer(self._config.status, _called(call, registered=False))
+            raise
         except CallRefusedError as refusal:
+            await report(self._config.status, _called(call, registered=False))
             root, named = self._config.path, (cut(call.resource, MAX_NAMED), cut(call.endpoint, MAX_NAMED))
             refused = m.RegisterRefused(root, *named, call.uid, call.pid, str(refusal))
             await report(self._config.status, refused)
             raise
+        await report(self._config.status, _called(call, registered=True))
 
     async def _register_counted(self, call: RegisterCall) -> None:
         self._counter.begin(call.pid)

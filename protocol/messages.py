@@ -739,6 +739,8 @@ class RegisterCalled:
     """A device plugin called Register, for this resource; None if that is no valid name."""
 
     resource: str | None
+    #: Whether it was registered; else it was refused, or has left before it was answered.
+    registered: bool
 
 
 @value

@@ -62,9 +62,9 @@ class ResourceLabels:
 
     _own: set[str] = attrs.field(init=False, factory=set)
 
-    def label(self, resource: str) -> str:
-        """Return the label of ``resource``."""
-        if resource not in self._own and len(self._own) < MAX_RESOURCES:
+    def label(self, resource: str, *, may_be_new: bool = True) -> str:
+        """Return the label of ``resource``; it gets one of its own only if it ``may_be_new``."""
+        if may_be_new and resource not in self._own and len(self._own) < MAX_RESOURCES:
             self._own.add(resource)
         return resource if resource in self._own else OTHER
 
@@ -76,9 +76,9 @@ class ByResource:
     counts: dict[str, int] = attrs.field(init=False, factory=dict)
     _labels: ResourceLabels = attrs.field(factory=ResourceLabels)
 
-    def count(self, resource: str | None) -> None:
+    def count(self, resource: str | None, *, may_be_new: bool = True) -> None:
         """Count one more of ``resource``; None is a name that no resource can have."""
-        label = OTHER if resource is None else self._labels.label(resource)
+        label = OTHER if resource is None else self._labels.label(resource, may_be_new=may_be_new)
         self.counts[label] = self.counts.get(label, 0) + 1
 
 

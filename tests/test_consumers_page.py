@@ -8,7 +8,9 @@ import pytest
 
 from plugind.actors import endpoint_checks
 from plugind.actors.handlers import device_follower, device_plugin
+from plugind.actors.io import device_directory
 from plugind.protocol import device_lists, resources
+from plugind.protocol.device_calls import CallLimits
 from plugind.protocol.health_checks import HealthChecks
 from plugind.protocol.plugins import MAX_INSTANCES
 from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
@@ -16,7 +18,12 @@ from plugind.protocol.wire.limits import ENDPOINT_LIMITS, SMALL_DATA_BYTES
 PAGE = (Path(__file__).parents[1] / "docs" / "consumers.md").read_text()
 CHECKS = HealthChecks()
 MEBIBYTE = 1024 * 1024
+CALLS = CallLimits()
 LIMITS = {
+    "connections to `kubelet.sock`, and those of one process; more are closed, and the log says so": (
+        f"{device_directory.LIMITS.max_connections}, {device_directory.LIMITS.max_connections_per_process}"
+    ),
+    "calls of Register that are under way, and those of one process": f"{CALLS.at_once}, {CALLS.per_process}",
     "time until a plugin that registers listens on its endpoint": f"{device_plugin.CONNECT_TIMEOUT:g} s",
     "time until it has said its options": f"{device_plugin.OPTIONS_TIMEOUT:g} s",
     "time until the first list of a stream; later, the plugin's health is `unknown`": (

@@ -48,7 +48,7 @@ from .roots import RootBusyError, RootLock, make
 from .unix_socket import Credentials, connect, listen, peer_credentials, stream_socket
 
 #: What a caller may cost. A call is one small message.
-_LIMITS: Final = ServerLimits(
+LIMITS: Final = ServerLimits(
     max_message=64 * 1024,
     max_header_list=16 * 1024,
     max_streams=8,
@@ -58,7 +58,7 @@ _LIMITS: Final = ServerLimits(
 )
 
 #: Endings of a connection for which the process that called is to blame.
-_HOSTILE: Final = frozenset({EndReason.FLOOD, EndReason.PROTOCOL, EndReason.NOT_READING})
+_HOSTILE: Final = frozenset({EndReason.FLOOD, EndReason.PROTOCOL, EndReason.NOT_READING, EndReason.TOO_MANY})
 
 #: Registers a device plugin; raises CallRefusedError.
 Register = Callable[[RegisterCall], Awaitable[None]]
@@ -190,7 +190,7 @@ class _RealServing:
         await serve_listener(
             [service],
             self._listener,
-            limits=_LIMITS,
+            limits=LIMITS,
             report=self._report,
             on_exhausted=self._report_exhausted,
             stopping=self._stopping,

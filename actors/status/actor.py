@@ -195,7 +195,7 @@ class _Status:
                 metrics.count_root(message)
                 self._answer_waiting()
             case RegisterCalled():
-                metrics.register_calls.count(message.resource)
+                metrics.register_calls.count(message.resource, may_be_new=message.registered)
             case RegisterRefused():
                 self._events.note_refused_call(message)
             case HandlersChanged():

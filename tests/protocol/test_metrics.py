@@ -72,6 +72,16 @@ def test_a_bounded_number_of_resources_have_a_label() -> None:
     assert (calls.counts["vendor.com/r0"], calls.counts["vendor.com/r63"], calls.counts["other"]) == (71, 1, 7)
 
 
+def test_resources_that_may_not_be_new_take_no_label() -> None:
+    """Fault 92: names that were refused took all labels, so that resources that were registered had none."""
+    calls = ByResource()
+    for number in range(70):
+        calls.count(f"flood.com/r{number}", may_be_new=False)
+    calls.count("vendor.com/gpu", may_be_new=True)
+    calls.count("vendor.com/gpu", may_be_new=False)
+    assert calls.counts == {"other": 70, "vendor.com/gpu": 2}
+
+
 def test_a_registration_is_timed_when_it_is_complete() -> None:
     metrics = Metrics()
     metrics.count(changed(StateName.NOTIFYING), None)

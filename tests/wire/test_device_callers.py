@@ -22,6 +22,7 @@ from plugind.actors.simulation.device_plugins import options_message
 from plugind.protocol import messages as m
 from plugind.protocol.config import DevicePluginDirectory
 from plugind.protocol.devices import DeviceOptions
+from plugind.protocol.logs import SILENT, Field, Level, Logger
 from plugind.protocol.proto.deviceplugin_v1beta1_grpc import RegistrationStub
 from plugind.protocol.proto.deviceplugin_v1beta1_pb2 import RegisterRequest
 from plugind.protocol.rules import Rules
@@ -37,11 +38,16 @@ Reconciler = trio.MemoryReceiveChannel[m.ReconcilerMessage]
 
 
 @asynccontextmanager
-async def served(path: Path) -> AsyncIterator[Reconciler]:
-    """Serve Register in ``path`` as the device server does, and return what the reconciler would read."""
+async def served(
+    path: Path, log: Logger = SILENT, called: list[m.RegisterCalled] | None = None
+) -> AsyncIterator[Reconciler]:
+    """Serve Register in ``path`` as the device server does, and return what the reconciler would read.
+
+    What is to be counted is added to ``called`` at the end.
+    """
     to_reconciler, reconciler = trio.open_memory_channel[m.ReconcilerMessage](10_000)
-    to_status, _status = trio.open_memory_channel[m.StatusMessage](10_000)
-    directory = RealDeviceDirectory(DevicePluginDirectory(path))
+    to_status, status = trio.open_memory_channel[m.StatusMessage](10_000)
+    directory = RealDeviceDirectory(DevicePluginDirectory(path), log=log)
     rules = Rules(users=Users(own=os.geteuid()))
     config = CallsConfig(str(path), rules, itertools.count(1), to_reconciler, to_status)
     directory.hold()
@@ -56,6 +62,10 @@ async def served(path: Path) -> AsyncIterator[Reconciler]:
     finally:
         serving.close()
         directory.release()
+    while called is not None and status.statistics().current_buffer_used:
+        message = status.receive_nowait()
+        if isinstance(message, m.RegisterCalled):
+            called.append(message)
 
 
 async def accept(reconciler: Reconciler) -> None:
@@ -123,6 +133,37 @@ async def test_a_thousand_calls_are_all_answered_and_few_are_under_way(tmp_path:
         assert answers["OK", None] > 0
 
 
+async def test_each_call_is_counted_once_with_what_became_of_it(tmp_path: Path) -> None:
+    """Names that were refused were counted like those that were registered, and took their labels."""
+    path = tmp_path / "device-plugins"
+    called: list[m.RegisterCalled] = []
+    async with served(path, called=called) as reconciler, trio.open_nursery() as nursery:
+        bind(path / "a.sock")
+        assert await call(path, "../x", "flood.com/r0") == "INVALID_ARGUMENT"
+        assert await call(path, "a.sock", "?") == "INVALID_ARGUMENT"
+        caller = trio.CancelScope()
+        nursery.start_soon(call_in, caller, path)
+        await reconciler.receive()
+        caller.cancel()
+        nursery.start_soon(accept, reconciler)
+        assert await call(path, "a.sock") == "OK"
+        nursery.cancel_scope.cancel()
+    left = m.RegisterCalled("vendor.com/left", registered=False)
+    assert left in called
+    called.remove(left)
+    assert called == [
+        m.RegisterCalled("flood.com/r0", registered=False),
+        m.RegisterCalled(None, registered=False),
+        m.RegisterCalled(GPU, registered=True),
+    ]
+
+
+async def call_in(scope: trio.CancelScope, path: Path) -> None:
+    """Call until ``scope`` is cancelled."""
+    with scope:
+        await call(path, "a.sock", "vendor.com/left")
+
+
 @pytest.mark.parametrize("named", [None, DeviceOptions(), DeviceOptions(pre_start_required=True)])
 async def test_the_options_of_a_call_are_passed_on_if_it_names_any(tmp_path: Path, named: DeviceOptions | None) -> None:
     path = tmp_path / "device-plugins"
@@ -164,10 +205,25 @@ async def test_a_message_of_five_mebibytes_is_refused(tmp_path: Path) -> None:
         assert reconciler.statistics().current_buffer_used == 0
 
 
+class Log:
+    """Keeps why connections ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[Level, Field, Field, Field]] = []
+
+    def enabled(self, level: Level) -> bool:
+        return level >= Level.INFO
+
+    def event(self, level: Level, message: str, /, **fields: Field) -> None:
+        assert message == "a connection to kubelet.sock ended"
+        self.ended.append((level, fields["reason"], fields["detail"], fields["pid"]))
+
+
 async def test_callers_that_never_read_keep_no_others_out(tmp_path: Path) -> None:
-    """A process has at most 16 connections; more are closed at once."""
+    """A process has at most 16 connections; more are closed at once, and the log says so."""
     path = tmp_path / "device-plugins"
-    async with served(path) as reconciler:
+    log = Log()
+    async with served(path, log) as reconciler:
         bind(path / "a.sock")
         silent = []
         for _ in range(40):
@@ -180,6 +236,8 @@ async def test_callers_that_never_read_keep_no_others_out(tmp_path: Path) -> Non
         for connection in silent:
             closed += await is_closed(connection)
         assert closed == 24
+        too_many = (Level.WARNING, "too many connections", "16 of this process are open", os.getpid())
+        assert log.ended == [too_many] * 24
         for connection in silent:
             connection.close()
         async with trio.open_nursery() as nursery:

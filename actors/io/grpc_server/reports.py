@@ -39,6 +39,8 @@ class EndReason(enum.Enum):
     #: The server was told to stop.
     STOPPED = "server stopped"
     IDLE = "idle for too long"
+    #: It was closed at once, since so many are open.
+    TOO_MANY = "too many connections"
     HANDSHAKE = "no HTTP/2 handshake in time"
     PROTOCOL = "HTTP/2 broken by the client"
     FLOOD = "frame budget exceeded"

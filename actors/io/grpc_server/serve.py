@@ -163,9 +163,19 @@ async def _accept_until(
             while True:
                 accepted = await listener.accept(on_exhausted)
                 if len(nursery.child_tasks) >= limits.max_connections:
-                    accepted.close()
+                    _close_above(accepted, limits.max_connections, report)
                     continue
                 nursery.start_soon(_serve_socket, routes, accepted, limits, report, stopping, by_process)
+
+
+def _close_above(accepted: trio.socket.SocketType, limit: int, report: Report) -> None:
+    """Close a connection that is one more than there may be."""
+    with accepted:
+        try:
+            peer = Peer(peer_credentials(accepted))
+        except OSError:
+            peer = Peer()  # The client has left already.
+    report(ConnectionEnded(peer, Ending(EndReason.TOO_MANY, f"{limit} are open")))
 
 
 async def _serve_socket(
@@ -186,6 +196,9 @@ async def _serve_socket(
         with _counted(by_process, peer, limits.max_connections_per_process) as may_be_served:
             if may_be_served:
                 await ServerConnection(routes, stream, limits, report, peer=peer, stopping=stopping).run()
+                return
+        most = limits.max_connections_per_process
+        report(ConnectionEnded(peer, Ending(EndReason.TOO_MANY, f"{most} of this process are open")))
 
 
 @contextmanager
