@@ -170,15 +170,16 @@ async def test_the_options_of_a_call_are_passed_on_if_it_names_any(tmp_path: Pat
     request = RegisterRequest(version="v1beta1", endpoint="a.sock", resource_name=GPU)
     if named is not None:
         request.options.CopyFrom(options_message(named))
-    async with served(path) as reconciler, trio.open_nursery() as nursery:
+    async with served(path) as reconciler:
         bind(path / "a.sock")
         channel = await dial(str(path / "kubelet.sock"), timeout=DEADLINE)
-        nursery.start_soon(channel.stub(RegistrationStub).Register, request)
-        message = await reconciler.receive()
-        assert isinstance(message, m.SocketAppeared)
-        assert message.call is not None
-        assert message.call.options == named
-        nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.stub(RegistrationStub).Register, request)
+            message = await reconciler.receive()
+            assert isinstance(message, m.SocketAppeared)
+            assert message.call is not None
+            assert message.call.options == named
+            nursery.cancel_scope.cancel()
         channel.close()
 
 
