@@ -99,6 +99,11 @@ def not_made(directory: str, error: OSError) -> str:
     return f"cannot make {directory}: {error.strerror}; {another}"
 
 
+def no_directory(directory: str) -> str:
+    """Return that ``directory`` is something else, or lies in a file, and what to do."""
+    return f"{directory} is not a directory: move it away, or name another with {_OPTION}=DIR"
+
+
 def taken(directory: str, pid: int | None) -> str:
     """Return why nothing is served any more: the socket was replaced, by process ``pid`` if that is known."""
     path, by = os.path.join(directory, KUBELET_SOCKET), f", by pid {pid}" if pid else ""

@@ -30,7 +30,7 @@ from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
 from ...protocol.logs import Format, Level
-from ...protocol.plugins import MAX_INSTANCES
+from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
 from ...protocol.trust import Trust
 from ...protocol.version import __version__
 from ...supervisor import NodeEndedError, Supervisor
@@ -44,6 +44,7 @@ from .arguments import add_trust_argument, health_switch, plugin_name, seconds, 
 from .client import add_status_argument, status_path
 from .ending import EXIT_CONFIG, EXIT_FAILED, EXIT_OK, CommandError, complain
 from .signals import Answering, StopLimit, answer, received
+from .typed_options import warn_of_types
 
 _EPILOG = """examples:
   plugind run
@@ -447,5 +448,7 @@ async def run_daemon(args: argparse.Namespace, config: Config) -> None:
     log = log_from(args)
     status = status_path(args)
     status_config = StatusConfig(socket=status, path_metrics=args.metrics_path_labels)
-    node = Supervisor(config, handlers=installed_handlers(), status_config=status_config, log=log)
+    handlers = installed_handlers()
+    node = Supervisor(config, handlers=handlers, status_config=status_config, log=log)
+    warn_of_types(config, {*BUILT_IN_TYPES, *handlers}, log)
     await serve(node, log, config, _absolute(status), stop_limit(config.timeouts, partial(end_by_force, node, log)))

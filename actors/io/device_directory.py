@@ -277,10 +277,16 @@ class RealDeviceDirectory:
             check_above_root(self._path)
         try:
             make(self._path)
+        except NotADirectoryError as error:
+            raise ConfigError(rules.no_directory(self._path)) from error
         except OSError as error:
             raise OSError(error.errno, rules.not_made(self._path, error)) from error
+        try:
+            names = os.listdir(self._path)
+        except NotADirectoryError as error:
+            raise ConfigError(rules.no_directory(self._path)) from error
         # Before the lock, whose file is the sign that plugind has used the directory.
-        rules.check_names(self._path, os.listdir(self._path), take_over_kubelet=self._config.take_over_kubelet)
+        rules.check_names(self._path, names, take_over_kubelet=self._config.take_over_kubelet)
         self._lock.take(self._path)
 
     def listen(self) -> _RealServing:

@@ -310,7 +310,15 @@ class StateFile:
         return self._database
 
     def _make_directory(self) -> None:
-        os.makedirs(self._directory, 0o700, exist_ok=True)
+        try:
+            os.makedirs(self._directory, 0o700, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            if os.path.islink(self._directory) and not os.path.exists(self._directory):
+                raise  # Where the link leads to may be mounted later.
+            raise ConfigError(
+                f"the state directory {self._directory} is not a directory: move it away, or name another with"
+                " --state DIR"
+            ) from error
         found = os.stat(self._directory)
         if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(

@@ -96,6 +96,16 @@ def test_a_directory_below_a_missing_one_is_not_made_and_the_error_says_what_to_
     assert not where.parent.exists()
 
 
+@pytest.mark.parametrize("name", ["afile", "afile/device-plugins"])
+def test_what_is_not_a_directory_is_refused(tmp_path: Path, take: Take, name: str) -> None:
+    """It was tried again for ever, with a warning."""
+    (tmp_path / "afile").write_text("a file")
+    where = tmp_path / name
+    with pytest.raises(ConfigError) as caught:
+        take(where).hold()
+    assert str(caught.value) == (f"{where} is not a directory: move it away, or name another with --device-plugins=DIR")
+
+
 @pytest.mark.parametrize("name", ["device-plugins", "empty", "used"])
 def test_a_directory_that_is_meant_for_this_may_be_taken(tmp_path: Path, take: Take, name: str) -> None:
     where = tmp_path / name

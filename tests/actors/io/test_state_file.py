@@ -197,12 +197,26 @@ async def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize("state", ["afile", "afile/state"])
+async def test_a_file_in_the_place_of_the_directory_is_bad_configuration(tmp_path: Path, state: str) -> None:
+    """It was ``cannot be used: File exists; repair it``, and the daemon ran without its state."""
+    (tmp_path / "afile").write_text("a file")
+    file = StateFile(str(tmp_path / state), SILENT)
+    with pytest.raises(ConfigError) as refused:
+        await file.read()
+    where = tmp_path / state
+    assert str(refused.value) == (
+        f"the state directory {where} is not a directory: move it away, or name another with --state DIR"
+    )
+
+
 async def test_a_directory_that_cannot_be_made_is_an_error_that_passes(tmp_path: Path) -> None:
     """A missing disk: the daemon goes on without, and tries again."""
-    (tmp_path / "state").write_text("a file")
+    (tmp_path / "state").symlink_to("missing/state")
     file = file_in(tmp_path)
+    assert await file.read() == []
     with pytest.raises(StateError, match="cannot be used"):
-        await file.read()
+        await file.begin()
     (tmp_path / "state").unlink()
     await file.write([Remember(GPU, 2)])
     assert await file.read() == [KnownResource(GPU, 2)]
