@@ -150,7 +150,7 @@ class DeviceServer:
             if delete_sockets:
                 # Nothing is left of what was registered before.
                 await self._report_nothing()
-            serving.publish(delete_sockets=delete_sockets)
+            self._calls.deleted |= serving.publish(delete_sockets=delete_sockets)
         except OSError as error:
             serving.retire()
             await self._fail(error)

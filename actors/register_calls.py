@@ -113,6 +113,8 @@ class RegisterCalls:
         self._under_way: dict[str, _Registration] = {}
         self._registered: dict[str, _Registration] = {}
         self._refused: dict[str, _Registration] = {}
+        #: The names of the sockets that plugind has deleted when it began to serve, and that were not made again.
+        self.deleted: set[str] = set()
         #: Why no call is accepted any more.
         self._closed: str | None = None
 
@@ -173,8 +175,11 @@ class RegisterCalls:
             # Not a watch of its own: to close an instance of inotify blocks for milliseconds.
             while (identity := self._look_at(path)) is None:  # noqa: ASYNC110 - another process makes it
                 await trio.sleep(_SOCKET_LOOK)
+            self.deleted.discard(os.path.basename(path))
             return identity
         waited = f"no socket at {path} after {self._config.limits.socket:g} s"
+        if os.path.basename(path) in self.deleted:
+            waited += "; plugind has deleted the one that was there when it started: restart the plugin"
         raise CallRefusedError(Status.UNAVAILABLE, f"failed to dial device plugin: {waited}")
 
     def _look_at(self, path: str) -> Identity | None:

@@ -27,6 +27,7 @@ from .client import (
 from .description import described
 from .device_description import described_resource
 from .ending import say
+from .refused_calls import refused_calls
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,6 +85,8 @@ async def _resources(daemon: Daemon, target: str) -> list[str]:
     if wrong_with_resource(target) is not None:
         return []
     try:
-        return list(map(described_resource, resources_in(await fetch(daemon, "GET", resources_target(target)))))
+        resources = resources_in(await fetch(daemon, "GET", resources_target(target)))
     except UnknownPluginError:
         return []
+    refused = (await refused_calls(daemon)).get(target)
+    return [described_resource(resource, refused) for resource in resources]

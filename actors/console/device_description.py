@@ -61,8 +61,11 @@ def _lists(found: Plugin) -> str:
     return f"{said}; lost since {time_of_day(since, time.time())}: {text(found.get('reason'))}"
 
 
-def described_resource(resource: Plugin) -> str:
-    """Return all that is known of a resource for which no plugin is registered, line by line."""
+def described_resource(resource: Plugin, refused: str | None = None) -> str:
+    """Return all that is known of a resource for which no plugin is registered, line by line.
+
+    ``refused`` says that the last Register call for it was.
+    """
     goes_in, last = resource.get("goes_in"), resource.get("last_capacity")
     facts = [
         ("Resource", text(resource.get("resource"))),
@@ -73,5 +76,6 @@ def described_resource(resource: Plugin) -> str:
         ("Cause", text(resource.get("reason"))),
         ("Goes", f"in {duration(goes_in)}, at {ago(-goes_in)}" if isinstance(goes_in, int | float) else "-"),
         ("Capacity", text(resource.get("capacity")) + ("" if last is None else f" ({last} before the restart)")),
+        *([] if refused is None else [("Refused", refused)]),
     ]
     return "".join(f"{label + ':':<12}{value}\n" for label, value in facts)

@@ -29,6 +29,8 @@ from .client import (
 )
 from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text
+from .refused_calls import lines as refused_lines
+from .refused_calls import refused_calls
 from .table import aligned
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the devices; return the exit code."""
-    answer, roots = trio.run(_ask, daemon(args), args.resource)
+    answer, roots, refused = trio.run(_ask, daemon(args), args.resource)
     resources, problem = resources_in(answer), json.loads(answer).get("problem")
     if args.output == "json":
         say(answer.decode())
@@ -75,15 +77,17 @@ def run(args: argparse.Namespace) -> int:
         say("".join(f"{line}\n" for line in why_none(roots)))
     else:
         say("".join(f"{line}\n" for line in lines(resources)))
+    if args.output is None:
+        say("".join(f"{line}\n" for line in refused_lines(refused, args.resource)))
     if args.output is None and problem is not None:
         say(f"what is known is not kept over a restart: {text(problem)}\n")
     return EXIT_OK
 
 
-async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin]]:
-    """Return the answer and, if there is nothing in it, how the roots of the daemon are."""
+async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin], dict[str, str]]:
+    """Return the answer, how the roots of the daemon are if there is nothing in it, and the calls that were refused."""
     answer = await fetch(daemon, "GET", resources_target(resource))
-    return answer, [] if resources_in(answer) else await roots(daemon)
+    return answer, [] if resources_in(answer) else await roots(daemon), await refused_calls(daemon)
 
 
 def why_none(roots: Sequence[Plugin]) -> Iterator[str]:

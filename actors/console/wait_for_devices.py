@@ -23,6 +23,7 @@ from .client import (
 from .ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError, complain, say
 from .following import RECONNECT, follow
 from .phrases import text
+from .refused_calls import refused_calls
 
 #: Why a resource is not there.
 NOT_REGISTERED = "no device plugin has registered for it; 'plugind ls' shows those that are on their way"
@@ -73,6 +74,8 @@ class Waiting:
     resources: dict[str, Plugin] = attrs.field(factory=dict)
     #: A line for each root that the daemon cannot use.
     roots: list[str] = attrs.field(factory=list)
+    #: What is said of the last Register call for a resource, if it was refused.
+    refused: dict[str, str] = attrs.field(factory=dict)
 
     @property
     def done(self) -> bool:
@@ -106,6 +109,10 @@ class Waiting:
         return f"{name} has {self.healthy(it.name)} of {_devices(it.number)}: {self._reason(it.name)}"
 
     def _reason(self, name: str) -> str:
+        refused = [self.refused[name]] if name in self.refused else []
+        return "; ".join([self._state_of(name), *refused])
+
+    def _state_of(self, name: str) -> str:
         resource = self.resources.get(name)
         if resource is None:
             return "; ".join([NOT_REGISTERED, *self.roots])
@@ -158,3 +165,4 @@ async def _wait(daemon: Daemon, waiting: Waiting, timeout: float) -> None:
         # This only explains: what the daemon has said until the timeout stands.
         with trio.move_on_after(EXPLAIN), suppress(CommandError):
             waiting.roots = await roots_to_mend(daemon)
+            waiting.refused = await refused_calls(daemon)

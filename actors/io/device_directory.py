@@ -100,8 +100,12 @@ class Serving(Protocol):
     async def serve(self, register: Register, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer calls until :meth:`retire`. When it is cancelled, it can be served again."""
 
-    def publish(self, *, delete_sockets: bool) -> None:
-        """Give it its name, after all other sockets of the directory are deleted. Raises OSError."""
+    def publish(self, *, delete_sockets: bool) -> set[str]:
+        """Give it its name, after all other sockets of the directory are deleted; return their names.
+
+        Raises:
+          OSError: if that is not possible.
+        """
 
     def place(self) -> Place:
         """Return whether it is at its path."""
@@ -212,17 +216,17 @@ class _RealServing:
     def _report_exhausted(self, error: OSError) -> None:
         self._log.event(Level.WARNING, "kubelet.sock cannot accept", reason=str(error))
 
-    def publish(self, *, delete_sockets: bool) -> None:
+    def publish(self, *, delete_sockets: bool) -> set[str]:
         """See :class:`Serving`."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            if delete_sockets:
-                _delete_sockets(directory)
+            deleted = _delete_sockets(directory) if delete_sockets else set()
             os.link(TEMPORARY_SOCKET, KUBELET_SOCKET, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
             os.unlink(TEMPORARY_SOCKET, dir_fd=directory)
         finally:
             os.close(directory)
         self._listener = attrs.evolve(self._listener, path=os.path.join(self._directory, KUBELET_SOCKET))
+        return deleted
 
     def place(self) -> Place:
         """See :class:`Serving`."""
@@ -239,13 +243,16 @@ class _RealServing:
         self._listener.close()
 
 
-def _delete_sockets(directory: int) -> None:
-    """Delete all sockets but the temporary one, ``kubelet.sock`` last."""
+def _delete_sockets(directory: int) -> set[str]:
+    """Delete all sockets but the temporary one, ``kubelet.sock`` last; return their names."""
+    deleted: set[str] = set()
     for name in sorted(os.listdir(directory), key=KUBELET_SOCKET.__eq__):
         if name != TEMPORARY_SOCKET:
             with suppress(FileNotFoundError):
                 if stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                     os.unlink(name, dir_fd=directory)
+                    deleted.add(name)
+    return deleted
 
 
 class RealDeviceDirectory:

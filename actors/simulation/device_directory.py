@@ -131,15 +131,18 @@ class MemoryServing:
         """Let the accept loop run."""
         self._arrived.set()
 
-    def publish(self, *, delete_sockets: bool) -> None:
+    def publish(self, *, delete_sockets: bool) -> set[str]:
         """See :class:`~plugind.actors.io.device_directory.Serving`."""
+        deleted: set[str] = set()
         if delete_sockets:
             for name, child in [*self._files.inode(self._path).children.items()]:
                 if child.kind is Kind.SOCKET and name != TEMPORARY_SOCKET:
                     self._files.unlink(os.path.join(self._path, name))
+                    deleted.add(name)
         self._files.link(os.path.join(self._path, TEMPORARY_SOCKET), os.path.join(self._path, KUBELET_SOCKET))
         self._files.unlink(os.path.join(self._path, TEMPORARY_SOCKET))
         self._name = KUBELET_SOCKET
+        return deleted
 
     def place(self) -> Place:
         """See :class:`~plugind.actors.io.device_directory.Serving`."""

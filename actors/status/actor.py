@@ -47,6 +47,8 @@ from ...protocol.messages import (
     Subscribed,
     Unsubscribed,
 )
+from ...protocol.plugins import DEVICE
+from ...protocol.status import StateName
 from ...protocol.successions import NamePassed
 from ...protocol.view import Row
 from ..io import http_server as http
@@ -96,7 +98,7 @@ async def run(
     memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
-            api = Api(config, memory, reconciler, health, DevicesApi(config.wall, devices))
+            api = Api(config, memory, reconciler, health, DevicesApi(config.wall, devices, memory.refused_calls))
             allowed = frozenset({0, os.geteuid()})
             serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))
@@ -148,6 +150,8 @@ class _Status:
             if before is not None and before.last.generation != after.last.generation:
                 self._events.note_replaced(before, after)
             self._events.note_change(before, after)
+            if change.state is StateName.REGISTERED and after.type == DEVICE and after.name is not None:
+                self.memory.refused_calls.forget(after.name)
             if self.memory.audience.subscribers:
                 self._publish(after, change.time)
 
@@ -198,6 +202,7 @@ class _Status:
                 metrics.register_calls.count(message.resource, may_be_new=message.registered)
             case RegisterRefused():
                 self._events.note_refused_call(message)
+                self.memory.refused_calls.note(message, trio.current_time())
             case HandlersChanged():
                 view.handlers = message.types
                 metrics.learn_types(message.types)

@@ -35,6 +35,7 @@ from ...protocol.messages import (
 from ...protocol.metrics import Metrics
 from ...protocol.plugins import DEVICE
 from ...protocol.rules import Rules, rules_to_json
+from ...protocol.refused_calls import RefusedCalls
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
@@ -56,6 +57,7 @@ REQUESTS = {
     "GET /plugins/TARGET": "the plugins of one name, or the one at the path of a socket, with their histories",
     "GET /watch": "every socket, then each change, as JSON lines; ?heartbeat=S adds an empty line every S seconds",
     "GET /v1/devices": "every device that device plugins list; ?resource= keeps those of one resource",
+    "GET /v1/devices/refused": "the last refused Register call for each resource, if none was accepted since then",
     "GET /v1/devices/watch": "every resource, then each change, as JSON lines; heartbeat as for /watch",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
     "GET /rules": "whose plugins the daemon takes, and from where",
@@ -143,6 +145,9 @@ class Memory:
     #: Callers that wait until a scan of each root was tried.
     awaiting_scans: list[Address[bool]] = attrs.field(factory=list)
 
+    #: The Register calls that were refused.
+    refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
+
     def note_unmade(self, reason: str) -> None:
         """Count that the status socket could not be made again."""
         self.metrics.socket_failures += 1
@@ -176,6 +181,7 @@ class Api:
             "/healthz": self._health,
             "/readyz": self._ready,
             "/v1/devices/watch": self.devices.watch,
+            "/v1/devices/refused": self.devices.refused,
         }.get(request.path)
         # These ask other actors.
         asking = {"/v1/devices": self.devices.answer, "/metrics": self._metrics}.get(request.path)
@@ -226,7 +232,8 @@ class Api:
     def _unknown(self, target: str, resource: str | None) -> Response:
         """Say that no plugin is known as ``target``, what is known of a ``resource``, and what may be the reason."""
         parts = [f"no plugin has the name, and no socket the path, {encodable(target)}"]
-        parts += [] if resource is None else [resource]
+        refused = self.memory.refused_calls.words(target, trio.current_time())
+        parts += [said for said in (resource, refused) if said is not None]
         alike = len(self.memory.view.with_file_name(target))
         if alike > 1:
             parts.append(f"{alike} sockets have that file name, so give the path of one")

@@ -28,9 +28,10 @@ from ...protocol.devices import DevicesSnapshot, ResourceState, ResourceStatus
 from ...protocol.devices_json import described_to_json, device_to_json, resource_to_json
 from ...protocol.logs import timestamp
 from ...protocol.messages import Address, Lagged
+from ...protocol.refused_calls import RefusedCalls
 from ...protocol.status_json import Json
 from ...protocol.text import encodable
-from ..io.http_server import Request, Response, Send, problem
+from ..io.http_server import Request, Response, Send, json_response, problem
 from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
 
 #: Seconds that the devices actor has for its answer, below the deadline of the commands.
@@ -49,6 +50,7 @@ class DevicesApi:
     wall: Callable[[], float]
     #: None if this node has no device plugins.
     devices: Address[DevicesMessage] | None = None
+    refused_calls: RefusedCalls = attrs.field(factory=RefusedCalls)
     _watches: set[trio.MemorySendChannel[DevicesViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
@@ -82,7 +84,9 @@ class DevicesApi:
         if name is not None and not asked:
             names = ", ".join(encodable(resource.name) for resource in there[:10]) or "none"
             unknown_name = f"no device plugin has registered for {encodable(name)}"
-            return problem(404, f"{unknown_name}, and it is not awaited; there is {names}")
+            refused = self.refused_calls.words(name, trio.current_time())
+            why = "" if refused is None else f"; {refused}"
+            return problem(404, f"{unknown_name}, and it is not awaited; there is {names}{why}")
         return Response(200, "application/json", write=partial(self._write, snapshot, asked))
 
     async def _write(self, snapshot: DevicesSnapshot, resources: list[ResourceStatus], send: Send) -> None:
@@ -101,6 +105,10 @@ class DevicesApi:
             await send(b"]}")
             before = b",\n"
         await send(b"]}\n" if resources else before + b"]}\n")
+
+    def refused(self, _: Request) -> Response:
+        """Answer with the last refused call of Register for each resource."""
+        return json_response(200, [*self.refused_calls.to_json(trio.current_time(), self.wall())])
 
     def watch(self, request: Request) -> Response:
         """Stream the resources without their devices: each of them first, then each that has changed."""

@@ -115,6 +115,27 @@ async def test_a_call_whose_socket_never_comes_is_told_so_after_ten_seconds(auto
         )
 
 
+async def test_the_reason_names_a_socket_that_plugind_has_deleted_when_it_started(autojump_clock: MockClock) -> None:
+    """A plugin that survives the restart of the daemon and does not bind its socket again cannot know why."""
+    async with running() as node:
+        await node.stop()
+        node.directory.bind(f"{DIRECTORY}/a.sock")
+        await node.start()
+        await node.settled()
+        for _ in range(2):
+            attempt = node.register("a.sock", GPU)
+            await attempt.done.wait()
+            assert attempt.answers[0][1].endswith(
+                "after 10 s; plugind has deleted the one that was there when it started: restart the plugin"
+            )
+        plugin = node.serve("a.sock")
+        assert await node.register("a.sock", GPU).done.wait() is None
+        plugin.unlink()
+        attempt = node.register("a.sock", GPU)
+        await attempt.done.wait()
+        assert attempt.answers[0][1].endswith("after 10 s"), "the plugin has made it again, and removed it itself"
+
+
 async def test_what_is_no_socket_is_not_waited_for_longer(autojump_clock: MockClock) -> None:
     """A file or a link at the path is no socket, whatever it leads to."""
     async with running() as node:

@@ -194,6 +194,17 @@ def test_an_empty_list_says_how_device_plugins_register(roots: list[Plugin], exp
     assert others == expected
 
 
+REFUSED = "the last Register call for it, by pid 812, was refused 12 s ago: it is no good"
+
+
+def test_a_refused_call_explains_why_a_resource_has_no_devices() -> None:
+    for resources in ((), (AWAITED,)):
+        made = waiting(*resources)
+        made.refused = {"v.com/a": "another", GPU: REFUSED}
+        assert made.why_not(Wanted(GPU, 3)).endswith(f"; {REFUSED}")
+    assert described_resource(shown(AWAITED), REFUSED).endswith(f"Refused:    {REFUSED}\n")
+
+
 def waiting(*resources: ResourceStatus, number: int = 3, has_list: bool = True) -> Waiting:
     made = Waiting([Wanted(GPU, number)], None, has_list=has_list)
     for resource in resources:

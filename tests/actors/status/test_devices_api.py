@@ -27,7 +27,7 @@ from plugind.protocol.device_messages import (
 from plugind.protocol.devices import Device, DeviceList, DeviceOptions
 from plugind.protocol.errors import StateError
 from plugind.protocol.logs import SILENT
-from plugind.protocol.messages import ReconcilerMessage
+from plugind.protocol.messages import ReconcilerMessage, RegisterRefused
 from plugind.protocol.plugins import DEVICE, Plugin, PluginInfo
 from plugind.protocol.status import StateName
 from plugind.tests.actors.status.bench import bench, body_of, changed
@@ -179,6 +179,27 @@ async def test_a_resource_that_is_asked_for_without_a_name_is_refused(autojump_c
         refused = await node.get("/v1/devices", resource="")
     error = "resource is empty: name one, as in /v1/devices?resource=vendor.com/gpu"
     assert (refused.status, json.loads(refused.body)) == (400, {"error": error})
+
+
+async def test_a_refused_call_of_register_is_told_until_a_plugin_has_registered(autojump_clock: MockClock) -> None:
+    """It was in the log alone."""
+    info = PluginInfo(DEVICE, GPU, SOCKET, ("v1beta1",))
+    async with bench() as status:
+        # As the status actor does when it serves.
+        status.api.devices = DevicesApi(wall, refused_calls=status.memory.refused_calls)
+        await status.take(RegisterRefused("/r", GPU, "a.sock", 0, 812, "it is no good"))
+        await trio.sleep(12)
+        said = "the last Register call for it, by pid 812, was refused 12 s ago: it is no good"
+        for path, query in ((f"/plugins/{GPU}", {}), ("/v1/devices", {"resource": GPU})):
+            unknown = await status.get(path, **query)
+            assert (unknown.status, said in json.loads(unknown.body)["error"]) == (404, True)
+        (refused,) = json.loads(await body_of(await status.get("/v1/devices/refused")))
+        assert (refused["resource"], refused["age"], refused["reason"]) == (GPU, 12.0, "it is no good")
+        other = attrs.evolve(info, type="CSIPlugin")
+        await status.take(attrs.evolve(changed("csi", StateName.REGISTERED), info=other))
+        assert await status.json("/v1/devices/refused") != []
+        await status.take(attrs.evolve(changed("gpu", StateName.REGISTERED), info=info))
+        assert await status.json("/v1/devices/refused") == []
 
 
 async def test_thousands_of_devices_are_written_in_pieces(autojump_clock: MockClock) -> None:

@@ -1,0 +1,39 @@
+"""The Register calls that were refused last, as the commands show them: nothing else tells of such a plugin.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+
+from ...protocol.refused_calls import in_words
+from ...protocol.text import escaped
+from .client import Daemon, UnknownPluginError, fetch
+from .ending import CommandError
+
+
+async def refused_calls(daemon: Daemon) -> dict[str, str]:
+    """Return the words for each resource whose last Register call was refused.
+
+    Raises:
+      CommandError: if the daemon does not answer in time.
+    """
+    try:
+        answer = json.loads(await fetch(daemon, "GET", "/v1/devices/refused"))
+    except UnknownPluginError:
+        return {}  # An older daemon keeps them only in its log.
+    except ValueError as error:
+        raise CommandError(f"the daemon's answer is not JSON: {error}") from error
+    found = answer if isinstance(answer, list) else []
+    return {str(it.get("resource")): _words(it) for it in found if isinstance(it, dict)}
+
+
+def _words(call: dict[str, object]) -> str:
+    age = call.get("age")
+    return escaped(in_words(call.get("reason"), call.get("pid"), age if isinstance(age, int | float) else 0.0))
+
+
+def lines(refused: dict[str, str], resource: str | None = None) -> list[str]:
+    """Return a line for each refusal, or for that of ``resource``."""
+    return [f"{escaped(name)}: {words}" for name, words in refused.items() if resource in (None, name)]
