@@ -119,6 +119,7 @@ from .states import (
     name_of,
     pending_deregistration,
 )
+from .text import quoted
 
 # --- entry points -----------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,14 @@ def resume(message: SocketAppeared, info: PluginInfo, generation: int, crash: Cr
     # A socket that has appeared since has nothing to do with the crash.
     then = _first(message, crash if message.generation == generation else None)
     return Leaving(generation, info, "its actor crashed", then), (AskDeregister(info, generation),)
+
+
+def _why_replaced(state: State, event: SocketAppeared) -> str:
+    """Return why a generation ends: its socket is another one, or is now named for another resource."""
+    before, call = pending_deregistration(state), event.call
+    if before is None or call is None or call.info.name == before.name:
+        return "a newer socket is in its place"
+    return f"another call of Register (pid {call.pid}) has named its socket for {quoted(call.info.name)}"
 
 
 def _first(message: SocketAppeared, crash: Crash | None) -> Then:
@@ -160,7 +169,7 @@ def _step(state: State, event: Event) -> Step:
         raise IllegalStepError(f"nothing follows {state}")
     match event:
         case SocketAppeared():
-            return abandon(state, _first(event, None), "a newer socket is in its place")
+            return abandon(state, _first(event, None), _why_replaced(state, event))
         case SocketVanished():
             return abandon(state, ThenEnd(), event.reason)
         case StopAsked() | StopForced():

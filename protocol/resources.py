@@ -28,7 +28,7 @@ GRACE = 300.0
 MAX_RESOURCES = 1024
 NO_PLUGIN = "no device plugin for 5m"
 _AWAITED = "no device plugin has registered since the restart"
-_REMOVED = "its device plugin has left"
+_REMOVED = "its device plugin was deregistered"
 _EMPTY = DeviceList()
 
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 import trio
 
 from ...protocol.device_directory import KUBELET_SOCKET
 from ...protocol.devices import ResourceState
+from ...protocol.plugin_health import Health
+from ...protocol.plugins import DEVICE
 from ...protocol.status import Watching
 from ...protocol.status_json import Json
 from .arguments import resource_name
@@ -22,6 +26,7 @@ from .client import (
     add_daemon_arguments,
     daemon,
     fetch,
+    plugins_in,
     resources_in,
     resources_target,
     roots,
@@ -31,16 +36,19 @@ from .ending import EXIT_OK, say
 from .phrases import ago, duration, exact, text
 from .refused_calls import lines as refused_lines
 from .refused_calls import refused_calls
-from .table import aligned
+from .table import aligned, narrowed
 
 COLUMNS = ("RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE", "PLUGIN")
+#: The columns that a terminal without room for them does not show, the first one first.
+_DROPPED = ("PLUGIN", "NUMA", "LEASE", "SINCE")
 _EPILOG = """examples:
   plugind devices
   plugind devices vendor.com/gpu
   plugind devices -o json | jq -r '.resources[] | "\\(.resource) \\(.allocatable) of \\(.capacity)"'
 
-A resource without devices has one line, with its state in place of a health. LEASE is a dash: devices cannot be leased
-yet.
+On a terminal, columns for which there is no room are left out, PLUGIN first. In a pipe, and with -o wide, all are
+shown. A resource without devices has one line, with its state in place of a health. LEASE is a dash: devices cannot be
+leased yet.
 
 exit codes: 0 ok, 1 there is no such resource, 2 usage, 69 no daemon answers, 75 it is busy"""
 _EMPTY = "no devices: no device plugin has registered; 'plugind ls' shows those that are on their way"
@@ -60,8 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("json",),
-        help="json: one object, with the resources, their plugins and their devices",
+        choices=("wide", "json"),
+        help="wide: all columns; json: one object, with the resources, their plugins and their devices",
     )
     parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
     add_daemon_arguments(parser)
@@ -69,25 +77,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List the devices; return the exit code."""
-    answer, roots, refused = trio.run(_ask, daemon(args), args.resource)
+    answer, roots, rest = trio.run(_ask, daemon(args), args.resource)
     resources, problem = resources_in(answer), json.loads(answer).get("problem")
     if args.output == "json":
         say(answer.decode())
     elif not resources:
         say("".join(f"{line}\n" for line in why_none(roots)))
     else:
-        say("".join(f"{line}\n" for line in lines(resources)))
-    if args.output is None:
-        say("".join(f"{line}\n" for line in refused_lines(refused, args.resource)))
-    if args.output is None and problem is not None:
+        width = shutil.get_terminal_size().columns if args.output is None and sys.stdout.isatty() else None
+        say("".join(f"{line}\n" for line in lines(resources, width)))
+    if args.output == "json":
+        return EXIT_OK
+    say("".join(f"{line}\n" for line in rest))
+    if problem is not None:
         say(f"what is known is not kept over a restart: {text(problem)}\n")
     return EXIT_OK
 
 
-async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin], dict[str, str]]:
-    """Return the answer, how the roots of the daemon are if there is nothing in it, and the calls that were refused."""
+async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin], list[str]]:
+    """Return the answer, how the roots of the daemon are if there is nothing in it, and a line for all that is wrong.
+
+    That are plugins that are not healthy, and calls of Register that were refused.
+    """
     answer = await fetch(daemon, "GET", resources_target(resource))
-    return answer, [] if resources_in(answer) else await roots(daemon), await refused_calls(daemon)
+    where = [] if resources_in(answer) else await roots(daemon)
+    plugins = plugins_in(await fetch(daemon, "GET", f"/plugins?type={DEVICE}"))
+    refused = refused_lines(await refused_calls(daemon), resource)
+    return answer, where, [*not_healthy(plugins, resource), *refused]
+
+
+def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Iterator[str]:
+    """Yield a line for each plugin, of all or of those of ``resource``, whose health is reported and not healthy."""
+    for plugin in plugins:
+        health, why, name = plugin.get("health"), plugin.get("health_reason"), plugin.get("name")
+        if health not in (None, Health.HEALTHY) and resource in (None, name):
+            reason = "" if why is None else f": {text(why)}"
+            yield f"the plugin {text(plugin.get('socket'))} of {text(name)} is {text(health)}{reason}"
 
 
 def why_none(roots: Sequence[Plugin]) -> Iterator[str]:
@@ -101,9 +126,10 @@ def why_none(roots: Sequence[Plugin]) -> Iterator[str]:
         yield _NOT_SERVED
 
 
-def lines(resources: Sequence[Plugin]) -> Iterator[str]:
-    """Yield the table, then the sum, then a line for each resource that has no plugin with a list."""
-    yield from aligned([COLUMNS, *(row for resource in resources for row in _rows(resource))])
+def lines(resources: Sequence[Plugin], width: int | None = None) -> Iterator[str]:
+    """Yield the table, for a terminal of ``width`` columns, the sum, and a line for each resource without a list."""
+    rows: Sequence[Sequence[str]] = [COLUMNS, *(row for resource in resources for row in _rows(resource))]
+    yield from aligned(rows if width is None else narrowed(rows, width, _DROPPED))
     yield summary(resources)
     for resource in resources:
         if resource.get("state") != ResourceState.LISTED:

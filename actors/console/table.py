@@ -231,6 +231,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield _GAP.join(padded).rstrip()
 
 
+def narrowed(rows: Sequence[Sequence[str]], width: int, dropped: Iterable[str]) -> Sequence[Sequence[str]]:
+    """Return ``rows``, the header first, without as many of the columns ``dropped`` as have no room in ``width``."""
+    for column in dropped:
+        if max(map(_cells, aligned(rows))) <= width:
+            break
+        place = rows[0].index(column)
+        rows = [[*row[:place], *row[place + 1 :]] for row in rows]
+    return rows
+
+
 def show(plugins: Sequence[Plugin], *, total: int | None = None, notes: Sequence[str] = (), wide: bool = False) -> None:
     """Print the table, the summary and ``notes``, which are lines, to standard output."""
     end = [summary(plugins, total), *notes]

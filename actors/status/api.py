@@ -34,8 +34,8 @@ from ...protocol.messages import (
 )
 from ...protocol.metrics import Metrics
 from ...protocol.plugins import DEVICE
-from ...protocol.rules import Rules, rules_to_json
 from ...protocol.refused_calls import RefusedCalls
+from ...protocol.rules import Rules, rules_to_json
 from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable

@@ -71,7 +71,7 @@ class EventLog:
             socket=last.socket,
             type=before.type,
             name=before.name,
-            cause="another entry is in its place" if after.refused else "a newer socket is in its place",
+            cause=_why_replaced(before, after),
             generation=last.generation,
         )
 
@@ -348,3 +348,12 @@ def _failed(change: StateChanged) -> bool:
 def _outcome(change: StateChanged) -> str | None:
     finished = change.finished
     return None if finished is None or finished.outcome is Outcome.OK else f"{finished.operation} {finished.outcome}"
+
+
+def _why_replaced(before: Row, after: Row) -> str:
+    """Return why ``after`` is in the place of the plugin before. One that called Register is replaced by a call."""
+    if after.refused:
+        return "another entry is in its place"
+    if before.info is not None and before.info.called:
+        return "a newer call of Register has named its path"
+    return "a newer socket is in its place"

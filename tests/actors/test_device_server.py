@@ -20,6 +20,7 @@ from plugind.protocol.logs import Field, Level, Logger
 from plugind.protocol.messages import RootReported
 from plugind.protocol.trust import Trust
 from plugind.testing import DEFAULT_CONFIG, Fails, FakeHandler, FakePlugin, Hangs, PluggedIn, SimulatedNode, Takes
+from plugind.tests.actors.status.bench import RecordingLogger
 
 DIRECTORY = "/dp"
 GPU = "vendor.com/gpu"
@@ -129,7 +130,7 @@ async def test_the_reason_names_a_socket_that_plugind_has_deleted_when_it_starte
                 "after 10 s; plugind has deleted the one that was there when it started: restart the plugin"
             )
         plugin = node.serve("a.sock")
-        assert await node.register("a.sock", GPU).done.wait() is None
+        await node.register("a.sock", GPU).done.wait()
         plugin.unlink()
         attempt = node.register("a.sock", GPU)
         await attempt.done.wait()
@@ -252,6 +253,28 @@ async def test_two_calls_of_the_same_socket_at_once_are_one_registration(autojum
         await node.settled()
         assert [attempt.answers for attempt in attempts] == [[OK]] * 3
         assert [call.ask for call in node.handler.calls] == ["validate", "register"]
+
+
+async def test_a_call_that_names_the_socket_of_another_plugin_is_in_the_reason_of_its_end(
+    autojump_clock: MockClock,
+) -> None:
+    """The reason was that a newer socket is in its place, which is false: it is the same socket."""
+    handler = FakeHandler()
+    handler.script("deregister", Takes(1.0))
+    recorder = RecordingLogger()
+    async with Node(handler, recorder) as node:
+        await node.settled()
+        node.serve("good.sock", pid=7)
+        await node.register("good.sock", GPU, pid=7).done.wait()
+        attempt = node.register("good.sock", "evil.com/steal", pid=8)
+        await trio.sleep(0.5)
+        leaving = node.status(f"{DIRECTORY}/good.sock")
+        why = 'another call of Register (pid 8) has named its socket for "evil.com/steal"'
+        assert leaving is not None
+        assert (leaving.state, leaving.reason) == ("leaving", why)
+        await attempt.done.wait()
+    assert why in [fields.get("cause") for _, _, fields in recorder.events]
+    assert "a newer socket is in its place" not in [fields.get("cause") for _, _, fields in recorder.events]
 
 
 async def test_a_call_with_another_socket_at_the_path_replaces_the_plugin(autojump_clock: MockClock) -> None:

@@ -294,7 +294,7 @@ def test_the_devices_of_a_plugin_that_left_stay_known_until_its_successor_lists(
     script.add("/b")
     script.role("/b", active=True)
     assert script.counts() == (2, 0)
-    assert script.shown().reason == "its device plugin has left"
+    assert script.shown().reason == "its device plugin was deregistered"
     script.list("/b", HEALTHY, HEALTHY)
     assert script.counts() == (2, 2)
 

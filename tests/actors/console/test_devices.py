@@ -11,7 +11,7 @@ import pytest
 from plugind.actors.console import commands
 from plugind.actors.console.client import Plugin
 from plugind.actors.console.device_description import described_resource, device_lines
-from plugind.actors.console.devices import lines, why_none
+from plugind.actors.console.devices import lines, not_healthy, why_none
 from plugind.actors.console.ending import EXIT_BUSY, EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, CommandError
 from plugind.actors.console.wait_for_devices import Waiting, Wanted, strictest, wanted
 from plugind.protocol.devices import (
@@ -58,6 +58,32 @@ def test_each_device_is_one_aligned_line_and_the_last_one_counts() -> None:
     assert columns(RESOURCE)[3][-3:] == ["-", "-", "/d/gpu.sock"]
     assert r"a-longer-id\x1b[31m" in table[3], "what a plugin says never reaches the terminal as it is (fault 91)"
     assert table[4] == "3 devices of 1 resource: 2 healthy, 1 unhealthy"
+
+
+def test_on_a_narrow_terminal_the_columns_without_room_are_left_out() -> None:
+    """Every row wrapped at 80 columns, because of the path of the plugin."""
+    resource = shown(attrs.evolve(RESOURCE, socket="/var/lib/kubelet/device-plugins/nvidia-gpu.sock"))
+    wide = list(lines([resource]))
+    assert list(lines([resource], max(map(len, wide)))) == wide
+    assert [next(lines([resource], width)).split() for width in (80, 60, 20)] == [
+        ["RESOURCE", "ID", "HEALTH", "SINCE", "NUMA", "LEASE"],
+        ["RESOURCE", "ID", "HEALTH", "SINCE"],
+        ["RESOURCE", "ID", "HEALTH"],
+    ]
+    assert max(map(len, list(lines([resource], 80))[:4])) <= 80
+
+
+def test_a_plugin_that_is_not_healthy_has_a_line() -> None:
+    """Its devices stay as they are, and nothing told of one that hangs."""
+    plugins: list[Plugin] = [
+        {"socket": "/d/a", "name": GPU, "health": "unhealthy", "health_reason": "no answer within 3s\x1b"},
+        {"socket": "/d/b", "name": "v.com/b", "health": "unknown", "health_reason": None},
+        {"socket": "/d/c", "name": GPU, "health": "healthy", "health_reason": "a warning"},
+        {"socket": "/d/d", "name": None, "health": None},
+    ]
+    of_gpu = r"the plugin /d/a of vendor.com/gpu is unhealthy: no answer within 3s\x1b"
+    assert list(not_healthy(plugins)) == [of_gpu, "the plugin /d/b of v.com/b is unknown"]
+    assert list(not_healthy(plugins, GPU)) == [of_gpu]
 
 
 def test_what_is_empty_or_ends_with_a_space_is_quoted() -> None:
