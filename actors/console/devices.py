@@ -107,10 +107,14 @@ async def _ask(daemon: Daemon, resource: str | None) -> tuple[bytes, list[Plugin
 
 
 def not_healthy(plugins: Iterable[Plugin], resource: str | None = None) -> Iterator[str]:
-    """Yield a line for each plugin, of all or of those of ``resource``, whose health is reported and not healthy."""
+    """Yield a line for each plugin, of all or of those of ``resource``, whose health is reported and not healthy.
+
+    Of one that has just registered nothing was reported yet: its health is unknown without a reason.
+    """
     for plugin in plugins:
         health, why, name = plugin.get("health"), plugin.get("health_reason"), plugin.get("name")
-        if health not in (None, Health.HEALTHY) and resource in (None, name):
+        is_well = health in (None, Health.HEALTHY) or (health == Health.UNKNOWN and not why)
+        if not is_well and resource in (None, name):
             reason = "" if why is None else f": {text(why)}"
             yield f"the plugin {text(plugin.get('socket'))} of {text(name)} is {text(health)}{reason}"
 
