@@ -129,7 +129,7 @@ async def test_a_restarted_devices_actor_tells_what_was_not_told(autojump_clock:
     async with running(devices):
         await wait_all_tasks_blocked()
         assert heard.take() == [
-            OfferChanged(Offer(GPU, LISTED, reason="its device plugin has left")),
+            OfferChanged(Offer(GPU, LISTED, reason="its device plugin was deregistered")),
             PluginEnded(("/a.sock", 1)),
         ]
     async with running(devices):
