@@ -72,8 +72,8 @@ async def test_a_second_daemon_on_one_state_ends_before_it_deletes_a_socket(tmp_
 
 
 async def test_a_daemon_runs_on_without_a_place_for_its_state(tmp_path: Path) -> None:
-    """Degraded, with the reason; a file in the place of a directory stands for a disk that is missing or read-only."""
-    (tmp_path / "state").write_text("")
+    """Degraded, with the reason; a link to a missing directory stands for a disk that is missing or read-only."""
+    (tmp_path / "state").symlink_to(tmp_path / "missing" / "state")
     with daemon(tmp_path, f"--device-plugins={tmp_path / 'device-plugins'}") as node:
         await node.ready()
         health = json.loads((await node.get("/healthz"))[1])
