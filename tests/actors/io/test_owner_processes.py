@@ -128,11 +128,12 @@ async def test_a_thousand_owners_that_die_at_once_are_told() -> None:
 
 
 _HIDDEN = """
-import os, sys
+import codecs, os, sys
 from plugind.actors.io.owner_processes import OwnerProcesses
 from plugind.protocol.leases.values import ProcessIdentity
 
 owner = ProcessIdentity(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+codecs.lookup("ascii")  # User 65534 may not be able to read the standard library, so it is loaded before.
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
