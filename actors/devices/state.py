@@ -15,16 +15,14 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...protocol.backoff import Backoff
 from ...protocol.devices import KnownResource
 from ...protocol.errors import ConfigError, StateError
-from ...protocol.logs import Level, Logger
+from ...protocol.logs import Logger
 from ...protocol.resources import Forget, Remember
+from ..store_report import PAUSES, StoreReport
 
 #: Seconds that a read or a write of the store may take before that is reported.
 DEADLINE = 5.0
-#: After a failure it is tried again after these pauses.
-_PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
 class StateStore(Protocol):
@@ -89,7 +87,6 @@ class Writer:
 
     def __init__(self, store: StateStore, log: Logger) -> None:
         self._store = store
-        self._log = log
         self._is_read = False
         self._has_begun = False
         self._unwritten: dict[str, Remember | Forget] = {}
@@ -97,10 +94,17 @@ class Writer:
         self._wake = trio.Event()
         #: How many tries have failed since one succeeded.
         self._failed_tries = 0
-        #: How many reads and writes have failed or were late in all.
-        self.failures = 0
-        #: What is wrong with the store; None if it works.
-        self.problem: str | None = None
+        self._report = StoreReport(log, "the state cannot be kept", "the state is kept again")
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the store; None if it works."""
+        return self._report.problem
+
+    @property
+    def failures(self) -> int:
+        """How many reads and writes have failed or were late in all."""
+        return self._report.failures
 
     def keep(self, change: Remember | Forget) -> None:
         """Write ``change`` as soon as that is possible."""
@@ -133,7 +137,7 @@ class Writer:
         while True:
             await self._wake.wait()
             if self._failed_tries:
-                await trio.sleep(_PAUSES.delay(self._failed_tries))
+                await trio.sleep(PAUSES.delay(self._failed_tries))
             failure = await self._watched(partial(self._catch_up, found))
             if failure is not None:
                 self._fail(str(failure))
@@ -177,7 +181,7 @@ class Writer:
 
     async def _report_late(self) -> None:
         await trio.sleep(DEADLINE)
-        self._report(self._late)
+        self._report.fail(self._late)
 
     def _settle(self, changes: Sequence[Remember | Forget]) -> None:
         self._failed_tries = 0
@@ -186,18 +190,10 @@ class Writer:
                 del self._unwritten[change.name]
         if not self._unwritten:
             self._wake = trio.Event()
-        if self.problem is not None:
-            self.problem = None
-            self._log.event(Level.INFO, "the state is kept again")
+        self._report.recover()
 
     def _fail(self, problem: str) -> None:
         """Report that a try has failed, and have :meth:`run` try again."""
         self._failed_tries += 1
         self._wake.set()
-        self._report(problem)
-
-    def _report(self, problem: str) -> None:
-        self.failures += 1
-        if problem != self.problem:
-            self.problem = problem
-            self._log.event(Level.WARNING, "the state cannot be kept", reason=problem)
+        self._report.fail(problem)

@@ -18,18 +18,16 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...protocol.backoff import Backoff
 from ...protocol.errors import IllegalStepError
 from ...protocol.leases.cdi import CdiError
 from ...protocol.leases.messages import FileWritten
 from ...protocol.leases.values import Lease
-from ...protocol.logs import Level, Logger
+from ...protocol.logs import Logger
 from ...protocol.messages import Address
+from ..store_report import PAUSES, StoreReport
 
 #: Seconds within which a write is answered.
 DEADLINE = 5.0
-#: After a removal has failed it is tried again after these pauses.
-_PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
 class CdiStore(Protocol):
@@ -85,7 +83,6 @@ class CdiWriter:
         """Send to ``reply`` what becomes of the files."""
         self._store = store
         self._reply = reply
-        self._log = log
         #: By the name of the CDI device: the lease to write, or None for a file to remove.
         self._waiting: dict[str, Lease | None] = {}
         #: What is written or removed now.
@@ -101,8 +98,12 @@ class CdiWriter:
         self._has_due = trio.Event()
         #: Set when there is something to do.
         self._wake = trio.Event()
-        #: What is wrong with the directory; None if that is not known.
-        self.problem: str | None = None
+        self._report = StoreReport(log, "a CDI file cannot be written or removed", "CDI files are written again")
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the directory; None if that is not known."""
+        return self._report.problem
 
     def write(self, lease: Lease) -> None:
         """Write the file of ``lease``; :class:`FileWritten` follows, unless it is removed before."""
@@ -132,9 +133,9 @@ class CdiWriter:
             with trio.fail_after(DEADLINE):
                 await self._store.clean(keep)
         except CdiError as error:
-            self._report(str(error))
+            self._report.fail(str(error))
         except trio.TooSlowError:
-            self._report(self._late)
+            self._report.fail(self._late)
 
     async def run(self) -> None:
         """Write and remove until cancelled."""
@@ -165,7 +166,7 @@ class CdiWriter:
             failure = str(error)
         self._under_way = None
         if failure is None:
-            self._recover()
+            self._report.recover()
         if lease is None:
             self._settle_removal(name, failure)
         else:
@@ -195,11 +196,11 @@ class CdiWriter:
         if failure is None:
             self._failed_tries = 0
             return
-        self._report(failure)
+        self._report.fail(failure)
         if name not in self._waiting:
             self._failed_tries += 1
             self._failed.add(name)
-            self._retry_at = trio.current_time() + _PAUSES.delay(self._failed_tries)
+            self._retry_at = trio.current_time() + PAUSES.delay(self._failed_tries)
 
     def _answer(self, name: str, error: str | None = None) -> None:
         _, lease = self._unanswered.pop(name)
@@ -223,22 +224,12 @@ class CdiWriter:
             return
         if self._waiting.get(name) is asked[1]:
             del self._waiting[name]
-        self._report(self._late)
+        self._report.fail(self._late)
         self._answer(name, self._late)
 
     @property
     def _late(self) -> str:
         return f"the directory of CDI files has not answered within {DEADLINE:g} s"
-
-    def _report(self, problem: str) -> None:
-        if problem != self.problem:
-            self.problem = problem
-            self._log.event(Level.WARNING, "a CDI file cannot be written or removed", reason=problem)
-
-    def _recover(self) -> None:
-        if self.problem is not None:
-            self.problem = None
-            self._log.event(Level.INFO, "CDI files are written again")
 
 
 def _name_of(lease: Lease) -> str:

@@ -18,18 +18,16 @@ from collections.abc import Sequence
 
 import trio
 
-from ...protocol.backoff import Backoff
 from ...protocol.errors import ConfigError, StateError
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease, Write
 from ...protocol.leases.messages import Kept, Saved, StoreRead
-from ...protocol.logs import Level, Logger
+from ...protocol.logs import Logger
 from ...protocol.messages import Address
+from ..store_report import PAUSES, StoreReport
 from .store import LeaseStore
 
 #: Seconds within which whoever awaits a write is answered.
 DEADLINE = 5.0
-#: After a failure it is tried again after these pauses, or when somebody awaits a write.
-_PAUSES = Backoff(initial=1.0, factor=2.0, cap=30.0, jitter=0.0)
 
 
 class Saving:
@@ -39,7 +37,6 @@ class Saving:
         """Send to ``reply`` what becomes of the writes that are awaited."""
         self._store = store
         self._reply = reply
-        self._log = log
         self._is_read = False
         self._has_begun = False
         #: What no transaction has begun with.
@@ -65,16 +62,19 @@ class Saving:
         self._awaited = trio.Event()
         #: How many tries have failed since one succeeded.
         self._failed_tries = 0
-        self._problem: str | None = None
-        #: How many reads and writes have failed or were late in all.
-        self.failures = 0
+        self._report = StoreReport(log, "the leases cannot be kept", "the leases are kept again")
+
+    @property
+    def failures(self) -> int:
+        """How many reads and writes have failed or were late in all."""
+        return self._report.failures
 
     @property
     def problem(self) -> str | None:
         """What is wrong with the store; None if it works."""
         if self._began is not None and trio.current_time() >= self._began + DEADLINE:
             return self._late
-        return self._problem
+        return self._report.problem
 
     def write(self, write: Write) -> None:
         """Make these changes as soon as that is possible."""
@@ -101,7 +101,7 @@ class Saving:
             self._fail(str(error))
         except trio.TooSlowError:
             self._fail(self._late)
-        return kept or Kept(withheld=f"the leases of before the start are not known yet: {self._problem}")
+        return kept or Kept(withheld=f"the leases of before the start are not known yet: {self._report.problem}")
 
     async def run(self) -> None:
         """Write until cancelled. There is one access at a time, however long it takes.
@@ -121,7 +121,8 @@ class Saving:
     async def _wait_for_work(self) -> None:
         await self._wake.wait()
         if self._failed_tries:
-            with trio.move_on_after(_PAUSES.delay(self._failed_tries)):
+            # Or at once, when somebody awaits a write.
+            with trio.move_on_after(PAUSES.delay(self._failed_tries)):
                 await self._awaited.wait()
 
     async def _catch_up(self) -> None:
@@ -202,9 +203,7 @@ class Saving:
         self._failed_tries = 0
         if not self._queue:
             self._wake = trio.Event()
-        if self._problem is not None:
-            self._problem = None
-            self._log.event(Level.INFO, "the leases are kept again")
+        self._report.recover()
 
     def _settle_failed(self, error: str) -> None:
         """Nothing was written."""
@@ -263,7 +262,7 @@ class Saving:
             late.add(self._due.popleft()[1])
         late &= self._unanswered
         if late:
-            self._report(self._late)
+            self._report.fail(self._late)
         for write in self._under_way:
             if write.number in late:
                 self._answer(write, self._late, unknown=True)
@@ -279,13 +278,7 @@ class Saving:
         """Report that a try has failed, and have :meth:`run` try again."""
         self._failed_tries += 1
         self._wake.set()
-        self._report(problem)
-
-    def _report(self, problem: str) -> None:
-        self.failures += 1
-        if problem != self._problem:
-            self._problem = problem
-            self._log.event(Level.WARNING, "the leases cannot be kept", reason=problem)
+        self._report.fail(problem)
 
 
 def _name_of(change: Change) -> str:
