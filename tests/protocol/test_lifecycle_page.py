@@ -19,21 +19,21 @@ OUTCOMES = (*typing.get_args(s.CommandOutcome), *typing.get_args(m.Admission))
 
 def test_the_page_has_the_current_table() -> None:
     """``python -m tests.tools.lifecycle_table --write`` updates the page."""
-    page = lifecycle_table.PAGE.read_text()
-    assert page == lifecycle_table.filled(page)
+    page = lifecycle_table.PAGE.path.read_text()
+    assert page == lifecycle_table.PAGE.filled(page)
 
 
 def test_a_row_that_is_edited_by_hand_is_found() -> None:
-    page = lifecycle_table.PAGE.read_text()
+    page = lifecycle_table.PAGE.path.read_text()
     row = "| registered | SocketAppeared | Leaving, then Dialing(new, 1) | HangUp, AskDeregister |\n"
     assert page.count(row) == 1
-    assert lifecycle_table.filled(page.replace(row, row.replace("new", "g"))) == page
-    assert lifecycle_table.filled(page.replace(row, "")) == page
+    assert lifecycle_table.PAGE.filled(page.replace(row, row.replace("new", "g"))) == page
+    assert lifecycle_table.PAGE.filled(page.replace(row, "")) == page
 
 
 def test_a_page_without_the_marks_of_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="the page has no line"):
-        lifecycle_table.filled("# Design\n")
+        lifecycle_table.PAGE.filled("# Design\n")
 
 
 @pytest.mark.parametrize("name", [name for name, state in STATES.items() if not isinstance(state, s.Gone)])

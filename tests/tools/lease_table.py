@@ -9,18 +9,11 @@ happen, have no row.
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.leases.states import Event, Phase, step
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "leases.md"
-BEGIN = "<!-- The table: written by python -m tests.tools.lease_table --write -->"
-END = "<!-- The end of the table -->"
-_BLOCK = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
+from plugind.tests.tools.table_page import TablePage
 
 
 def table() -> str:
@@ -48,23 +41,8 @@ def decisions(phase: Phase) -> Iterator[tuple[list[str], str, tuple[str, ...]]]:
         yield events, after_word, words
 
 
-def filled(page: str) -> str:
-    """Return ``page`` with the table between its marks."""
-    if not _BLOCK.search(page):
-        raise ValueError(f"the page has no line {BEGIN!r} before a line {END!r}")
-    block = f"{BEGIN}\n\n{table()}\n\n{END}"
-    return _BLOCK.sub(lambda _: block, page)
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/leases.md")
-    if parser.parse_args().write:
-        PAGE.write_text(filled(PAGE.read_text()))
-    else:
-        print(table())
+PAGE = TablePage("leases.md", "lease_table", table)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__)

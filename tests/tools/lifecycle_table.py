@@ -9,10 +9,7 @@ happen, have no row: the text of the page covers them, and ``tests/protocol/test
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import assert_never
 
 from plugind.protocol import command_outcomes, lifecycle
@@ -21,11 +18,7 @@ from plugind.protocol import states as s
 from plugind.protocol.errors import IllegalStepError
 from plugind.protocol.pace import is_hurried
 from plugind.tests.protocol.test_lifecycle_table import EVENTS, STATES
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "design.md"
-BEGIN = "<!-- The table: written by python -m tests.tools.lifecycle_table --write -->"
-END = "<!-- The end of the table -->"
-_BLOCK = re.compile(re.escape(BEGIN) + ".*" + re.escape(END), re.DOTALL)
+from plugind.tests.tools.table_page import TablePage
 
 #: Generation and attempt in the states of the table test, and their names on the page.
 _GENERATIONS = {1: "g", 2: "new"}
@@ -139,23 +132,8 @@ def _command(command: s.Command) -> str:
             return type(command).__name__
 
 
-def filled(page: str) -> str:
-    """Return ``page`` with the table between its marks."""
-    if not _BLOCK.search(page):
-        raise ValueError(f"the page has no line {BEGIN!r} before a line {END!r}")
-    block = f"{BEGIN}\n\n{table()}\n\n{END}"
-    return _BLOCK.sub(lambda _: block, page)
-
-
-def main() -> None:
-    """Print the table, or write it into the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/design.md")
-    if parser.parse_args().write:
-        PAGE.write_text(filled(PAGE.read_text()))
-    else:
-        print(table())
+PAGE = TablePage("design.md", "lifecycle_table", table)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main(__doc__)

@@ -1,11 +1,31 @@
-"""A process that has no descriptors left."""
+"""The descriptors of a process: none left, and none left behind."""
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+@contextmanager
+def leaving_no_descriptor(make: Callable[[], C]) -> Iterator[C]:
+    """Close what ``make`` returns, and assert that it leaves no descriptor open."""
+    before = set(os.listdir("/proc/self/fd"))
+    made = make()
+    try:
+        yield made
+    finally:
+        made.close()
+        assert set(os.listdir("/proc/self/fd")) == before
 
 
 @contextmanager

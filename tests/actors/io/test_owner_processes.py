@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,11 @@ from plugind.actors.simulation.lease_owners import MemoryBootClock
 from plugind.protocol.leases.effects import WatchOwner
 from plugind.protocol.leases.messages import OwnerEnded
 from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner
-from plugind.tests.actors.io.exhaustion import no_descriptor_left
+from plugind.tests.actors.io.exhaustion import leaving_no_descriptor, no_descriptor_left
 
 
-@contextmanager
-def watching(most: int = 2000) -> Iterator[OwnerProcesses]:
-    before = set(os.listdir("/proc/self/fd"))
-    processes = OwnerProcesses(most)
-    try:
-        yield processes
-    finally:
-        processes.close()
-        assert set(os.listdir("/proc/self/fd")) == before
+def watching(most: int = 2000) -> AbstractContextManager[OwnerProcesses]:
+    return leaving_no_descriptor(lambda: OwnerProcesses(most))
 
 
 @contextmanager

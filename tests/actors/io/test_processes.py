@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import attrs
@@ -21,6 +21,7 @@ from plugind.actors.io import processes as processes_module
 from plugind.actors.io.pidfds import Pidfds
 from plugind.actors.io.processes import Processes
 from plugind.protocol.liveness import Answer
+from plugind.tests.actors.io.exhaustion import leaving_no_descriptor
 
 #: Listens on each of its arguments, says so, and waits. A first argument ``hand-over`` makes it fork, and end at once.
 PROGRAM = """
@@ -55,15 +56,8 @@ def listening(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-@contextmanager
-def watching(most: int = 10) -> Iterator[Processes]:
-    before = set(os.listdir("/proc/self/fd"))
-    processes = Processes(most)
-    try:
-        yield processes
-    finally:
-        processes.close()
-        assert set(os.listdir("/proc/self/fd")) == before
+def watching(most: int = 10) -> AbstractContextManager[Processes]:
+    return leaving_no_descriptor(lambda: Processes(most))
 
 
 def asked(processes: Processes, path: Path) -> Answer:

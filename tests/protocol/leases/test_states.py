@@ -140,10 +140,10 @@ def test_all_that_a_user_sees_between_choice_and_possession_is_pending() -> None
 
 def test_the_page_has_the_current_table() -> None:
     """``python -m tests.tools.lease_table --write`` updates the page."""
-    page = lease_table.PAGE.read_text()
-    assert page == lease_table.filled(page)
+    page = lease_table.PAGE.path.read_text()
+    assert page == lease_table.PAGE.filled(page)
 
 
 def test_a_page_without_the_marks_of_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="the page has no line"):
-        lease_table.filled("# Leases\n")
+        lease_table.PAGE.filled("# Leases\n")
