@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import assert_never
 
 import attrs
@@ -19,12 +20,12 @@ from .cdi import name_of
 from .choosing import choose
 from .entries import Ends, Entry, Sources
 from .limits import Usage
-from .line import Line, Reserved
+from .line import Line, Reserved, fits
 from .messages import AllocateAsked, CallMessage, Failure, PreferenceAsked, Problem
 from .shortages import shortage
 from .states import Action, Event, Phase, step
 from .stock import Stock
-from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
+from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner, Wanted
 
 #: Seconds for which the devices of an uncertain lease are withheld.
 WITHHELD = 60.0
@@ -179,32 +180,35 @@ class Allocations:
     # --- choosing ---
 
     def _choose(self, entry: Entry) -> None:
-        request, devices = entry.lease.request, {}
         self.ends.forget(entry.lease.id)
+        entry.preferred.clear()
+        self._take(entry, self._reserved)
+        request = entry.lease.request
         for wanted in request.wanted:
-            name = wanted.resource
-            free = self.stock.free((name, request.pool))
-            may_have = {it: device for it, device in free.items() if not self._reserved.has(name, it)}
-            devices[name] = request.ids or choose(may_have, wanted.count, request.include)
-            if (
-                self.stock.options(name).get_preferred_allocation_available
-                and not request.ids
-                and len(may_have) > wanted.count
-            ):
-                entry.may_have[name] = frozenset(may_have)
-        for name, ids in devices.items():
-            self.stock.take(entry.lease.id, name, ids)
-        entry.lease = attrs.evolve(entry.lease, devices=devices)
-        entry.asked = set(entry.may_have)
-        for wanted in request.wanted:
-            if wanted.resource in entry.asked:
-                self._ask_preference(entry, wanted.resource, wanted.count)
+            if self.stock.options(wanted.resource).get_preferred_allocation_available and not request.ids:
+                self._ask_preference(entry, wanted)
         if not entry.asked:
             self.step(entry, Event.CHOSEN)
 
-    def _ask_preference(self, entry: Entry, name: str, size: int) -> None:
-        available = tuple(sorted(entry.may_have[name]))
-        asked = PreferenceAsked(entry.lease.id, name, available, entry.lease.request.include, size, self._inbox)
+    def _take(self, entry: Entry, reserved: Reserved) -> None:
+        """Take devices as the plugins prefer them, as far as they have said it."""
+        request, devices = entry.lease.request, {}
+        for wanted in request.wanted:
+            name = wanted.resource
+            free, preferred = self.stock.free((name, request.pool)), entry.preferred.get(name, ())
+            devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
+        for name, ids in devices.items():
+            self.stock.take(entry.lease.id, name, ids)
+        entry.lease = attrs.evolve(entry.lease, devices=devices)
+
+    def _ask_preference(self, entry: Entry, wanted: Wanted) -> None:
+        name, request = wanted.resource, entry.lease.request
+        others = self.stock.free((name, request.pool)).keys() - self._reserved.named(name)
+        if not others:
+            return  # There is no choice.
+        available = tuple(sorted(others.union(entry.devices[name])))
+        asked = PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
+        entry.asked.add(name)
         self.effects.append(e.Call(self.stock.calls(name), asked))
 
     def preferred(self, entry: Entry, name: str, devices: tuple[str, ...]) -> None:
@@ -217,21 +221,13 @@ class Allocations:
             self.step(entry, Event.CHOSEN if self._choose_again(entry) else Event.SHORT)
 
     def _choose_again(self, entry: Entry) -> bool:
-        """Choose anew among all that is still there; return whether it is enough."""
+        """Choose anew among all that is there by now; return whether it is enough."""
         self._give_back(entry)
-        request, devices, before = entry.lease.request, {}, entry.devices
-        may_have, entry.may_have = entry.may_have, {}
         entry.lease = attrs.evolve(entry.lease, devices={})
-        for wanted in request.wanted:
-            name = wanted.resource
-            free = self.stock.free((name, request.pool))
-            there = {it: free[it] for it in may_have.get(name, before[name]) if it in free}
-            if len(there) < wanted.count or any(it not in there for it in request.include):
-                return False
-            devices[name] = request.ids or choose(there, wanted.count, request.include, entry.preferred.get(name, ()))
-        for name, ids in devices.items():
-            self.stock.take(entry.lease.id, name, ids)
-        entry.lease = attrs.evolve(entry.lease, devices=devices)
+        reserved = self._line.reserved_before(entry.arrival, self.stock)
+        if not fits(self.stock, reserved, entry.lease.request):
+            return False
+        self._take(entry, reserved)
         return True
 
     # --- from the choice to the answer ---
@@ -333,9 +329,9 @@ class Allocations:
         if self.withheld is not None:
             return self.withheld_failure()
         request = entry.lease.request
-        text = shortage(self.stock, self._line.reserved_before(entry.lease.id, self.stock), request)
-        leases = (self.entries[it].lease for it in self.stock.holders(entry.resources))
-        return Failure(problem, text, tuple(leases)[:MAX_HOLDERS])
+        text = shortage(self.stock, self._line.reserved_before(entry.arrival, self.stock), request)
+        holders = islice(self.stock.holders(entry.resources), MAX_HOLDERS)
+        return Failure(problem, text, tuple(self.entries[it].lease for it in holders))
 
     def withheld_failure(self) -> Failure:
         """Return why nobody gets any device."""

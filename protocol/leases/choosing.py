@@ -5,60 +5,50 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from itertools import combinations
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from functools import partial
+from itertools import combinations, islice
 
-from ..devices import Device
+from .free import FreeDevices, Nodes, natural
 
 #: On a node with more NUMA nodes than this, not all sets of them are tried.
 MANY_NODES = 8
 
-_DIGITS = re.compile(r"([0-9]+)")
-
-_Nodes = frozenset[int]
-
-
-def natural(device_id: str) -> tuple[object, ...]:
-    """Return the key that orders ids as people do: ``GPU-2`` is before ``GPU-10``."""
-    parts = _DIGITS.split(device_id)
-    for at in range(1, len(parts), 2):
-        # Numbers of thousands of digits are compared as text: to read one as an integer is an error.
-        digits = parts[at].lstrip("0")
-        parts[at] = f"{len(digits):08}{digits}"
-    return (*parts, device_id)
-
 
 def choose(
-    available: Mapping[str, Device], size: int, include: Collection[str] = (), preferred: Iterable[str] = ()
+    free: FreeDevices,
+    size: int,
+    include: Collection[str] = (),
+    preferred: Iterable[str] = (),
+    without: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return ``size`` ids of ``available``, which has as many and those of ``include``.
+    """Return ``size`` ids of ``free``, which has as many and those of ``include`` beside those ``without``.
 
     What the plugin has ``preferred`` is used as far as it is available. The others are devices of one NUMA node if
     there are enough, of as few nodes as possible otherwise, and devices of no node only when those are used up.
     """
-    chosen = {device_id: available[device_id] for device_id in include}
+    chosen = {device_id: free[device_id] for device_id in include}
     for device_id in preferred:
-        if device_id in available and len(chosen) < size:
-            chosen[device_id] = available[device_id]
+        if device_id in free and device_id not in without and len(chosen) < size:
+            chosen[device_id] = free[device_id]
     if missing := size - len(chosen):
-        others = [device for device_id, device in available.items() if device_id not in chosen]
-        nodes = _nodes(others, missing, frozenset(node for it in chosen.values() for node in it.numa))
-        others.sort(key=lambda device: (*_distance(device, nodes), natural(device.id)))
-        chosen |= {device.id: device for device in others[:missing]}
+        used = chosen.keys() | without
+        beside = frozenset(node for it in chosen.values() for node in it.numa)
+        nodes = _nodes(free.number_near(used), missing, beside)
+        others = free.in_order(partial(_distance, nodes), used)
+        chosen |= {device.id: device for device in islice(others, missing)}
     return tuple(sorted(chosen, key=natural))
 
 
-def _distance(device: Device, nodes: _Nodes) -> tuple[bool, bool, int]:
+def _distance(nodes: Nodes, near: Nodes) -> tuple[bool, bool, int]:
     # Those that are near to other nodes too are kept for somebody who needs them.
-    return nodes.isdisjoint(device.numa), not device.numa, len(device.numa)
+    return nodes.isdisjoint(near), not near, len(near)
 
 
-def _nodes(devices: Iterable[Device], size: int, beside: _Nodes) -> _Nodes:
-    """Return the fewest NUMA nodes that have ``size`` of ``devices``; those of ``beside`` are used anyway."""
-    near = Counter(frozenset(device.numa) for device in devices if device.numa)
-    nodes = sorted(frozenset[int]().union(*near) - beside)
+def _nodes(near: Counter[Nodes], size: int, beside: Nodes) -> Nodes:
+    """Return the fewest NUMA nodes that have ``size`` devices, ``near`` those; those of ``beside`` are used anyway."""
+    nodes = sorted(Nodes().union(*near) - beside)
     if len(nodes) > MANY_NODES:
         return _nodes_in_turn(near, size, beside)
     for number in range(len(nodes)):
@@ -68,21 +58,26 @@ def _nodes(devices: Iterable[Device], size: int, beside: _Nodes) -> _Nodes:
     return beside.union(nodes)
 
 
-def _nodes_in_turn(near: Counter[_Nodes], size: int, used: _Nodes) -> _Nodes:
+def _nodes_in_turn(near: Counter[Nodes], size: int, beside: Nodes) -> Nodes:
     """Return NUMA nodes that have ``size`` devices, those with the most devices first."""
-    by_node = Counter[int]()
-    for nodes, number in near.items():
-        by_node.update(dict.fromkeys(nodes, number))
-    for node, _ in sorted(by_node.items(), key=lambda item: (-item[1], item[0])):
-        if _number(near, used) >= size:
+    sets = defaultdict[int, list[Nodes]](list)
+    for some in near:
+        for node in some:
+            sets[node].append(some)
+    used, found = set(beside), {some for node in beside for some in sets[node]}
+    number = sum(near[some] for some in found)
+    for node in sorted(sets.keys() - beside, key=lambda node: (-sum(near[some] for some in sets[node]), node)):
+        if number >= size:
             break
-        used |= {node}
-    return used
+        used.add(node)
+        number += sum(near[some] for some in sets[node] if some not in found)
+        found.update(sets[node])
+    return frozenset(used)
 
 
-def _number(near: Counter[_Nodes], nodes: _Nodes) -> int:
+def _number(near: Counter[Nodes], nodes: Nodes) -> int:
     return sum(number for some, number in near.items() if not nodes.isdisjoint(some))
 
 
-def _number_inside(near: Counter[_Nodes], nodes: _Nodes) -> int:
+def _number_inside(near: Counter[Nodes], nodes: Nodes) -> int:
     return sum(number for some, number in near.items() if some <= nodes)

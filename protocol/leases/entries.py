@@ -46,8 +46,6 @@ class Entry:
     askers: dict[int, Address[Lease | Failure]] = attrs.field(factory=dict)
     #: All tickets by which it was asked for.
     tickets: set[int] = attrs.field(factory=set)
-    #: While devices are chosen: those that it may have, by resource.
-    may_have: dict[str, frozenset[str]] = attrs.field(factory=dict)
     #: The resources whose plugins are asked what they prefer, and what those have said that have answered.
     asked: set[str] = attrs.field(factory=set)
     preferred: dict[str, tuple[str, ...]] = attrs.field(factory=dict)

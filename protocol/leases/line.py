@@ -10,8 +10,8 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Set
 
 import attrs
 
@@ -23,8 +23,8 @@ from .values import Request, Wanted
 class Reserved:
     """What is reserved for those that came earlier."""
 
-    #: Devices that they have named, with their resources.
-    named: set[tuple[str, str]] = attrs.field(factory=set)
+    #: The devices that they have named, by resource.
+    _named: defaultdict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
     #: How many others they want.
     others: Counter[Place] = attrs.field(factory=Counter)
 
@@ -32,20 +32,23 @@ class Reserved:
         """Reserve what a request wants."""
         named = request.ids or request.include
         for wanted in request.wanted:
-            self.named.update((wanted.resource, device_id) for device_id in named)
+            if named:
+                self._named[wanted.resource].update(named)
             self.others[wanted.resource, request.pool] += wanted.count - len(named)
+
+    def named(self, resource: str) -> Set[str]:
+        """Return the devices of a resource that earlier ones have named."""
+        return self._named.get(resource, frozenset())
 
     def has(self, resource: str, device: str) -> bool:
         """Whether an earlier one has named the device."""
-        return (resource, device) in self.named
+        return device in self.named(resource)
 
 
 def available(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) -> int:
     """Return how many devices the request may have of a resource now."""
     free = stock.free((wanted.resource, request.pool))
-    number = len(free)
-    if reserved.named:
-        number -= sum(resource == wanted.resource and device_id in free for resource, device_id in reserved.named)
+    number = len(free) - sum(device_id in free for device_id in reserved.named(wanted.resource))
     if not request.ignore_missing:
         number -= stock.unlisted(wanted.resource)
     return max(0, number - reserved.others[wanted.resource, request.pool])
@@ -100,11 +103,11 @@ class Line:
             elif stock.could(request):
                 reserved.add(request)
 
-    def reserved_before(self, lease: str, stock: Stock) -> Reserved:
-        """Return what is reserved for those before one that is in line."""
+    def reserved_before(self, arrival: int, stock: Stock) -> Reserved:
+        """Return what is reserved for those that are in line and came before the one with this number."""
         reserved = Reserved()
-        for other, (_, request) in self._waiting.items():
-            if other == lease:
+        for number, request in self._waiting.values():
+            if number >= arrival:
                 break
             if stock.could(request):
                 reserved.add(request)

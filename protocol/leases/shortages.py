@@ -31,7 +31,7 @@ def _text(stock: Stock, reserved: Reserved, request: Request, wanted: Wanted) ->
         return f"cannot allocate unregistered device {name}"
     if not resource.offered and not len(resource.offer.devices):
         return f"unknown Device Plugin {name}" + _because(resource)
-    if not any(resource.healthy.values()):
+    if not resource.has_healthy:
         return f"no healthy devices present; cannot allocate unhealthy devices {name}" + _because(resource)
     number = available(stock, reserved, request, wanted)
     if request.ids:

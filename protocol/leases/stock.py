@@ -9,17 +9,21 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from ..devices import Device, DeviceOptions
+from ..devices import HEALTHY, Device, DeviceList, DeviceOptions
 from ..messages import Address
+from .free import FreeDevices
 from .messages import DeviceCall, Offer
 from .values import Pool, Request, Wanted
 
 #: The name of a resource, and of a pool of it.
 Place = tuple[str, str | None]
+
+_NONE = FreeDevices()
 
 
 @attrs.define(eq=False)
@@ -31,10 +35,10 @@ class Resource:
     registered: bool = False
     #: The lease of each device that is taken; some may not be listed any more.
     taken: dict[str, str] = attrs.field(factory=dict)
-    #: The healthy devices, by pool; none while nothing can be leased.
+    #: The devices that are listed as healthy, by pool.
     healthy: dict[str | None, dict[str, Device]] = attrs.field(factory=dict)
     #: Those of them that are not taken.
-    free: dict[str | None, dict[str, Device]] = attrs.field(factory=dict)
+    free: dict[str | None, FreeDevices] = attrs.field(factory=dict)
     #: How many devices are taken by ids that the plugin does not list.
     unlisted: int = 0
 
@@ -42,6 +46,35 @@ class Resource:
     def offered(self) -> bool:
         """Whether a plugin is there that can be asked for devices."""
         return self.offer.calls is not None and self.offer.key is not None
+
+    @property
+    def has_healthy(self) -> bool:
+        """Whether a device could be leased if nobody had any."""
+        return self.offered and any(self.healthy.values())
+
+    def place_all(self, healthy: Mapping[str | None, Mapping[str, Device]]) -> None:
+        """Take other devices in the place of all."""
+        self.healthy = {pool: {**devices} for pool, devices in healthy.items()}
+        self.free = {
+            pool: FreeDevices(device for device_id, device in devices.items() if device_id not in self.taken)
+            for pool, devices in healthy.items()
+        }
+
+    def place(self, device: Device, pool: str | None) -> None:
+        """Sort in a device that is listed as it is now."""
+        if not device.healthy:
+            self.drop(device.id, pool)
+            return
+        self.healthy.setdefault(pool, {})[device.id] = device
+        if device.id not in self.taken:
+            if pool not in self.free:
+                self.free[pool] = FreeDevices()
+            self.free[pool].add(device)
+
+    def drop(self, device_id: str, pool: str | None) -> None:
+        """Forget a device that is not healthy, or not listed any more."""
+        if self.healthy.get(pool, {}).pop(device_id, None) is not None and pool in self.free:
+            self.free[pool].discard(device_id)
 
 
 class Pools:
@@ -71,6 +104,15 @@ class Pools:
         """Return the name of the pool that has the device, or None."""
         pools = self._pools.get(resource)
         return None if pools is None else next((it.name for it in pools.values() if it.has(device)), None)
+
+    def sorted(self, resource: str, devices: Iterable[Device]) -> Mapping[str | None, Mapping[str, Device]]:
+        """Return devices of a resource by pool and id."""
+        if resource not in self._pools:
+            return {None: {device.id: device for device in devices}}
+        found = defaultdict[str | None, dict[str, Device]](dict)
+        for device in devices:
+            found[self.of(resource, device.id)][device.id] = device
+        return found
 
 
 class Stock:
@@ -118,14 +160,14 @@ class Stock:
         return self.is_offered(name) and all(it in listed and listed[it].healthy for it in ids)
 
     def healthy(self, place: Place) -> Mapping[str, Device]:
-        """Return the healthy devices of a resource and pool, taken or not."""
+        """Return the healthy devices of a resource and pool, taken or not; none while nothing can be leased."""
         resource = self._resources.get(place[0])
-        return {} if resource is None else resource.healthy.get(place[1], {})
+        return {} if resource is None or not resource.offered else resource.healthy.get(place[1], {})
 
-    def free(self, place: Place) -> Mapping[str, Device]:
+    def free(self, place: Place) -> FreeDevices:
         """Return those that nobody has taken."""
         resource = self._resources.get(place[0])
-        return {} if resource is None else resource.free.get(place[1], {})
+        return _NONE if resource is None or not resource.offered else resource.free.get(place[1], _NONE)
 
     def unlisted(self, name: str) -> int:
         """Return how many devices are taken by ids that the plugin does not list any more."""
@@ -143,16 +185,20 @@ class Stock:
 
     def holders(self, names: Iterable[str]) -> Iterator[str]:
         """Yield the leases that have devices of these resources, each once."""
-        found = (resource for name in names if (resource := self._resources.get(name)))
-        yield from dict.fromkeys(lease for resource in found for lease in resource.taken.values())
+        seen = set[str]()
+        for resource in filter(None, map(self._resources.get, names)):
+            for lease in resource.taken.values():
+                if lease not in seen:
+                    seen.add(lease)
+                    yield lease
 
     # --- to change ---
 
     def offer(self, offer: Offer) -> None:
         """Take another offer of a resource."""
-        resource = self._resources.setdefault(offer.resource, Resource(offer))
-        resource.offer, resource.registered = offer, True
-        self._sort(resource)
+        resource = self._resources.setdefault(offer.resource, Resource(Offer(offer.resource)))
+        before, resource.offer, resource.registered = resource.offer.devices, offer, True
+        self._sort(resource, before)
 
     def end(self, name: str) -> None:
         """Forget the offer of a resource; what is taken of it stays taken."""
@@ -173,7 +219,8 @@ class Stock:
                 raise ValueError(f"{device_id} of {name} is already taken by the lease {holder}")
         for device_id in ids:
             resource.taken[device_id] = lease
-            resource.free.get(self.pools.of(name, device_id), {}).pop(device_id, None)
+            if (free := resource.free.get(self.pools.of(name, device_id))) is not None:
+                free.discard(device_id)
             resource.unlisted += device_id not in resource.offer.devices.devices
 
     def give_back(self, name: str, ids: Collection[str]) -> None:
@@ -184,19 +231,21 @@ class Stock:
             pool = self.pools.of(name, device_id)
             resource.unlisted -= device_id not in resource.offer.devices.devices
             if (device := resource.healthy.get(pool, {}).get(device_id)) is not None:
-                resource.free.setdefault(pool, {})[device_id] = device
+                resource.place(device, pool)
         if not resource.registered and not resource.taken:
             del self._resources[name]
 
-    def _sort(self, resource: Resource) -> None:
-        listed = resource.offer.devices.devices
-        resource.healthy, resource.free = {}, {}
-        resource.unlisted = sum(device_id not in listed for device_id in resource.taken)
-        if not resource.offered:
+    def _sort(self, resource: Resource, before: DeviceList) -> None:
+        now, name = resource.offer.devices, resource.offer.resource
+        difference = now.compared(before)
+        resource.unlisted += sum(device_id in resource.taken for device_id in difference.removed)
+        for device in difference.changed:
+            resource.unlisted -= device.id in resource.taken and device.id not in before.devices
+        if 2 * (len(difference.changed) + len(difference.removed)) > len(now):
+            # To put all devices in order anew takes less time than to find the place of each one.
+            resource.place_all(self.pools.sorted(name, (it for it in now.devices.values() if it.health == HEALTHY)))
             return
-        for device_id, device in listed.items():
-            if device.healthy:
-                pool = self.pools.of(resource.offer.resource, device_id)
-                resource.healthy.setdefault(pool, {})[device_id] = device
-                if device_id not in resource.taken:
-                    resource.free.setdefault(pool, {})[device_id] = device
+        for device_id in difference.removed:
+            resource.drop(device_id, self.pools.of(name, device_id))
+        for device in difference.changed:
+            resource.place(device, self.pools.of(name, device.id))

@@ -255,6 +255,20 @@ def test_without_a_preference_of_use_devices_are_chosen_by_name(answer: str) -> 
     assert asker.lease.devices == {GPU: ("a",)}
 
 
+def test_one_whose_device_goes_while_the_plugin_is_asked_takes_none_that_an_earlier_one_waits_for() -> None:
+    node = Node()
+    node.offer("a", "b", "c", preferred=True)
+    node.offer("n", resource=NIC)
+    node.hold(request((NIC, 1)))
+    node.ask(request((GPU, 2), (NIC, 1)), wait=100.0)
+    asker = node.ask()
+    node.offer("a!", "b", "c", preferred=True)
+    call = node.calls.pop()
+    node.send(m.Preferred(call.lease, GPU, ("b",)))
+    assert asker.why == ("unavailable", TOO_FEW.format(1, 0))
+    assert node.states() == ["held", "queued"]
+
+
 def test_nobody_is_asked_for_a_preference_where_there_is_no_choice() -> None:
     node = Node()
     node.offer("a", "b", preferred=True)

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugind.protocol.devices import Device
-from plugind.protocol.leases.choosing import choose, natural
+from plugind.protocol.leases.choosing import choose
+from plugind.protocol.leases.free import FreeDevices, natural
 from plugind.tests.protocol.hypothesis_settings import examples
 from plugind.tests.protocol.leases.script import devices
 
 
 def chosen(words: str, size: int, *, include: str = "", preferred: str = "") -> str:
-    available = {device.id: device for device in devices(*words.split())}
-    return " ".join(choose(available, size, include.split(), preferred.split()))
+    free = FreeDevices(devices(*words.split()))
+    return " ".join(choose(free, size, include.split(), preferred.split()))
 
 
 def test_ids_are_in_natural_order() -> None:
@@ -106,7 +107,7 @@ def test_a_choice_is_complete_and_uses_as_few_nodes_as_possible(
     ids = sorted(available)
     include = data.draw(st.lists(st.sampled_from(ids), unique=True, max_size=size))
     preferred = data.draw(st.lists(st.sampled_from([*ids, "other"]), max_size=6))
-    result = choose(available, size, include, preferred)
+    result = choose(FreeDevices(available.values()), size, include, preferred)
     assert len(set(result)) == size == len(result)
     assert set(include) <= set(result) <= set(available)
     if not include and not preferred:

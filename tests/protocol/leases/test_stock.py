@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from plugind.protocol.devices import Device, DeviceList
+from plugind.protocol.leases.free import natural
 from plugind.protocol.leases.line import Reserved, available, fits
+from plugind.protocol.leases.messages import Offer
 from plugind.protocol.leases.shortages import shortage, unhealthy_since
 from plugind.protocol.leases.stock import Stock
 from plugind.protocol.leases.values import Lease, LeaseState, NoOwner, Pool, Request
-from plugind.tests.protocol.leases.script import GPU, NIC, offer, request
+from plugind.tests.protocol.hypothesis_settings import examples
+from plugind.tests.protocol.leases.script import GPU, NIC, PLUGIN, UNHEALTHY, Calls, offer, request
 
 NONE = Reserved()
 
@@ -158,3 +164,40 @@ def test_devices_of_a_lease_that_are_unhealthy_since() -> None:
     )
     of.offer(offer(["a", "b!"], key=None))
     assert unhealthy_since(of, lease) is None, "nobody knows more of them"
+
+
+some_device = st.builds(
+    Device,
+    st.sampled_from([f"g{number}" for number in range(8)]),
+    st.sampled_from(["Healthy", "Healthy", UNHEALTHY]),
+    st.sampled_from([(), (0,), (1,), (0, 1), (1, 0)]),
+)
+some_devices = st.lists(some_device, max_size=8, unique_by=lambda device: device.id)
+
+
+@examples(100)
+@given(
+    st.lists(st.one_of(st.tuples(st.just("list"), some_devices), st.tuples(st.booleans(), some_devices)), max_size=8)
+)
+def test_each_change_of_a_list_leads_to_what_the_list_says(changes: list[tuple[object, list[Device]]]) -> None:
+    """Devices are taken and given back meanwhile, and the plugin is lost at times."""
+    of, listed, taken = Stock([Pool("big", GPU, frozenset(("g1", "g2")))]), DeviceList(), set[str]()
+    for kind, some in changes:
+        listed = DeviceList(some) if kind == "list" else listed.but(some)
+        lost = kind is True
+        of.offer(Offer(GPU, listed, None if lost else PLUGIN, calls=Calls()))
+        for device in some[:3]:
+            if device.id in taken:
+                of.give_back(GPU, [device.id])
+            else:
+                of.take("lease", GPU, [device.id])
+            taken ^= {device.id}
+        assert of.unlisted(GPU) == len(taken - listed.devices.keys())
+        for pool, ids in (("big", {"g1", "g2"}), (None, {"g0", "g3", "g4", "g5", "g6", "g7"})):
+            healthy = {it for it, device in listed.devices.items() if device.healthy and it in ids and not lost}
+            assert of.healthy((GPU, pool)).keys() == healthy
+            assert of.free((GPU, pool)) == {it: listed.devices[it] for it in healthy - taken}
+            in_order = of.free((GPU, pool)).in_order(len)
+            key = [(len(device.numa), natural(device.id)) for device in in_order]
+            assert key == sorted(key)
+            assert len(key) == len(healthy - taken)
