@@ -16,7 +16,9 @@ from ..device_directory import MemoryDeviceDirectory, RegisterAttempt
 
 #: Seconds until the server has noticed that its socket was replaced: a look, and the messages that follow.
 NOTICED: Final = 2.0
-#: Codes of calls that are refused before they change anything at their path.
+#: What the handler of a script says to a plugin that it refuses.
+REFUSAL: Final = "no"
+#: Codes of calls that are refused before they change anything at their path, unless the handler has refused them.
 _HARMLESS: Final = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "PERMISSION_DENIED")
 
 
@@ -55,7 +57,7 @@ class CallOracle:
         """Return the endpoints whose last call that counts was answered yes, and whose socket is still the same."""
         found = set()
         for endpoint, calls in self._calls.items():
-            counted = [(attempt, identity) for attempt, identity in calls if attempt.code not in _HARMLESS]
+            counted = [(attempt, identity) for attempt, identity in calls if not _is_harmless(attempt)]
             if not counted:
                 continue
             attempt, identity = counted[-1]
@@ -63,3 +65,8 @@ class CallOracle:
             if attempt.code == "OK" and identity is not None and there is not None and identity.is_same(there):
                 found.add(endpoint)
         return found
+
+
+def _is_harmless(attempt: RegisterAttempt) -> bool:
+    """Whether the call has changed nothing at its path. When the handler sees it, the plugin before it has left."""
+    return attempt.code in _HARMLESS and (attempt.code, REFUSAL) not in attempt.answers

@@ -25,7 +25,7 @@ from ..device_directory import MemoryDeviceDirectory
 from ..handlers import Behaviour, Fails, FakeHandler, Hangs, Takes
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
-from .call_oracle import NOTICED, CallOracle
+from .call_oracle import NOTICED, REFUSAL, CallOracle
 from .script import Fault
 from .trace import Trace
 
@@ -110,7 +110,7 @@ class DeviceCalls:
 
     def _behave(self, chance: random.Random) -> None:
         if Fault.HANDLERS in self._faults:
-            behaviours: tuple[Behaviour, ...] = (Fails(PluginError("no")), Takes(3.0), Takes(20.0), Hangs())
+            behaviours: tuple[Behaviour, ...] = (Fails(PluginError(REFUSAL)), Takes(3.0), Takes(20.0), Hangs())
             self.handler.script(chance.choice(("validate", "register")), chance.choice(behaviours))
 
     def _crash(self, endpoint: str, chance: random.Random) -> None:

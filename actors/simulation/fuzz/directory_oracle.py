@@ -13,7 +13,7 @@ import trio
 
 from ....protocol.directories import insecurity
 from ..directory import MemoryDirectory, access_of
-from ..inotify import Inode
+from ..inotify import Inode, Kind
 
 #: Seconds until the daemon looks again at a directory in which nothing happens: a rescan.
 _RESCAN: Final = 45.0
@@ -60,7 +60,7 @@ class DirectoryOracle:
         """The mode or the owner of the directory ``path`` has changed."""
         self._judge(path, self.grace)
         for name, child in self._directory.inode(path).children.items():
-            if child.children:
+            if child.kind is Kind.DIRECTORY:
                 # Whose it may be depends on the one above, of which alone the daemon was told.
                 self._judge(f"{path}/{name}", _RESCAN)
 
