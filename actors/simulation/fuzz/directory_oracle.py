@@ -12,8 +12,9 @@ import attrs
 import trio
 
 from ....protocol.directories import insecurity
+from ....protocol.discovery import Kind
 from ..directory import MemoryDirectory, access_of
-from ..inotify import Inode, Kind
+from ..inotify import Inode
 
 #: Seconds until the daemon looks again at a directory in which nothing happens: a rescan.
 _RESCAN: Final = 45.0

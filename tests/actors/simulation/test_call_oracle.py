@@ -24,5 +24,5 @@ async def test_a_plugin_that_its_handler_refuses_takes_the_place_of_the_one_befo
         attempt = RegisterAttempt(RegisterCall("v1beta1", "gpu.sock", "vendor.com/gpu", 0, 903), 1.0)
         attempt.answer(code, words)
         oracle.made(attempt, socket)
-    assert oracle.expected(MemoryDeviceDirectory(files, "/dp", lambda: None)) == expected
+    assert oracle.expected(MemoryDeviceDirectory("/dp", files, lambda: None)) == expected
     assert violated == []
