@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -25,27 +27,45 @@ class Engine:
     directory: Path
     uid: int
 
-    def command(self, device: str, script: str) -> list[str]:
-        """Return the command that runs ``script`` in a container with a CDI device."""
+    def command(self, options: Sequence[str], script: str) -> list[str]:
+        """Return the command that runs ``script`` in a container, with ``options`` of ``podman run``."""
         store = [f"--root={self.directory}/store", f"--runroot={self.directory}/run/r", "--storage-driver=vfs"]
         # The machine may have no systemd; and crun refuses a machine with both kinds of cgroups.
         engine = ["podman", *store, "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=runc"]
         as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
-        what = ["--device", device, "--rootfs", f"{self.directory}/root", "sh", "-c", script]
+        what = [*options, "--rootfs", f"{self.directory}/root", "sh", "-c", script]
         return [*as_user, *engine, "run", *_OPTIONS, *what]
 
-    def run(self, device: str, script: str) -> subprocess.CompletedProcess[str]:
-        """Run ``script`` in a container to its end."""
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the engine."""
         own = {"HOME": f"{self.directory}/home", "XDG_RUNTIME_DIR": f"{self.directory}/run"} if self.uid else {}
-        path = os.environ.get("PATH", os.defpath) + ":/usr/sbin"
+        return {"HOME": "/root", "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin"} | own
+
+    def run(self, options: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
+        """Run ``script`` in a container to its end."""
         return subprocess.run(
-            self.command(device, script),
-            env={"HOME": "/root", "PATH": path} | own,
+            self.command(options, script),
+            env=self.environment,
             cwd=self.directory,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    @contextmanager
+    def started(self, options: Sequence[str], script: str) -> Iterator[subprocess.Popen[str]]:
+        """Start ``script`` in a container, with pipes; its standard input is closed at exit."""
+        with subprocess.Popen(
+            self.command(["--interactive", *options], script),
+            env=self.environment,
+            cwd=self.directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as engine:
+            yield engine
 
 
 def engine(directory: Path, uid: int = 0) -> Engine:

@@ -30,7 +30,8 @@ The one on grpcio also plays plugins that are choosy or misbehave:
 ``--hang CALL``           it never answers Allocate, PreStartContainer or GetPreferredAllocation
 ``--nonsense KIND``       Allocate answers for ``none`` or too many (``count``) containers, with a path that is
                           ``relative`` or has a ``control`` character, with 5 MiB (``large``), with bytes that are
-                          no message (``garbage``); or the plugin ends instead (``die``)
+                          no message (``garbage``); or the plugin ends instead (``die``). With ``each``, the first
+                          device of a request says which: the first one of the plugin for ``none``, and so on
 ========================  ======================================================================================
 
 Like real plugins, it looks at its own socket file, here each 0.1 s, and listens and registers anew when the file is

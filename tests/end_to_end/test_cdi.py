@@ -36,6 +36,7 @@ from plugind.tests.end_to_end.containers import Engine, engine
 
 NAME = name_of(int.from_bytes(os.urandom(16), "big"))
 DEVICE = f"{CDI_KIND}={NAME}"
+GIVE = ("--device", DEVICE)
 #: Other tests, and a daemon of this machine, have files of their own.
 INSTANCE = f"test{os.getpid()}"
 
@@ -102,7 +103,7 @@ def test_a_container_gets_what_the_lease_gives_and_the_hook_binds_its_init(
     half = path.with_name(f".plugind-{INSTANCE}-half")
     half.write_bytes(path.read_bytes()[:100])
     with lease_server(place, answer(200)) as daemon:
-        done = rootful.run(DEVICE, _LOOK)
+        done = rootful.run(GIVE, _LOOK)
     assert "Read-only file system" in done.stderr
     *seen, started = done.stdout.splitlines()
     assert seen == ["by-plugin job-7 v.com/a=0 /dev/inside", "crw-r----- 0 20 1:3", "read"], done.stderr
@@ -116,7 +117,7 @@ def test_a_container_whose_lease_is_refused_does_not_start(place: Path, files: C
     """The engine shows what the daemon says."""
     write(files, Answer())
     with lease_server(place, answer(409, {"error": "it is bound to process 12"})) as daemon:
-        done = rootful.run(DEVICE, "echo started")
+        done = rootful.run(GIVE, "echo started")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert "plugind: lease job-7 cannot be bound to this container: it is bound to process 12" in done.stderr
     assert len(daemon.requests) == 1
@@ -124,11 +125,11 @@ def test_a_container_whose_lease_is_refused_does_not_start(place: Path, files: C
 
 def test_a_container_without_a_daemon_or_after_its_lease_does_not_start(files: CdiFiles, rootful: Engine) -> None:
     write(files, Answer())
-    done = rootful.run(DEVICE, "echo started")
+    done = rootful.run(GIVE, "echo started")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert "job-7 cannot be bound to this container: no daemon answers at" in done.stderr
     trio.run(files.remove, NAME)
-    done = rootful.run(DEVICE, "echo started")
+    done = rootful.run(GIVE, "echo started")
     assert (done.returncode != 0, done.stdout) == (True, "")
     assert f"unresolvable CDI devices {DEVICE}" in done.stderr
 
@@ -152,7 +153,7 @@ def test_an_engine_without_root_gives_the_same(place: Path) -> None:
     nodes = (Node("/dev/null", "/dev/inside"), Node(str(link), str(link)))
     with files_for(place, command) as files, lease_server(place, answer(200)) as daemon:
         write(files, Answer({"GIVEN": "by-plugin"}, nodes=nodes), uid)
-        done = user.run(DEVICE, f"echo $GIVEN; stat -Lc %t:%T /dev/inside {link}; echo > /dev/inside")
+        done = user.run(GIVE, f"echo $GIVEN; stat -Lc %t:%T /dev/inside {link}; echo > /dev/inside")
     assert done.stdout.split() == ["by-plugin", "1:3", "1:5"], done.stderr
     assert done.returncode == 0
     assert [asked.uid for asked in daemon.requests] == [uid]

@@ -197,7 +197,7 @@ async def test_a_migration_that_is_killed_leaves_version_1(tmp_path: Path) -> No
 
 
 async def test_leases_of_another_boot_are_gone(tmp_path: Path) -> None:
-    """Whoever had them is gone, and their devices may be leased anew."""
+    """TestResetExtendedResource: whoever had them is gone, and their devices may be leased anew."""
     file = file_in(tmp_path)
     await save(file, SaveLease(lease("old", "GPU-0")))
     file.close()

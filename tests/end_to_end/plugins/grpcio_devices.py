@@ -34,6 +34,10 @@ def encoded(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+#: How answers to Allocate are spoiled.
+KINDS = ("none", "count", "relative", "control", "large", "garbage", "die")
+
+
 def nonsense(kind: str | None, answer: device.AllocateResponse) -> Message:
     """Spoil an answer to Allocate."""
     first = answer.container_responses[0]
@@ -156,7 +160,12 @@ class Devices:
             envs = {"VISIBLE_DEVICES": ",".join(one.devices_ids)}
             answers.append(device.ContainerAllocateResponse(envs=envs, devices=nodes))
         await self._hang_in("Allocate")
-        return nonsense(self._arguments.nonsense, device.AllocateResponse(container_responses=answers))
+        return nonsense(self._kind(request), device.AllocateResponse(container_responses=answers))
+
+    def _kind(self, request: device.AllocateRequest) -> str | None:
+        """Return how to spoil the answer to ``request``."""
+        kind: str | None = self._arguments.nonsense
+        return KINDS[self._ids.index(request.container_requests[0].devices_ids[0])] if kind == "each" else kind
 
     async def pre_start(
         self, request: device.PreStartContainerRequest, context: grpc.aio.ServicerContext
@@ -287,7 +296,7 @@ if __name__ == "__main__":
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--by-numa", action="store_true")
     parser.add_argument("--hang", choices=["Allocate", "PreStartContainer", "GetPreferredAllocation"])
-    parser.add_argument("--nonsense", choices=["none", "count", "relative", "control", "large", "garbage", "die"])
+    parser.add_argument("--nonsense", choices=[*KINDS, "each"])
     # SIGTERM cancels it; then it ends in order.
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(main(parser.parse_args()))

@@ -459,7 +459,8 @@ def test_an_answer_that_cannot_be_delivered_releases_unless_there_was_an_id() ->
 
 
 def test_the_same_id_and_request_get_the_same_answer() -> None:
-    node = Node("a", "b")
+    """TestUpdatePluginResources: what has its devices gets them again, though none are free."""
+    node = Node("a")
     first, second = node.ask(id="x"), node.ask(id="x")
     node.run()
     assert first.lease == second.lease == node.ask(id="x").lease
