@@ -6,20 +6,17 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 import attrs
 
 from ..values import value
+from .json_values import WRONG_FORM, a, answer_of, number, text_by_text, texts, words_of
 from .values import (
-    Answer,
     ConnectionOwner,
     ContainerOwner,
     Lease,
     LeaseState,
-    Mount,
-    Node,
     NoOwner,
     Owner,
     ProcessIdentity,
@@ -28,8 +25,6 @@ from .values import (
     TimeOwner,
     Wanted,
 )
-
-T = TypeVar("T")
 
 #: What is written; the others are known to the memory alone.
 STATES = (LeaseState.PENDING, LeaseState.HELD, LeaseState.UNCERTAIN)
@@ -165,12 +160,8 @@ def lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
     """
     try:
         return _lease_of(row, devices)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise RowError(f"the row of the lease {row.id} cannot be understood: {_words(error)}") from error
-
-
-def _words(error: Exception) -> str:
-    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    except WRONG_FORM as error:
+        raise RowError(f"the row of the lease {row.id} cannot be understood: {words_of(error)}") from error
 
 
 def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
@@ -187,23 +178,23 @@ def _lease_of(row: LeaseRow, devices: DeviceRows) -> Lease:
         state=state,
         created=row.created_unix,
         devices=_devices_of(devices),
-        answer=None if content["answer"] is None else _answer_of(content["answer"]),
+        answer=None if content["answer"] is None else answer_of(content["answer"]),
         cdi_name=row.cdi_name,
         reason=row.reason,
-        warnings=_texts(content["warnings"]),
+        warnings=texts(content["warnings"]),
     )
 
 
 def _request_of(asked: Any, row: LeaseRow) -> Request:
-    wanted = _a(dict, asked["resources"])
+    wanted = a(dict, asked["resources"])
     return Request(
-        wanted=tuple(Wanted(resource, _a(int, count)) for resource, count in wanted.items()),
-        ids=_texts(asked["ids"]),
-        include=_texts(asked["include"]),
+        wanted=tuple(Wanted(resource, a(int, count)) for resource, count in wanted.items()),
+        ids=texts(asked["ids"]),
+        include=texts(asked["include"]),
         pool=row.pool,
-        labels=tuple(_text_by_text(json.loads(row.label)).items()),
-        container=_a(bool, asked["container"]),
-        ignore_missing=_a(bool, asked["ignore_missing"]),
+        labels=tuple(text_by_text(json.loads(row.label)).items()),
+        container=a(bool, asked["container"]),
+        ignore_missing=a(bool, asked["ignore_missing"]),
     )
 
 
@@ -214,9 +205,9 @@ def _owner_of(row: LeaseRow, asked: Any) -> Owner:
         case "container":
             return ContainerOwner(None if row.pid is None else _process_of(row))
         case "time":
-            return TimeOwner(_number(asked["seconds"]), row.expires_boottime_ns)
+            return TimeOwner(number(asked["seconds"]), row.expires_boottime_ns)
         case "connection":
-            return ConnectionOwner(_a(str, row.token_hash))
+            return ConnectionOwner(a(str, row.token_hash))
         case "none":
             return NoOwner()
         case _:
@@ -224,7 +215,7 @@ def _owner_of(row: LeaseRow, asked: Any) -> Owner:
 
 
 def _process_of(row: LeaseRow) -> ProcessIdentity:
-    return ProcessIdentity(_a(int, row.pid), _a(int, row.start_ticks), row.boot_id)
+    return ProcessIdentity(a(int, row.pid), a(int, row.start_ticks), row.boot_id)
 
 
 def _devices_of(devices: DeviceRows) -> dict[str, tuple[str, ...]]:
@@ -232,43 +223,3 @@ def _devices_of(devices: DeviceRows) -> dict[str, tuple[str, ...]]:
     for resource, device in devices:
         found.setdefault(resource, []).append(device)
     return {resource: tuple(names) for resource, names in found.items()}
-
-
-def _answer_of(content: Any) -> Answer:
-    return Answer(
-        env=_text_by_text(content["env"]),
-        mounts=_all(_mount_of, content["mounts"]),
-        nodes=_all(_node_of, content["nodes"]),
-        annotations=_text_by_text(content["annotations"]),
-        cdi_devices=_texts(content["cdi_devices"]),
-    )
-
-
-def _mount_of(content: Any) -> Mount:
-    return Mount(_a(str, content["host_path"]), _a(str, content["container_path"]), _a(bool, content["read_only"]))
-
-
-def _node_of(content: Any) -> Node:
-    return Node(_a(str, content["host_path"]), _a(str, content["container_path"]), _a(str, content["permissions"]))
-
-
-def _a(kind: type[T], found: object) -> T:
-    if type(found) is not kind:
-        raise TypeError(f"{found!r} is no {kind.__name__}")
-    return found
-
-
-def _number(found: object) -> float:
-    return float(found) if type(found) is int else _a(float, found)
-
-
-def _all(read: Callable[[Any], T], found: Any) -> tuple[T, ...]:
-    return tuple(read(it) for it in _a(list, found))
-
-
-def _texts(found: Any) -> tuple[str, ...]:
-    return _all(lambda it: _a(str, it), found)
-
-
-def _text_by_text(found: Any) -> Mapping[str, str]:
-    return {key: _a(str, text) for key, text in _a(dict, found).items()}

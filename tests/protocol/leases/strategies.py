@@ -48,7 +48,7 @@ leases = st.builds(
     request=requests,
     owner=owners,
     state=st.sampled_from(STATES),
-    created=st.floats(min_value=0, max_value=1e12),
+    created=st.floats(min_value=0, max_value=1e11),
     devices=st.dictionaries(texts, st.lists(texts, min_size=1, max_size=3, unique=True).map(tuple), max_size=3),
     answer=st.none() | answers,
     cdi_name=st.none() | words,

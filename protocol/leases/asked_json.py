@@ -1,0 +1,241 @@
+"""The JSON of what is asked of leases: the bodies of requests to the status socket. Both directions.
+
+It is read strictly, since a key that is ignored may be the one that mattered.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from ..text import encodable
+from ..values import value
+from .json_fields import (
+    MAX_SECONDS,
+    MAX_TEXT,
+    Fields,
+    check_range,
+    fields_of,
+    from_one,
+    or_none,
+    seconds,
+    some_seconds,
+    word,
+)
+from .json_values import a, encodables, every
+from .values import (
+    ConnectionOwner,
+    ContainerOwner,
+    NoOwner,
+    ProcessIdentity,
+    Request,
+    TimeOwner,
+    Wanted,
+)
+
+if TYPE_CHECKING:
+    from ..status_json import Json
+
+#: What a request may have.
+MAX_RESOURCES: Final = 64
+MAX_COUNT: Final = 1_000_000
+MAX_LABELS: Final = 64
+
+
+@value
+class ProcessWish:
+    """The caller wants a process to own the lease, and names it by its pid."""
+
+    pid: int
+    #: The pid of the client as the client knows it: see :func:`~.peers.why_not_owner`.
+    client_pid: int
+
+
+#: Who is to own a lease, in the words of the caller.
+OwnerWish = ProcessWish | ContainerOwner | TimeOwner | ConnectionOwner | NoOwner
+
+
+@value
+class Asked:
+    """The body of ``POST /v1/leases``."""
+
+    request: Request
+    owner: OwnerWish
+    #: The name that the caller gives to the lease.
+    id: str | None = None
+    #: For how many seconds it waits for devices; None if it does not wait.
+    wait: float | None = None
+
+
+def asked_to_json(asked: Asked) -> dict[str, Json]:
+    """Return the body of ``POST /v1/leases``."""
+    client = {"client_pid": asked.owner.client_pid} if isinstance(asked.owner, ProcessWish) else {}
+    owner = _wish_to_json(asked.owner)
+    return {**request_to_json(asked.request), "id": asked.id, "wait": asked.wait, "owner": owner, **client}
+
+
+def _wish_to_json(owner: OwnerWish) -> dict[str, Json]:
+    match owner:
+        case ProcessWish():
+            return {"kind": "process", "pid": owner.pid}
+        case ContainerOwner():
+            return {"kind": "container"}
+        case TimeOwner():
+            return {"kind": "time", "seconds": owner.seconds}
+        case ConnectionOwner():
+            return {"kind": "connection"}
+        case NoOwner():
+            return {"kind": "none"}
+        case _:
+            assert_never(owner)
+
+
+def request_to_json(request: Request) -> dict[str, Json]:
+    """Return the JSON form of what a lease is to give."""
+    return {
+        "resources": {encodable(it.resource): it.count for it in request.wanted},
+        "ids": encodables(request.ids),
+        "include": encodables(request.include),
+        "pool": request.pool,
+        "labels": dict(request.labels),
+        "container": request.container,
+        "ignore_missing": request.ignore_missing,
+    }
+
+
+def asked_from_json(body: bytes) -> Asked:
+    """Return what the body of ``POST /v1/leases`` asks for.
+
+    Raises:
+      RequestError: if it is not of the form of such a body, or too large in some way.
+    """
+    fields = fields_of(body, '{"resources": {"vendor.com/gpu": 1}, "owner": {"kind": "none"}}')
+    resources = fields.needed("resources", _resources, _RESOURCES)
+    request = Request(
+        wanted=tuple(Wanted(name, count) for name, count in resources.items()),
+        ids=fields.get("ids", _names, _IDS, ()),
+        include=fields.get("include", _names, _IDS, ()),
+        pool=fields.get("pool", or_none(word), "the name of a pool, or null for the devices that are in none", None),
+        labels=fields.get("labels", _labels, _LABELS, ()),
+        container=fields.get("container", _flag, _FLAG, default=False),
+        ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
+    )
+    name = fields.get("id", or_none(word), "a name for the lease, or null for one of plugind's", None)
+    wait = fields.get("wait", or_none(seconds), _WAIT, None)
+    owner = _wish(fields)
+    fields.end()
+    return Asked(request, owner, name, wait)
+
+
+_RESOURCES: Final = (
+    f'an object of 1 to {MAX_RESOURCES} resources with numbers from 1 to {MAX_COUNT}, such as {{"vendor.com/gpu": 1}}'
+)
+_IDS: Final = 'a list of ids of devices, such as ["GPU-0"]'
+_LABELS: Final = f'an object of at most {MAX_LABELS} texts of at most {MAX_TEXT} characters, such as {{"job": "7"}}'
+_FLAG: Final = "true or false"
+_WAIT: Final = f"seconds from 0 to {MAX_SECONDS:.0f}, or null to fail at once if there are not enough devices"
+_KINDS: Final = '"process" (with pid), "container", "time" (with seconds), "connection" or "none"'
+_PID: Final = "the pid of a process, a number above 0"
+_CLIENT_PID: Final = "the client's own pid, as getpid() has it"
+_LASTS: Final = f"how long the lease lasts: seconds above 0, up to {MAX_SECONDS:.0f}"
+
+
+def _wish(fields: Fields) -> OwnerWish:
+    content = fields.needed("owner", lambda found: a(dict, found), f"an object that has a kind: {_KINDS}")
+    owner = Fields(content, "owner.")
+    wish: OwnerWish
+    match owner.needed("kind", _kind, _KINDS):
+        case "process":
+            wish = ProcessWish(owner.needed("pid", _pid, _PID), fields.needed("client_pid", _pid, _CLIENT_PID))
+        case "container":
+            wish = ContainerOwner()
+        case "time":
+            wish = TimeOwner(owner.needed("seconds", some_seconds, _LASTS))
+        case "connection":
+            wish = ConnectionOwner()
+        case _:
+            wish = NoOwner()
+    owner.end()
+    return wish
+
+
+def _kind(found: object) -> str:
+    kind = a(str, found)
+    if kind not in ("process", "container", "time", "connection", "none"):
+        raise ValueError(f"{kind} is no kind of owner")
+    return kind
+
+
+def _flag(found: object) -> bool:
+    return a(bool, found)
+
+
+def _resources(found: object) -> dict[str, int]:
+    resources = {word(name): _count(count) for name, count in a(dict, found).items()}
+    check_range(1, MAX_RESOURCES, len(resources))
+    return resources
+
+
+def _names(found: object) -> tuple[str, ...]:
+    return every(word, found)
+
+
+def _labels(found: object) -> tuple[tuple[str, str], ...]:
+    labels = a(dict, found)
+    check_range(0, MAX_LABELS, len(labels))
+    return tuple(sorted((word(key), "" if text == "" else word(text)) for key, text in labels.items()))
+
+
+_count = from_one(MAX_COUNT)
+_pid = from_one(2**31 - 1)
+_ticks = from_one(2**63 - 1)
+
+
+def init_to_json(init: ProcessIdentity) -> dict[str, Json]:
+    """Return the body of ``POST /v1/leases/ID/bind``."""
+    return {"pid": init.pid, "start_ticks": init.start_ticks, "boot_id": init.boot_id}
+
+
+def init_from_json(body: bytes) -> ProcessIdentity:
+    """Return the process that the body of ``POST /v1/leases/ID/bind`` names.
+
+    Raises:
+      RequestError: if it is not of the form of such a body.
+    """
+    fields = fields_of(body, '{"pid": 991, "start_ticks": 4711, "boot_id": "4c9d5bcf-4b6f-4f0e-8a41-8d1d5c2a3a0b"}')
+    init = ProcessIdentity(
+        fields.needed("pid", _pid, _PID),
+        fields.needed("start_ticks", _ticks, "field 22 of /proc/PID/stat"),
+        fields.needed("boot_id", word, "what /proc/sys/kernel/random/boot_id has"),
+    )
+    fields.end()
+    return init
+
+
+def token_from_json(body: bytes) -> str:
+    """Return the token in the body of ``POST /v1/leases/ID/resume``.
+
+    Raises:
+      RequestError: if it is not of the form of such a body.
+    """
+    fields = fields_of(body, '{"token": TOKEN}')
+    token = fields.needed("token", word, "the token that came with the lease")
+    fields.end()
+    return token
+
+
+def recovery_from_json(body: bytes) -> None:
+    """Check the body of ``POST /v1/leases/recover``.
+
+    Raises:
+      RequestError: if it does not say that no leased device is in use.
+    """
+    fields = fields_of(body, '{"none_held": true}')
+    fields.needed("none_held", _true, "true if no leased device is in use")
+    fields.end()
+
+
+def _true(found: object) -> None:
+    if found is not True:
+        raise ValueError(f"{found!r} is not True")

@@ -1,0 +1,78 @@
+"""Values out of JSON that somebody else may have written: each reader raises :exc:`TypeError` or :exc:`KeyError`.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from ..text import encodable
+from .values import Answer, Mount, Node
+
+T = TypeVar("T")
+
+#: What reading JSON of the wrong form can raise.
+WRONG_FORM: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
+def words_of(error: Exception) -> str:
+    """Return what one of :data:`WRONG_FORM` says."""
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def a(kind: type[T], found: object) -> T:
+    """Return ``found``, which is to be exactly of this type: True is no number."""
+    if type(found) is not kind:
+        raise TypeError(f"{found!r} is no {kind.__name__}")
+    return found
+
+
+def a_or_none(kind: type[T], found: object) -> T | None:
+    """Return ``found``, which is to be of this type or None."""
+    return None if found is None else a(kind, found)
+
+
+def number(found: object) -> float:
+    """Return a number, which JSON may write without a fraction."""
+    return float(found) if type(found) is int else a(float, found)
+
+
+def every(read: Callable[[Any], T], found: Any) -> tuple[T, ...]:
+    """Return what ``read`` makes of each element of a list."""
+    return tuple(read(it) for it in a(list, found))
+
+
+def texts(found: Any) -> tuple[str, ...]:
+    """Return a list of texts."""
+    return every(lambda it: a(str, it), found)
+
+
+def text_by_text(found: Any) -> Mapping[str, str]:
+    """Return an object of texts."""
+    return {key: a(str, text) for key, text in a(dict, found).items()}
+
+
+def encodables(found: Iterable[str]) -> list[str]:
+    """Return texts as JSON can have them; see :func:`~plugind.protocol.text.encodable`."""
+    return [encodable(it) for it in found]
+
+
+def answer_of(content: Any) -> Answer:
+    """Return what plugins have said, of the form that :func:`attrs.asdict` gives it."""
+    return Answer(
+        env=text_by_text(content["env"]),
+        mounts=every(_mount_of, content["mounts"]),
+        nodes=every(_node_of, content["nodes"]),
+        annotations=text_by_text(content["annotations"]),
+        cdi_devices=texts(content["cdi_devices"]),
+    )
+
+
+def _mount_of(content: Any) -> Mount:
+    return Mount(a(str, content["host_path"]), a(str, content["container_path"]), a(bool, content["read_only"]))
+
+
+def _node_of(content: Any) -> Node:
+    return Node(a(str, content["host_path"]), a(str, content["container_path"]), a(str, content["permissions"]))

@@ -1,0 +1,259 @@
+"""The JSON of leases: what the status socket takes and answers, and what the commands print. Both directions.
+
+What is asked is read strictly; see :mod:`.asked_json`. What is answered is read as far as it is known here: another
+version of plugind may say more.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_never
+
+import attrs
+
+from ..logs import timestamp
+from ..text import encodable
+from .asked_json import (
+    Asked,
+    OwnerWish,
+    ProcessWish,
+    asked_from_json,
+    asked_to_json,
+    init_from_json,
+    init_to_json,
+    recovery_from_json,
+    request_to_json,
+    token_from_json,
+)
+from .json_fields import RequestError
+from .json_values import WRONG_FORM, a, a_or_none, answer_of, encodables, every, number, text_by_text, texts, words_of
+from .replies import Failure, LeasesSnapshot, Problem, Released
+from .values import (
+    Answer,
+    ConnectionOwner,
+    ContainerOwner,
+    Lease,
+    LeaseState,
+    NoOwner,
+    Owner,
+    ProcessIdentity,
+    ProcessOwner,
+    Request,
+    TimeOwner,
+    Wanted,
+)
+
+if TYPE_CHECKING:
+    from ..status_json import Json
+
+__all__ = [
+    "Asked",
+    "LeaseJsonError",
+    "OwnerWish",
+    "ProcessWish",
+    "RequestError",
+    "asked_from_json",
+    "asked_to_json",
+    "failure_from_json",
+    "failure_to_json",
+    "init_from_json",
+    "init_to_json",
+    "lease_from_json",
+    "lease_to_json",
+    "recovery_from_json",
+    "released_from_json",
+    "released_to_json",
+    "snapshot_from_json",
+    "snapshot_to_json",
+    "token_from_json",
+]
+
+
+class LeaseJsonError(Exception):
+    """What the daemon answers cannot be understood: it is another version of plugind, or none."""
+
+
+def lease_to_json(lease: Lease, boottime: int | None = None) -> dict[str, Json]:
+    """Return the JSON form of a lease; ``boottime`` is ``CLOCK_BOOTTIME`` now, if its end is to be shown in seconds.
+
+    The hash of the token of a connection is left out: it is of no use to anybody else.
+    """
+    return {
+        "id": encodable(lease.id),
+        "state": lease.state.value,
+        "reason": None if lease.reason is None else encodable(lease.reason),
+        "uid": lease.uid,
+        "owner": _owner_to_json(lease.owner, boottime),
+        "created": timestamp(lease.created),
+        "created_unix": lease.created,
+        "devices": {encodable(name): encodables(ids) for name, ids in lease.devices.items()},
+        "request": request_to_json(lease.request),
+        "answer": None if lease.answer is None else _answer_to_json(lease.answer),
+        "cdi_name": lease.cdi_name,
+        "warnings": encodables(lease.warnings),
+    }
+
+
+def _answer_to_json(answer: Answer) -> dict[str, Json]:
+    return {
+        "env": dict(answer.env),
+        "mounts": [
+            {"host_path": it.host_path, "container_path": it.container_path, "read_only": it.read_only}
+            for it in answer.mounts
+        ],
+        "nodes": [
+            {"host_path": it.host_path, "container_path": it.container_path, "permissions": it.permissions}
+            for it in answer.nodes
+        ],
+        "annotations": dict(answer.annotations),
+        "cdi_devices": list(answer.cdi_devices),
+    }
+
+
+def _owner_to_json(owner: Owner, boottime: int | None) -> dict[str, Json]:
+    match owner:
+        case ProcessOwner():
+            return {"kind": "process", **init_to_json(owner.process)}
+        case ContainerOwner():
+            return {"kind": "container", "init": None if owner.init is None else init_to_json(owner.init)}
+        case TimeOwner():
+            has_end = owner.expires is not None and boottime is not None
+            left = max(0.0, ((owner.expires or 0) - (boottime or 0)) / 1e9) if has_end else None
+            return {"kind": "time", "seconds": owner.seconds, "expires_boottime_ns": owner.expires, "ends_in": left}
+        case ConnectionOwner():
+            return {"kind": "connection"}
+        case NoOwner():
+            return {"kind": "none"}
+        case _:
+            assert_never(owner)
+
+
+def lease_from_json(content: object) -> Lease:
+    """Return the lease that :func:`lease_to_json` was given.
+
+    Raises:
+      LeaseJsonError: if it is not of that form.
+    """
+    try:
+        return _lease_of(content)
+    except WRONG_FORM as error:
+        raise LeaseJsonError(f"it is no lease that this version of plugind knows: {words_of(error)}") from error
+
+
+def _lease_of(content: Any) -> Lease:
+    return Lease(
+        id=a(str, content["id"]),
+        uid=a(int, content["uid"]),
+        request=_request_of(content["request"]),
+        owner=_owner_of(content["owner"]),
+        state=LeaseState(content["state"]),
+        created=number(content["created_unix"]),
+        devices={name: texts(ids) for name, ids in a(dict, content["devices"]).items()},
+        answer=None if content["answer"] is None else answer_of(content["answer"]),
+        cdi_name=a_or_none(str, content["cdi_name"]),
+        reason=a_or_none(str, content["reason"]),
+        warnings=texts(content["warnings"]),
+    )
+
+
+def _request_of(content: Any) -> Request:
+    return Request(
+        wanted=tuple(Wanted(name, a(int, count)) for name, count in a(dict, content["resources"]).items()),
+        ids=texts(content["ids"]),
+        include=texts(content["include"]),
+        pool=a_or_none(str, content["pool"]),
+        labels=tuple(sorted(text_by_text(content["labels"]).items())),
+        container=a(bool, content["container"]),
+        ignore_missing=a(bool, content["ignore_missing"]),
+    )
+
+
+def _owner_of(content: Any) -> Owner:
+    match content["kind"]:
+        case "process":
+            return ProcessOwner(_process_of(content))
+        case "container":
+            return ContainerOwner(None if content["init"] is None else _process_of(content["init"]))
+        case "time":
+            return TimeOwner(number(content["seconds"]), a_or_none(int, content["expires_boottime_ns"]))
+        case "connection":
+            return ConnectionOwner()
+        case "none":
+            return NoOwner()
+        case kind:
+            raise ValueError(f"its owner is {kind!r}")
+
+
+def _process_of(content: Any) -> ProcessIdentity:
+    return ProcessIdentity(a(int, content["pid"]), a(int, content["start_ticks"]), a(str, content["boot_id"]))
+
+
+def failure_to_json(failure: Failure, boottime: int | None = None) -> dict[str, Json]:
+    """Return the JSON form of a failure; the holders are shown without what their plugins have answered."""
+    holders = [lease_to_json(attrs.evolve(lease, answer=None), boottime) for lease in failure.holders]
+    return {"error": encodable(failure.text), "problem": failure.problem.value, "holders": holders}
+
+
+def failure_from_json(content: object) -> Failure:
+    """Return the failure that :func:`failure_to_json` was given.
+
+    Raises:
+      LeaseJsonError: if it is not of that form: other errors of the status socket have no ``problem``.
+    """
+    try:
+        return _failure_of(content)
+    except WRONG_FORM as error:
+        raise LeaseJsonError(f"it is no failure that this version of plugind knows: {words_of(error)}") from error
+
+
+def _failure_of(content: Any) -> Failure:
+    return Failure(Problem(content["problem"]), a(str, content["error"]), every(_lease_of, content["holders"]))
+
+
+def released_to_json(released: Released) -> dict[str, Json]:
+    """Return the JSON form of what was released."""
+    return {"released": encodables(released.released), "unknown": encodables(released.unknown)}
+
+
+def released_from_json(content: object) -> Released:
+    """Return what :func:`released_to_json` was given.
+
+    Raises:
+      LeaseJsonError: if it is not of that form.
+    """
+    try:
+        return _released_of(content)
+    except WRONG_FORM as error:
+        raise LeaseJsonError(f"it does not say what was released: {words_of(error)}") from error
+
+
+def _released_of(content: Any) -> Released:
+    return Released(texts(content["released"]), texts(content["unknown"]))
+
+
+def snapshot_to_json(snapshot: LeasesSnapshot, unix: float, boottime: int | None = None) -> dict[str, Json]:
+    """Return the JSON form of all leases at the moment that the wall clock calls ``unix``; the leases are last."""
+    return {
+        "time": timestamp(unix),
+        "withheld": None if snapshot.withheld is None else encodable(snapshot.withheld),
+        "problem": None if snapshot.problem is None else encodable(snapshot.problem),
+        "leases": [lease_to_json(lease, boottime) for lease in snapshot.leases],
+    }
+
+
+def snapshot_from_json(content: object, time: float) -> LeasesSnapshot:
+    """Return the leases that :func:`snapshot_to_json` was given, which were asked for at ``time``.
+
+    Raises:
+      LeaseJsonError: if they are not of that form.
+    """
+    try:
+        return _snapshot_of(content, time)
+    except WRONG_FORM as error:
+        raise LeaseJsonError(f"these are no leases that this version of plugind knows: {words_of(error)}") from error
+
+
+def _snapshot_of(content: Any, time: float) -> LeasesSnapshot:
+    withheld, problem = (a_or_none(str, content[key]) for key in ("withheld", "problem"))
+    return LeasesSnapshot(time, every(_lease_of, content["leases"]), withheld, problem)

@@ -1,0 +1,76 @@
+"""What those who ask about leases are told. It imports little, for commands that must start quickly.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from ..values import value
+from .values import Lease
+
+
+class Problem(enum.StrEnum):
+    """Why a caller did not get what it asked for; each has an exit code of its own."""
+
+    #: There are not enough devices (1).
+    UNAVAILABLE = "unavailable"
+    #: The request is wrong (2).
+    USAGE = "usage"
+    #: The plugin has refused, or was lost (4).
+    REFUSED = "refused"
+    #: It has waited for too long (124).
+    TIMEOUT = "timeout"
+    #: The caller may not do that (1).
+    FORBIDDEN = "forbidden"
+    #: There is no such lease (1).
+    UNKNOWN = "unknown"
+    #: The state cannot be kept (1).
+    STORAGE = "storage"
+    #: There are too many leases or callers (1).
+    LIMIT = "limit"
+
+
+@value
+class Failure:
+    """Why there is no lease, or nothing was done."""
+
+    problem: Problem
+    text: str
+    #: The leases that hold what was asked for.
+    holders: tuple[Lease, ...] = ()
+
+
+@value
+class Released:
+    """These have ended, and those were not there."""
+
+    released: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+
+
+@value
+class LeasesSnapshot:
+    """All leases at one moment, ordered by id."""
+
+    time: float
+    leases: tuple[Lease, ...] = ()
+    #: Why no device is given to anybody; None if they are.
+    withheld: str | None = None
+    #: What is wrong with the file that keeps the leases; None if nothing is.
+    problem: str | None = None
+    #: For metrics, by the label of the resource: leases, and failures by resource and problem.
+    counts: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    failures: Mapping[tuple[str, str], int] = attrs.field(factory=dict, hash=False)
+
+
+@value
+class LeaseChanged:
+    """A lease is not as it was."""
+
+    time: float
+    lease: Lease
