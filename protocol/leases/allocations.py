@@ -17,15 +17,15 @@ from ..metrics import OTHER
 from . import effects as e
 from .answers import AnswerError, joined
 from .cdi import name_of
-from .choosing import choose
+from .choices import Choices
 from .entries import Ends, Entry, Sources
 from .limits import Usage
-from .line import Line, Reserved, fits
-from .messages import AllocateAsked, CallMessage, Failure, PreferenceAsked, Problem
+from .line import Line, Reserved
+from .messages import AllocateAsked, CallMessage, Failure, Problem
 from .shortages import shortage
 from .states import Action, Event, Phase, step
 from .stock import Stock
-from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner, Wanted
+from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
 
 #: Seconds for which the devices of an uncertain lease are withheld.
 WITHHELD = 60.0
@@ -69,6 +69,7 @@ class Allocations:
         self.writes: dict[int, str] = {}
         self._inbox = inbox
         self._sources = sources
+        self._choices = Choices(self.stock, inbox)
         self._line = Line()
         #: What is in line and does not wait.
         self._impatient: set[str] = set()
@@ -181,35 +182,9 @@ class Allocations:
 
     def _choose(self, entry: Entry) -> None:
         self.ends.forget(entry.lease.id)
-        entry.preferred.clear()
-        self._take(entry, self._reserved)
-        request = entry.lease.request
-        for wanted in request.wanted:
-            if self.stock.options(wanted.resource).get_preferred_allocation_available and not request.ids:
-                self._ask_preference(entry, wanted)
+        self.effects += self._choices.choose(entry, self._reserved)
         if not entry.asked:
             self.step(entry, Event.CHOSEN)
-
-    def _take(self, entry: Entry, reserved: Reserved) -> None:
-        """Take devices as the plugins prefer them, as far as they have said it."""
-        request, devices = entry.lease.request, {}
-        for wanted in request.wanted:
-            name = wanted.resource
-            free, preferred = self.stock.free((name, request.pool)), entry.preferred.get(name, ())
-            devices[name] = request.ids or choose(free, wanted.count, request.include, preferred, reserved.named(name))
-        for name, ids in devices.items():
-            self.stock.take(entry.lease.id, name, ids)
-        entry.lease = attrs.evolve(entry.lease, devices=devices)
-
-    def _ask_preference(self, entry: Entry, wanted: Wanted) -> None:
-        name, request = wanted.resource, entry.lease.request
-        others = self.stock.free((name, request.pool)).keys() - self._reserved.named(name)
-        if not others:
-            return  # There is no choice.
-        available = tuple(sorted(others.union(entry.devices[name])))
-        asked = PreferenceAsked(entry.lease.id, name, available, request.include, wanted.count, self._inbox)
-        entry.asked.add(name)
-        self.effects.append(e.Call(self.stock.calls(name), asked))
 
     def preferred(self, entry: Entry, name: str, devices: tuple[str, ...]) -> None:
         """Take what a plugin prefers; nothing if it has no answer."""
@@ -218,17 +193,8 @@ class Allocations:
         entry.asked.discard(name)
         entry.preferred[name] = devices
         if not entry.asked:
-            self.step(entry, Event.CHOSEN if self._choose_again(entry) else Event.SHORT)
-
-    def _choose_again(self, entry: Entry) -> bool:
-        """Choose anew among all that is there by now; return whether it is enough."""
-        self._give_back(entry)
-        entry.lease = attrs.evolve(entry.lease, devices={})
-        reserved = self._line.reserved_before(entry.arrival, self.stock)
-        if not fits(self.stock, reserved, entry.lease.request):
-            return False
-        self._take(entry, reserved)
-        return True
+            reserved = self._line.reserved_before(entry.arrival, self.stock)
+            self.step(entry, Event.CHOSEN if self._choices.choose_again(entry, reserved) else Event.SHORT)
 
     # --- from the choice to the answer ---
 
@@ -359,15 +325,11 @@ class Allocations:
         self.forget_owner(entry)
         self.ends.set(entry.lease.id, self.now + WITHHELD)
 
-    def _give_back(self, entry: Entry) -> None:
-        for name, ids in entry.devices.items():
-            self.stock.give_back(name, ids)
-
     def _end(self, entry: Entry) -> None:
         lease = entry.lease
         if entry.filed and lease.cdi_name is not None:
             self.effects.append(e.RemoveFile(lease.id, lease.cdi_name))
-        self._give_back(entry)
+        self._choices.give_back(entry)
         if entry.written:
             self.write(e.DeleteLease(lease.id))
         self.forget_owner(entry)

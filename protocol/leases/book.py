@@ -15,7 +15,8 @@ from ..messages import Address
 from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations
-from .entries import Amendment, Entry, Sources
+from .entries import Entry, Sources
+from .held import HeldLeases, forbidden, not_written
 from .limits import Limits, failure_of, same_owner
 from .messages import Failure, Problem
 from .shortages import unhealthy_since
@@ -51,7 +52,7 @@ class Leases:
         self._sources = sources
         self._limits = limits or Limits()
         self._operators = operators
-        self._amendments: dict[int, Amendment] = {}
+        self._held = HeldLeases(self._all, operators)
         self._recoveries: dict[int, m.RecoverAsked] = {}
 
     # --- to inspect ---
@@ -112,11 +113,11 @@ class Leases:
             case m.ReleaseAsked():
                 self._release(message)
             case m.RenewAsked():
-                self._renew(message)
+                self._held.renew(message)
             case m.BindAsked():
-                self._bind(message)
+                self._held.bind(message)
             case m.ResumeAsked():
-                self._resume(message)
+                self._held.resume(message)
             case m.RecoverAsked():
                 self._recover(message)
             case m.Preferred() | m.Allocated() | m.AllocationRefused() | m.AllocationLost():
@@ -262,9 +263,9 @@ class Leases:
                 self._all.step(entry, Event.SETTLED)
 
     def _saved(self, message: m.Saved) -> None:
-        if (amendment := self._amendments.pop(message.write, None)) is not None:
-            self._amended(amendment, message.error)
-        elif (asked := self._recoveries.pop(message.write, None)) is not None:
+        if self._held.saved(message):
+            return
+        if (asked := self._recoveries.pop(message.write, None)) is not None:
             self._recovered(asked, message.error)
         elif (lease := self._all.writes.pop(message.write, None)) is not None:
             entry = self._all.entries[lease]
@@ -272,7 +273,7 @@ class Leases:
             if message.error is None:
                 self._all.step(entry, Event.SAVED)
             else:
-                self._all.step(entry, Event.NOT_SAVED, _not_written(message.error))
+                self._all.step(entry, Event.NOT_SAVED, not_written(message.error))
 
     def _file_written(self, message: m.FileWritten) -> None:
         entry = self._all.entries.get(message.id)
@@ -302,13 +303,13 @@ class Leases:
         else:
             self._all.step(entry, Event.OWNER_ENDED)
 
-    # --- what is asked of leases that are held ---
+    # --- to end leases ---
 
     def _release(self, asked: m.ReleaseAsked) -> None:
         found = {name: entry for name in asked.ids if (entry := self._all.entries.get(name)) is not None}
         for name, entry in found.items():
-            if not self._may(asked.uid, entry):
-                self._tell_released(asked, _forbidden(name))
+            if not self._held.may(asked.uid, entry):
+                self._tell_released(asked, forbidden(name))
                 return
         for entry in found.values():
             self._all.step(entry, Event.RELEASED)
@@ -317,79 +318,6 @@ class Leases:
 
     def _tell_released(self, asked: m.ReleaseAsked, answer: m.Released | Failure) -> None:
         self._all.effects.append(e.Reply(asked.reply, answer))
-
-    def _may(self, uid: int, entry: Entry) -> bool:
-        return uid == entry.lease.uid or uid in self._operators
-
-    def _held(self, lease: str, uid: int) -> Entry | Failure:
-        entry = self._all.entries.get(lease)
-        if entry is None:
-            return Failure(Problem.UNKNOWN, f"there is no lease {lease}")
-        if not self._may(uid, entry):
-            return _forbidden(lease)
-        if entry.phase is not Phase.HELD:
-            return Failure(Problem.UNAVAILABLE, f"lease {lease} is {entry.lease.state.value}, not held")
-        return entry
-
-    def _renew(self, asked: m.RenewAsked) -> None:
-        entry = self._held(asked.id, asked.uid)
-        if isinstance(entry, Entry) and isinstance(owner := entry.lease.owner, TimeOwner):
-            self._amend(entry, self._all.begun(owner), asked.reply)
-        elif isinstance(entry, Entry):
-            text = f"lease {asked.id} has no time to renew: only one that was asked for with --ttl has"
-            self._all.answer(asked.reply, Failure(Problem.USAGE, text))
-        else:
-            self._all.answer(asked.reply, entry)
-
-    def _bind(self, asked: m.BindAsked) -> None:
-        entry = self._held(asked.id, asked.uid)
-        if isinstance(entry, Failure):
-            self._all.answer(asked.reply, entry)
-        elif (failure := _unbindable(entry, asked)) is not None:
-            self._all.answer(asked.reply, failure)
-        else:
-            self._all.ends.forget(asked.id)
-            entry.grace = False
-            self._amend(entry, ContainerOwner(asked.init), asked.reply)
-
-    def _resume(self, asked: m.ResumeAsked) -> None:
-        entry = self._held(asked.id, asked.uid)
-        if isinstance(entry, Entry) and entry.lease.owner != ConnectionOwner(asked.token_hash):
-            entry = Failure(Problem.FORBIDDEN, f"lease {asked.id} has another token")
-        if isinstance(entry, Entry):
-            self._all.ends.forget(asked.id)
-            entry.tickets.add(asked.ticket)
-            self._all.tickets[asked.ticket] = asked.id
-            self._all.wait_for_owner(entry)
-            self._all.answer(asked.reply, entry.lease)
-        else:
-            self._all.answer(asked.reply, entry)
-
-    def _amend(self, entry: Entry, owner: ContainerOwner | TimeOwner, reply: Address[Lease | Failure]) -> None:
-        """Have another owner written; it is told when it is written, since a restart must know it too."""
-        before, entry.lease = entry.lease.owner, attrs.evolve(entry.lease, owner=owner)
-        self._all.watch(entry)
-        number = self._all.write(e.SaveLease(entry.lease), awaited=True)
-        self._amendments[number] = Amendment(entry.lease.id, before, owner, reply)
-
-    def _amended(self, amendment: Amendment, error: str | None) -> None:
-        entry = self._all.entries.get(amendment.id)
-        if entry is None or entry.phase is not Phase.HELD:
-            failure = Failure(Problem.UNKNOWN, f"there is no lease {amendment.id} any more")
-            self._all.answer(amendment.reply, failure)
-        elif error is None:
-            self._all.touch(entry)
-            self._all.answer(amendment.reply, entry.lease)
-        else:
-            if entry.lease.owner == amendment.after:
-                self._undo(entry, amendment)
-            self._all.answer(amendment.reply, _not_written(error))
-
-    def _undo(self, entry: Entry, amendment: Amendment) -> None:
-        entry.lease = attrs.evolve(entry.lease, owner=amendment.before)
-        self._all.forget_owner(entry)
-        self._all.wait_for_owner(entry)
-        self._all.write(e.SaveLease(entry.lease))
 
     # --- a lost state ---
 
@@ -405,24 +333,7 @@ class Leases:
     def _recovered(self, asked: m.RecoverAsked, error: str | None) -> None:
         if error is None:
             self._all.withheld = None
-        self._tell_recovered(asked, None if error is None else _not_written(error))
+        self._tell_recovered(asked, None if error is None else not_written(error))
 
     def _tell_recovered(self, asked: m.RecoverAsked, answer: Failure | None) -> None:
         self._all.effects.append(e.Reply(asked.reply, answer))
-
-
-def _unbindable(entry: Entry, asked: m.BindAsked) -> Failure | None:
-    owner = entry.lease.owner
-    if not isinstance(owner, ContainerOwner):
-        return Failure(Problem.USAGE, f"lease {asked.id} belongs to no container")
-    if owner.init is None or owner.init == asked.init or entry.grace:
-        return None
-    return Failure(Problem.FORBIDDEN, f"lease {asked.id} is bound to another container, whose init is {owner.init.pid}")
-
-
-def _forbidden(lease: str) -> Failure:
-    return Failure(Problem.FORBIDDEN, f"lease {lease} belongs to another user")
-
-
-def _not_written(error: str) -> Failure:
-    return Failure(Problem.STORAGE, f"the lease cannot be written: {error}")
