@@ -13,6 +13,7 @@ from ....protocol import messages as m
 from ....protocol.config import Config
 from ....protocol.errors import leaves
 from ....protocol.identity import Identity
+from ....protocol.liveness import Answer, answer_of
 from ....protocol.status import PluginStatus, StateName
 from ....protocol.wire.errors import DialError, DialFailure
 from ...handlers.handler import Handler
@@ -98,7 +99,13 @@ class WatchedNetwork(MemoryNetwork):
 
     def look(self, path: str, identity: Identity | None = None) -> Process:
         """See :class:`MemoryNetwork`. A stale socket on which somebody listens is dialed at once."""
-        found = super().look(path, identity)
+        try:
+            found = super().look(path, identity)
+        except OSError as error:
+            # A full backlog says that somebody listens, too.
+            if answer_of(error) is Answer.ACCEPTED:
+                self._backoff.listener_found(path)
+            raise
         self._backoff.listener_found(path)
         return found
 

@@ -101,6 +101,11 @@ def test_an_event_keeps_its_details_when_others_are_left_out() -> None:
     assert write(8, 50, ALL) != script
 
 
+def test_a_full_backlog_says_that_somebody_listens() -> None:
+    """Seed 2488: a stale socket is dialed at once then, as the oracle of backoff must know (fault 30)."""
+    assert simulate(2488, events=200, only=(64, 105, 110, 114, 115, 117, 223)).violations == ()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
     """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not create it."""
