@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -62,6 +63,15 @@ class OwnerProcesses:
     def forget(self, number: int) -> None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         self._pidfds.forget(number)
+
+    def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        with suppress(ProcessLookupError, FileNotFoundError):
+            # A program that became another user's by a setuid bit belongs to that user, or to root.
+            owner = os.stat(f"/proc/{process.pid}").st_uid
+            if uid not in (0, owner) and self._pidfds.runs(number):
+                raise PermissionError(errno.EPERM, f"it is a process of user {owner}")
+            self._pidfds.send(number, signal.SIGTERM)
 
     async def ended(self) -> Sequence[int]:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""

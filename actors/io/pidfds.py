@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import signal
 from collections.abc import Sequence
 
 import trio
@@ -65,6 +66,21 @@ class Pidfds:
         # Closing alone is not enough: a child between fork and exec would still have it.
         self._epoll.unregister(pidfd)
         os.close(pidfd)
+
+    def runs(self, process: int) -> bool:
+        """Return whether a process is watched and has not ended."""
+        pidfd = self._pidfds.get(process)
+        return pidfd is not None and not has_ended(pidfd)
+
+    def send(self, process: int, number: int) -> None:
+        """Send a signal to a process that is watched.
+
+        Raises:
+          OSError: if it has ended, or may not be sent one.
+        """
+        pidfd = self._pidfds.get(process)
+        if pidfd is not None:
+            signal.pidfd_send_signal(pidfd, number)
 
     async def ended(self) -> Sequence[int]:
         """Wait until processes have ended; return them."""

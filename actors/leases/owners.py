@@ -8,13 +8,14 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import errno
 import heapq
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import trio
 
-from ...protocol.leases.effects import WatchOwner
+from ...protocol.leases.effects import StopOwner, WatchOwner
 from ...protocol.leases.messages import OwnerEnded
 from ...protocol.leases.values import ContainerOwner, Owner, ProcessIdentity, ProcessOwner, TimeOwner
 from ...protocol.messages import Address
@@ -50,6 +51,13 @@ class OwnerPort(Protocol):
 
     def forget(self, number: int) -> None:
         """Watch the process no more. One that has ended is forgotten already."""
+
+    def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
+        """Send SIGTERM to a process that is watched, if it has not ended, and is one of this user or the user is root.
+
+        Raises:
+          OSError: if it is another user's, or may not be sent a signal.
+        """
 
     async def ended(self) -> Sequence[int]:
         """Wait until processes have ended; return them."""
@@ -93,6 +101,14 @@ class Owners:
         """Send nothing about this lease any more."""
         self._processes.forget(lease)
         self._times.forget(lease)
+
+    def stop(self, asked: StopOwner) -> None:
+        """Send SIGTERM to the process of a lease that is watched.
+
+        Raises:
+          OSError: if that cannot be done.
+        """
+        self._processes.stop(asked.process, asked.uid)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -164,6 +180,15 @@ class _Processes:
         if number is not None:
             del self._processes[number]
             self._port.forget(number)
+
+    def stop(self, process: ProcessIdentity, uid: int) -> None:
+        if process in self._looked_at:
+            self._begin(process)
+        number = self._numbers.get(process)
+        if number is not None:
+            self._port.stop(number, process, uid)
+        elif process in self._leases:
+            raise OSError(errno.EMFILE, "it is not watched by a descriptor, since none are left")
 
     def _has_ended(self, process: ProcessIdentity) -> None:
         leases = sorted(self._leases[process])

@@ -29,6 +29,8 @@ class MemoryOwnerProcesses:
     _ticks: itertools.count[int] = attrs.field(factory=lambda: itertools.count(100))
     #: When each process began, by its pid.
     running: dict[int, int] = attrs.field(factory=dict)
+    #: The processes that were told to stop, in order, each with the user for whom.
+    stopped: list[tuple[ProcessIdentity, int]] = attrs.field(factory=list)
     _numbers: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     _watched: dict[int, ProcessIdentity] = attrs.field(factory=dict)
     _ended: tuple[trio.MemorySendChannel[int], trio.MemoryReceiveChannel[int]] = attrs.field(
@@ -80,6 +82,11 @@ class MemoryOwnerProcesses:
     async def ended(self) -> Sequence[int]:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         return [await self._ended[1].receive()]
+
+    def stop(self, number: int, process: ProcessIdentity, uid: int) -> None:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`; the process takes note and runs on."""
+        if number in self._watched and self.runs(process):
+            self.stopped.append((process, uid))
 
     def close(self) -> None:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""

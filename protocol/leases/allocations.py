@@ -22,7 +22,7 @@ from .entries import Ends, Entry, Sources
 from .limits import Usage
 from .line import Line, Reserved
 from .messages import AllocateAsked, CallMessage, Failure, Problem
-from .shortages import shortage
+from .shortages import shortage, unhealthy_since
 from .states import Action, Event, Phase, step
 from .stock import Stock
 from .values import ContainerOwner, Lease, LeaseState, Pool, ProcessOwner, TimeOwner
@@ -59,6 +59,8 @@ class Allocations:
         self.ends = Ends()
         self.usage = Usage()
         self.tickets: dict[int, str] = {}
+        #: The leases whose owners are to be stopped when a device is unhealthy.
+        self.stoppable: dict[str, Entry] = {}
         #: How many callers got no lease, by resource and problem.
         self.failures: Counter[tuple[str, str]] = Counter()
         #: Why no device is given to anybody.
@@ -129,6 +131,8 @@ class Allocations:
         self.entries[entry.lease.id] = entry
         self.usage.add(entry.lease)
         self.touch(entry)
+        if entry.lease.request.stop_on_unhealthy:
+            self.stoppable[entry.lease.id] = entry
         if entry.phase is Phase.QUEUED:
             self._queue(entry)
         for name, ids in entry.devices.items():
@@ -277,6 +281,7 @@ class Allocations:
 
     def wait_for_owner(self, entry: Entry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
+        self.stop_if_unhealthy(entry)
         match entry.lease.owner:
             case ContainerOwner(init=None):
                 self.ends.set(entry.lease.id, self.now + BIND)
@@ -284,6 +289,16 @@ class Allocations:
                 self.watch(entry)
             case _:
                 pass  # Its end is told by its connection, or there is nobody.
+
+    def stop_if_unhealthy(self, entry: Entry) -> None:
+        """Stop the owner of a held lease, once, if it asked for that and a device is unhealthy."""
+        lease = entry.lease
+        if entry.phase is not Phase.HELD or entry.stopped or not lease.request.stop_on_unhealthy:
+            return
+        reason = unhealthy_since(self.stock, lease)
+        if reason is not None and isinstance(lease.owner, ProcessOwner):
+            entry.stopped = True
+            self.effects.append(e.StopOwner(lease.id, lease.owner.process, lease.uid, reason))
 
     # --- the end ---
 
@@ -337,6 +352,7 @@ class Allocations:
         self._impatient.discard(lease.id)
         self.ends.forget(lease.id)
         self.usage.add(lease, -1)
+        self.stoppable.pop(lease.id, None)
         for ticket in entry.tickets:
             self.tickets.pop(ticket, None)
         if entry.write is not None:

@@ -101,6 +101,7 @@ def request_to_json(request: Request) -> dict[str, Json]:
         "labels": dict(request.labels),
         "container": request.container,
         "ignore_missing": request.ignore_missing,
+        "stop_on_unhealthy": request.stop_on_unhealthy,
     }
 
 
@@ -120,6 +121,7 @@ def asked_from_json(body: bytes) -> Asked:
         labels=fields.get("labels", _labels, _LABELS, ()),
         container=fields.get("container", _flag, _FLAG, default=False),
         ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
+        stop_on_unhealthy=fields.get("stop_on_unhealthy", _flag, _FLAG, default=False),
     )
     name = fields.get("id", or_none(word), "a name for the lease, or null for one of plugind's", None)
     wait = fields.get("wait", or_none(seconds), _WAIT, None)

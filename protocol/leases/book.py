@@ -102,6 +102,8 @@ class Leases:
         match message:
             case m.OfferChanged():
                 self._all.stock.offer(message.offer)
+                for entry in self._all.stoppable.values():
+                    self._all.stop_if_unhealthy(entry)
             case m.OfferEnded():
                 self._all.stock.end(message.resource)
             case m.PluginEnded():

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from ..messages import Address
 from ..values import value
 from .messages import DeviceCall, Failure, Released
-from .values import Lease, Owner
+from .values import Lease, Owner, ProcessIdentity
 
 AnswerT = TypeVar("AnswerT")
 
@@ -94,6 +94,19 @@ class ForgetOwner:
 
 
 @value
+class StopOwner:
+    """Send SIGTERM to the process that owns the lease, because a device of it is unhealthy.
+
+    It is sent only to a process of the user whose lease this is, or if that is root.
+    """
+
+    id: str
+    process: ProcessIdentity
+    uid: int
+    reason: str
+
+
+@value
 class WriteFile:
     """Write the CDI file of a lease; :class:`~.messages.FileWritten` follows."""
 
@@ -132,6 +145,7 @@ Effect = (
     | Write
     | WatchOwner
     | ForgetOwner
+    | StopOwner
     | WriteFile
     | RemoveFile
     | Changed

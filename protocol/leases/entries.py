@@ -60,6 +60,8 @@ class Entry:
     written: bool = False
     filed: bool = False
     watched: bool = False
+    #: Whether its owner was told to stop, since a device is unhealthy.
+    stopped: bool = False
     #: Whether its container has ended and may come back.
     grace: bool = False
     #: Whether subscribers know of it.

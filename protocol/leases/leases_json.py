@@ -166,6 +166,7 @@ def _request_of(content: Any) -> Request:
         labels=tuple(sorted(text_by_text(content["labels"]).items())),
         container=a(bool, content["container"]),
         ignore_missing=a(bool, content["ignore_missing"]),
+        stop_on_unhealthy=a(bool, content["stop_on_unhealthy"]),
     )
 
 

@@ -102,6 +102,8 @@ def _wrong(request: Request) -> str | None:
 
 
 def _wrong_owner(asked: LeaseAsked) -> str | None:
+    if asked.request.stop_on_unhealthy and not isinstance(asked.owner, ProcessOwner):
+        return "--stop-on-unhealthy stops the process that owns the lease, and this lease is to have none: use -- CMD"
     match asked.owner:
         case ContainerOwner() if not asked.request.container or asked.owner.init is not None:
             return "a lease of a container is bound to it by the hook of its CDI file: ask for a container"

@@ -138,6 +138,7 @@ def _json_of_request(request: Request, seconds: float | None) -> dict[str, objec
         "include": request.include,
         "container": request.container,
         "ignore_missing": request.ignore_missing,
+        "stop_on_unhealthy": request.stop_on_unhealthy,
         "seconds": seconds,
     }
 
@@ -195,6 +196,7 @@ def _request_of(asked: Any, row: LeaseRow) -> Request:
         labels=tuple(text_by_text(json.loads(row.label)).items()),
         container=a(bool, asked["container"]),
         ignore_missing=a(bool, asked["ignore_missing"]),
+        stop_on_unhealthy=a(bool, asked["stop_on_unhealthy"]),
     )
 
 

@@ -101,6 +101,8 @@ class Request:
     container: bool = False
     #: Count leased devices that their plugin no longer lists as free (see :mod:`.stock`).
     ignore_missing: bool = False
+    #: Stop the process that owns the lease, by SIGTERM, when a device of it turns unhealthy.
+    stop_on_unhealthy: bool = False
 
 
 @value

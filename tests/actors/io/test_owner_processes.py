@@ -146,3 +146,34 @@ async def test_a_process_that_is_hidden_is_still_there() -> None:
     command = ["unshare", "--mount", "sh", "-c", script, sys.executable, *arguments]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.stdout.decode().split() == ["True", "1"], done.stderr
+
+
+# --- to stop them -----------------------------------------------------------------------------------------------------
+
+
+def test_a_process_is_stopped_by_sigterm_with_no_descriptor_left() -> None:
+    with watching() as processes, children(1) as [pid]:
+        owner = processes.identity(pid)
+        number = processes.watch(owner)
+        assert number is not None
+        with no_descriptor_left():
+            processes.stop(number, owner, os.getuid())
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        assert ended.si_status == signal.SIGTERM
+        processes.stop(number, owner, os.getuid())  # It has ended, and nobody has waited for it.
+        processes.forget(number)
+        processes.stop(number, owner, os.getuid())
+
+
+def test_a_process_of_another_user_is_not_stopped_for_a_user() -> None:
+    """A lease of a user must not make a daemon of root end what that user may not end."""
+    with watching() as processes, children(1) as [pid]:
+        owner = processes.identity(pid)
+        number = processes.watch(owner)
+        assert number is not None
+        with pytest.raises(PermissionError, match=f"it is a process of user {os.getuid()}"):
+            processes.stop(number, owner, os.getuid() + 1)
+        assert processes.runs(owner)
+        reaped(pid)
+        processes.stop(number, owner, os.getuid() + 1)

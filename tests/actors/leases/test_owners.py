@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from plugind.actors.leases.owners import Owners
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.protocol.leases.effects import WatchOwner
+from plugind.protocol.leases.effects import StopOwner, WatchOwner
 from plugind.protocol.leases.messages import OwnerEnded
 from plugind.protocol.leases.values import (
     ConnectionOwner,
@@ -150,3 +150,18 @@ async def test_other_owners_are_not_watched(owner: Owner, autojump_clock: object
         it.watch("a", owner)
         await trio.sleep(10_000)
         assert await it.ended() == []
+
+
+async def test_the_process_of_a_lease_is_stopped_if_it_is_watched(autojump_clock: object) -> None:
+    """One that could not be watched is tried once more; nothing is sent to a pid."""
+    async with running(most=1) as it:
+        first, second = it.processes.start(991), it.processes.start(992)
+        it.watch("first", ProcessOwner(first))
+        it.watch("second", ProcessOwner(second))
+        it.owners.stop(StopOwner("first", first, 0, "unhealthy"))
+        with pytest.raises(OSError, match="it is not watched by a descriptor"):
+            it.owners.stop(StopOwner("second", second, 0, "unhealthy"))
+        it.owners.forget("first")
+        it.owners.stop(StopOwner("second", second, 1000, "unhealthy"))
+        it.owners.stop(StopOwner("first", first, 0, "unhealthy"))
+        assert it.processes.stopped == [(first, 0), (second, 1000)]

@@ -31,6 +31,7 @@ requests = st.builds(
     labels=mappings.map(lambda it: tuple(sorted(it.items()))),
     container=st.booleans(),
     ignore_missing=st.booleans(),
+    stop_on_unhealthy=st.booleans(),
 )
 answers = st.builds(
     v.Answer,

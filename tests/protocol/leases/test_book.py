@@ -913,3 +913,65 @@ def test_failures_and_leases_are_counted() -> None:
     for number in range(2000):
         node.ask(request((f"vendor.com/{number}", 1)))
     assert len(node.book.snapshot(1.0).failures) < 1000
+
+
+# --- devices that turn unhealthy --------------------------------------------------------------------------------------
+
+STOPPED = attrs.evolve(ONE, stop_on_unhealthy=True)
+UNHEALTHY = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices vendor.com/gpu"
+
+
+def stopped(effects: Sequence[e.Effect]) -> list[str]:
+    return [effect.id for effect in effects if isinstance(effect, e.StopOwner)]
+
+
+def test_the_owner_is_stopped_once_when_a_device_of_its_lease_turns_unhealthy() -> None:
+    """The lease stays. Neither another device nor a plugin that is away for a moment stops anybody."""
+    node = Node("GPU-0", "GPU-1")
+    lease = node.hold(STOPPED)
+    node.offer("GPU-0", "GPU-1!")
+    node.offer("GPU-0!", "GPU-1!", lost=True)
+    assert stopped(node.effects) == []
+    node.effects.clear()
+    node.offer("GPU-0!", "GPU-1!")
+    node.offer("GPU-0")
+    node.offer("GPU-0!")
+    assert [it for it in node.effects if isinstance(it, e.StopOwner)] == [
+        e.StopOwner(lease.id, CMD.process, ALICE, UNHEALTHY)
+    ]
+    found = node.book.find(lease.id)
+    assert found is not None
+    assert found.state is LeaseState.HELD
+
+
+def test_who_has_not_asked_for_it_is_not_stopped() -> None:
+    node = Node("GPU-0")
+    node.hold(ONE)
+    node.offer("GPU-0!")
+    assert stopped(node.effects) == []
+
+
+def test_a_device_that_turns_unhealthy_while_its_lease_is_written_stops_the_owner() -> None:
+    node = Node("GPU-0")
+    asker = node.ask(STOPPED)
+    node.save()
+    node.allocated()
+    node.offer("GPU-0!")
+    assert stopped(node.effects) == []
+    node.save()
+    assert stopped(node.effects) == [asker.lease.id]
+
+
+def test_after_a_restart_the_owner_of_an_unhealthy_device_is_stopped() -> None:
+    kept = attrs.evolve(Node("GPU-0").hold(STOPPED), id="kept")
+    node = Node()
+    assert stopped(node.take(node.book.start(m.Kept((kept,)), 0.0))) == []
+    node.offer("GPU-0!")
+    assert stopped(node.effects) == ["kept"]
+
+
+@pytest.mark.parametrize("owner", [TimeOwner(60.0), NoOwner(), ConnectionOwner("t")])
+def test_only_a_process_can_be_stopped(owner: Owner) -> None:
+    failure = Node("GPU-0").ask(STOPPED, owner=owner).failure
+    assert failure.problem is Problem.USAGE
+    assert failure.text.endswith("this lease is to have none: use -- CMD")

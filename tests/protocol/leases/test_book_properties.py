@@ -135,6 +135,8 @@ class LeasesMachine(RuleBasedStateMachine):
                     self.watched[effect.id] = effect.owner
                 case e.ForgetOwner():
                     self.watched.pop(effect.id, None)
+                case e.StopOwner():
+                    assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
                 case e.Changed() | e.Failed():
                     pass
 

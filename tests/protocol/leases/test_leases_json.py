@@ -61,6 +61,7 @@ _requests = st.builds(
     labels=st.dictionaries(words, texts, max_size=3).map(lambda it: tuple(sorted(it.items()))),
     container=st.booleans(),
     ignore_missing=st.booleans(),
+    stop_on_unhealthy=st.booleans(),
 )
 asked = st.builds(Asked, _requests, _wishes, st.none() | words, st.none() | st.floats(0, MAX_SECONDS))
 _shown = leases.map(
