@@ -1,5 +1,7 @@
 """Device plugins on grpcio in one process, each on a socket of its own, whose lists change all the time.
 
+Each call of Allocate gets the same answer.
+
     python -m benchmarks.plugins.device_server --dir D --plugins 100 --devices 1000 --changed 1 --period 1
 
 Each socket serves the registration and the devices. Every period each open stream is sent the list, in which
@@ -34,6 +36,19 @@ class Counts:
     streams: int = 0
     #: Notifications of success.
     registered: int = 0
+    #: Calls of Allocate.
+    allocated: int = 0
+
+
+#: The answer to each Allocate.
+ALLOCATED = device.AllocateResponse(
+    container_responses=[
+        device.ContainerAllocateResponse(
+            envs={"BENCH_VISIBLE_DEVICES": "0"},
+            devices=[device.DeviceSpec(host_path="/dev/null", container_path="/dev/null", permissions="rw")],
+        )
+    ]
+).SerializeToString()
 
 
 def socket_of(directory: Path, number: int) -> Path:
@@ -79,6 +94,11 @@ class Plugin:
         """Answer GetDevicePluginOptions."""
         return b""
 
+    async def allocate(self, _: bytes, __: grpc.aio.ServicerContext) -> bytes:
+        """Answer Allocate."""
+        self._counts.allocated += 1
+        return ALLOCATED
+
     async def lists(self, _: bytes, __: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         """Send both lists in turn."""
         self._counts.streams += 1
@@ -102,6 +122,7 @@ class Plugin:
             },
             "v1beta1.DevicePlugin": {
                 "GetDevicePluginOptions": unary(self.options),
+                "Allocate": unary(self.allocate),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.lists),
             },
         }.items():
