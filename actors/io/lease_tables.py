@@ -12,7 +12,7 @@ import sqlite3
 import attrs
 
 from ...protocol.leases.effects import Change, DeleteLease, EndWithholding, SaveLease
-from ...protocol.leases.rows import COLUMNS, LeaseRow, device_rows_of, lease_of, row_of
+from ...protocol.leases.rows import COLUMNS, DeviceRows, LeaseRow, device_rows_of, lease_of, row_of
 from ...protocol.leases.values import Lease
 
 #: The statements that make them.
@@ -88,9 +88,16 @@ def change(database: sqlite3.Connection, it: Change, boot_id: str) -> None:
 
 def _save(database: sqlite3.Connection, lease: Lease, boot_id: str) -> None:
     database.execute(_SAVE, attrs.astuple(row_of(lease, boot_id)))
-    database.execute("DELETE FROM lease_device WHERE lease = ?", (lease.id,))
-    rows = [(resource, device, lease.id) for resource, device in device_rows_of(lease)]
-    database.executemany("INSERT INTO lease_device VALUES(?, ?, ?)", rows)
+    rows = device_rows_of(lease)
+    # They are written once, with what is pending: to write them again would write three pages more of the journal.
+    if _devices_of(database, lease.id) != rows:
+        database.execute("DELETE FROM lease_device WHERE lease = ?", (lease.id,))
+        database.executemany("INSERT INTO lease_device VALUES(?, ?, ?)", [(*row, lease.id) for row in rows])
+
+
+def _devices_of(database: sqlite3.Connection, lease: str) -> DeviceRows:
+    query = "SELECT resource, device FROM lease_device WHERE lease = ? ORDER BY rowid"
+    return tuple(database.execute(query, (lease,)))
 
 
 def _why(database: sqlite3.Connection, lease: Lease, error: Exception) -> str:

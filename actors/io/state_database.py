@@ -47,9 +47,12 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 #: Bytes of a page of a new file. It has a dozen pages even if it is empty, and they are in its journal, too, at first.
 _PAGE = 1024
-#: How many pages the journal has until they are moved into the file. It must stay small, since what is moved may need
-#: space that the journal takes.
-_JOURNAL_PAGES = 16
+#: How many pages the journal has until they are moved into the file, for which the disk is waited for three times more;
+#: a lease writes about 14. It must stay small, since what is moved may need space that the journal takes.
+_JOURNAL_PAGES = 64
+#: Likewise where there are less than so many free bytes.
+_JOURNAL_PAGES_IF_SCARCE = 16
+_SCARCE = 1 << 20
 
 
 class NotUsableError(Exception):
@@ -91,13 +94,18 @@ def open_to_write(path: str) -> sqlite3.Connection:
         database.execute(f"PRAGMA page_size = {_PAGE}")
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
+        database.execute(f"PRAGMA wal_autocheckpoint = {_journal_pages(path)}")
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA foreign_keys = ON")
 
     database = _opened(path, "", lock)
     _empty_journal(database)
     return database
+
+
+def _journal_pages(path: str) -> int:
+    disk = os.statvfs(path)
+    return _JOURNAL_PAGES_IF_SCARCE if disk.f_bavail * disk.f_frsize < _SCARCE else _JOURNAL_PAGES
 
 
 def _empty_journal(database: sqlite3.Connection) -> None:

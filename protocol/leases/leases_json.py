@@ -27,10 +27,21 @@ from .asked_json import (
     token_from_json,
 )
 from .json_fields import RequestError
-from .json_values import WRONG_FORM, a, a_or_none, answer_of, encodables, every, number, text_by_text, texts, words_of
+from .json_values import (
+    WRONG_FORM,
+    a,
+    a_or_none,
+    answer_of,
+    answer_to_json,
+    encodables,
+    every,
+    number,
+    text_by_text,
+    texts,
+    words_of,
+)
 from .replies import Failure, LeasesSnapshot, Problem, Released
 from .values import (
-    Answer,
     ConnectionOwner,
     ContainerOwner,
     Lease,
@@ -89,25 +100,9 @@ def lease_to_json(lease: Lease, boottime: int | None = None) -> dict[str, Json]:
         "created_unix": lease.created,
         "devices": {encodable(name): encodables(ids) for name, ids in lease.devices.items()},
         "request": request_to_json(lease.request),
-        "answer": None if lease.answer is None else _answer_to_json(lease.answer),
+        "answer": None if lease.answer is None else answer_to_json(lease.answer),
         "cdi_name": lease.cdi_name,
         "warnings": encodables(lease.warnings),
-    }
-
-
-def _answer_to_json(answer: Answer) -> dict[str, Json]:
-    return {
-        "env": dict(answer.env),
-        "mounts": [
-            {"host_path": it.host_path, "container_path": it.container_path, "read_only": it.read_only}
-            for it in answer.mounts
-        ],
-        "nodes": [
-            {"host_path": it.host_path, "container_path": it.container_path, "permissions": it.permissions}
-            for it in answer.nodes
-        ],
-        "annotations": dict(answer.annotations),
-        "cdi_devices": list(answer.cdi_devices),
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import attrs
 
 from ..values import value
-from .json_values import WRONG_FORM, a, answer_of, number, text_by_text, texts, words_of
+from .json_values import WRONG_FORM, a, answer_of, answer_to_json, number, text_by_text, texts, words_of
 from .values import (
     ConnectionOwner,
     ContainerOwner,
@@ -146,7 +146,7 @@ def _json_of_request(request: Request, seconds: float | None) -> dict[str, objec
 def _json_of_answer(lease: Lease) -> str | None:
     if lease.answer is None and not lease.warnings:
         return None
-    answer = None if lease.answer is None else attrs.asdict(lease.answer, recurse=True)
+    answer = None if lease.answer is None else answer_to_json(lease.answer)
     return _json({"answer": answer, "warnings": lease.warnings})
 
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from plugind.actors.io.lease_marker import place_of_markers
-from plugind.actors.io.state_database import APPLICATION_ID, VERSION
+from plugind.actors.io.state_database import APPLICATION_ID, VERSION, begin, leases, open_to_write, write
 from plugind.actors.io.state_file import StateFile
 from plugind.actors.leases.saving import Saving
 from plugind.protocol.devices import KnownResource
@@ -79,6 +79,22 @@ async def test_leases_are_there_after_a_restart(tmp_path: Path) -> None:
     again.close()
     assert found.leases == (held, lease("c", "GPU-2"))
     assert found.withheld is None
+
+
+def test_the_devices_of_a_lease_are_written_once(tmp_path: Path) -> None:
+    """With each state of the lease they would cost three pages more of the journal; other ones are written."""
+    (tmp_path / "state.db").touch()
+    with closing(open_to_write(str(tmp_path / "state.db"))) as database:
+        begin(database, "", "this boot", None)
+        pending = lease("a", "GPU-1", "GPU-0")
+        held = attrs.evolve(pending, state=LeaseState.HELD)
+        rows = []
+        for it in (pending, held, attrs.evolve(held, devices={GPU: ("GPU-0", "GPU-1")})):
+            before = database.total_changes
+            assert write(database, [[SaveLease(it)]], 1.5, "this boot") == [None]
+            rows.append(database.total_changes - before)
+            assert leases(database, "", "this boot").leases == (it,)
+    assert rows == [3, 1, 5]
 
 
 async def test_a_device_in_two_leases_cannot_be_written(tmp_path: Path) -> None:
