@@ -96,28 +96,18 @@ def test_delays_are_those_of_plugins_that_appear_in_the_steady_state() -> None:
 
 
 def test_the_command_compares_runs_and_writes_rows(tmp_path: Path) -> None:
+    """However busy the machine is, the daemon meets the hostile plugins, and good ones appear beside them."""
     out = tmp_path / "rows.json"
-    options = [
-        "--kind",
-        "closing",
-        "--peers",
-        "2",
-        "--good",
-        "4",
-        "--rate",
-        "20",
-        "--seconds",
-        "0.4",
-        "--settle",
-        "0.2",
-    ]
+    options = ["--kind", "closing", "--peers", "2", "--good", "40", "--rate", "20", "--seconds", "0.4", "--settle", "0"]
+    options.append("--no-pin")  # Pinned, the hostile plugins get only what other programs leave of a core.
     line = [sys.executable, "-m", "benchmarks.hostile", *options, "--json", str(out)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (int("MISSED" in done.stdout), ""), done.stdout
     assert "closing" in done.stdout
     dialed, undialed = json.loads(out.read_text())
+    assert (dialed["failure"], undialed["failure"]) == ("", "")
     assert dialed["dials"] > 0 == undialed["dials"]
-    assert dialed["plugins"] > 5
+    assert dialed["plugins"] > 8 < undialed["plugins"]
     assert dialed["p99_ms"] > 0 < undialed["p99_ms"]
     assert dialed["rss_kib"] > 10_000
 

@@ -176,6 +176,7 @@ class HostileServer:
         peers = self.sockets.values()
         return {
             "sockets": len(self.sockets),
+            "listening": len(self._listeners),
             "dials": sum(peer.dials for peer in peers),
             "most_dials": max((peer.dials for peer in peers), default=0),
             "ended": sum(peer.ended > 0 for peer in peers),
