@@ -27,11 +27,27 @@ class GenerationOracle:
         self._generations: dict[tuple[str, int], int] = {}
         #: Directories that were removed, with the sockets below that were told again since.
         self._removed: dict[str, set[str]] = {}
+        #: The highest generation that was shown, and the highest one of reconcilers that have crashed.
+        self._shown = 0
+        self._crashed = 0
 
     def forget(self) -> None:
-        """Forget all: the daemon or its reconciler ended, and the next one counts anew."""
+        """Forget all: the daemon ended, and the next one counts anew."""
+        self._forget_sockets()
+        self._shown = self._crashed = 0
+
+    def crashed(self) -> None:
+        """The reconciler has crashed: the next one counts on, and its sockets are told again."""
+        self._forget_sockets()
+        self._crashed = self._shown
+
+    def _forget_sockets(self) -> None:
         self._sockets.clear()
         self._generations.clear()
+
+    def shown(self, generation: int) -> None:
+        """A state of this generation is shown."""
+        self._shown = max(self._shown, generation)
 
     def moved(self, path: str) -> None:
         """The socket at ``path`` is renamed: when it comes back, that is another appearance (behaviour 4)."""
@@ -52,6 +68,8 @@ class GenerationOracle:
     def validating(self, plugin: Plugin, socket: int) -> None:
         """The handler is asked to validate what ``socket`` said of itself, by the serial number of its file."""
         path, generation = plugin.socket, plugin.generation
+        if generation <= self._crashed:
+            return  # A handler that has crashed, too, takes what the reconciler asked it before.
         if self._sockets.setdefault((path, generation), socket) != socket:
             self._violated("generation", f"generation {generation} of {path} speaks with a second socket")
         first = self._generations.setdefault((path, socket), generation)

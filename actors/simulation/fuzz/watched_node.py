@@ -195,7 +195,7 @@ class WatchedNode(SimulatedNode):
                 self.crashes.forget()
                 self._oracle.orphan()
                 self.log.crashed(None)
-                self._generations.forget()
+                self._generations.crashed()
             case _:
                 pass
         if not is_injected(error):
@@ -210,6 +210,7 @@ class WatchedNode(SimulatedNode):
         if status.root in self._apart:
             self._apart[status.root](change)
             return
+        self._generations.shown(status.generation)
         to_notify = self._must_be_notified(status)
         self._backoff.shown(status, to_notify=to_notify)
         self.crashes.shown(status, to_notify=to_notify)

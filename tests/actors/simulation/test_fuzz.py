@@ -106,6 +106,11 @@ def test_a_full_backlog_says_that_somebody_listens() -> None:
     assert simulate(2488, events=200, only=(64, 105, 110, 114, 115, 117, 223)).violations == ()
 
 
+def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_crashed() -> None:
+    """Seed 20162: the generation belongs to the old reconciler, and the socket gets another one from the next."""
+    assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
     """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not create it."""
