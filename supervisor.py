@@ -40,6 +40,8 @@ from .actors.io.beneath import root_of
 from .actors.io.descriptors import RESERVED, DescriptorReserve, most_connections
 from .actors.io.exact_connect import can_connect_to_descriptors
 from .actors.io.roots import RootBusyError
+from .actors.leases.embedding import LeaseCalls, request_of
+from .actors.leases.unit import LeaseUnit
 from .actors.links import RESTARTS, Links, LinksConfig
 from .actors.liveness import LivenessConfig
 from .actors.mailbox import Inbox, RegistrationInbox, report
@@ -51,7 +53,7 @@ from .actors.registrations import Registrations
 from .actors.status import actor as status
 from .actors.status.actor import StatusConfig
 from .actors.supervision import Children, ChildSpec, Crashes, GaveUpError, Restart
-from .actors.wiring import connect_endpoints, endpoints_of, limited_log, rules_of, watchers_of
+from .actors.wiring import connect_endpoints, endpoints_of, leases_of, limited_log, rules_of, watchers_of
 from .protocol import messages as m
 from .protocol import world
 from .protocol.config import Config, check_roots
@@ -64,6 +66,8 @@ from .protocol.device_messages import (
 )
 from .protocol.devices import DevicesSnapshot
 from .protocol.errors import ConfigError, leaves
+from .protocol.leases.messages import LeaseChanged, LeasesSnapshot, Released
+from .protocol.leases.values import Lease
 from .protocol.lives import Lives
 from .protocol.logs import SILENT, Level, Logger
 from .protocol.status import PluginStatus, StateName
@@ -94,6 +98,7 @@ class Internals:
     registrations: Registrations
     links: Links
     devices: Devices
+    leases: LeaseUnit
     callers: Callers
     crashes: Crashes
     reconciler_inbox: Inbox[m.ReconcilerMessage]
@@ -147,7 +152,12 @@ class Supervisor:
         self._log: Logger = self._limited or log or SILENT
         self._by_path_only = ports is None and not can_connect_to_descriptors()
         ports = ports or real_ports(self.config)
-        self._devices = Devices(ports.state(self.config, self._log), self._log)
+        self._users = ports.users(self.config.trust)
+        status_config = status_config or StatusConfig()
+        state = ports.state(self.config, self._log)
+        open_ports = partial(ports.leases, self.config, status_config.socket)
+        self._leases = leases_of(self.config, self._users, state.leases, open_ports, self._log)
+        self._devices = Devices(state.devices, self._log, self._leases.inbox)
         self._handlers_at_start = {
             **built_in_handlers(self._devices.inbox, strict=self.config.strict),
             **(handlers or {}),
@@ -160,13 +170,11 @@ class Supervisor:
         self._to_status, status_inbox = trio.open_memory_channel[m.StatusMessage](INBOX_SIZE)
         self._reconciler_inbox, self._status_inbox = Inbox(reconciler_inbox), Inbox(status_inbox)
         self._liveness_inbox = Inbox(liveness_inbox)
-        check_status_socket(self.config.roots, (status_config or StatusConfig()).socket)
-        check_device_directory(self.config, (status_config or StatusConfig()).socket)
+        check_status_socket(self.config.roots, status_config.socket)
+        check_device_directory(self.config, status_config.socket)
         self._inboxes = Inboxes(self.config.hung_after or math.inf, self._log)
-        status_config = status_config or StatusConfig()
         # A node without a status socket has no clients to keep descriptors for.
         self._reserve = DescriptorReserve(RESERVED if status_config.socket is not None else 0)
-        self._users = ports.users(self.config.trust)
         seed = secrets.randbits(64) if self.config.seed is None else self.config.seed
         rng = random.Random(seed)
         self._dial_slots = DialSlots(
@@ -231,10 +239,12 @@ class Supervisor:
             ("liveness", self._liveness_inbox.read),
             ("dial slots", self._dial_slots.read),
             ("devices", self._devices.inbox.read),
+            ("leases", self._leases.inbox.read),
             ("registrations", self._registrations.read),
         ):
             self._inboxes.add(actor, read)
         self._callers = Callers()
+        self._lease_calls = LeaseCalls(self._leases, self._callers, self._users.own)
         self._context: AbstractAsyncContextManager[None] | None = None
         self._nursery: trio.Nursery
         self._children: Children
@@ -250,6 +260,7 @@ class Supervisor:
             self._registrations,
             self._links,
             self._devices,
+            self._leases,
             self._callers,
             self._crashes,
             self._reconciler_inbox,
@@ -336,6 +347,7 @@ class Supervisor:
         try:
             self._hold_roots()
             await self._devices.open()
+            await self._leases.open()
             with self._reserve:
                 async with trio.open_nursery() as nursery:
                     self._start(nursery)
@@ -359,6 +371,7 @@ class Supervisor:
             for directory in self._directories.values():
                 directory.release()
             self._devices.close()
+            self._leases.close()
             if self._limited is not None:
                 self._limited.close()
             self._callers.end()
@@ -386,6 +399,8 @@ class Supervisor:
         if self._limited is not None:
             self._children.start(ChildSpec("log limits", self._limited.run))
         self._children.start(ChildSpec("status", self._run_status, Restart.TRANSIENT))
+        for name, run in self._leases.parts.items():
+            self._children.start(ChildSpec(name, run))
         self._children.start(ChildSpec("devices", self._devices.run))
         for plugin_type, handler in self._handlers_at_start.items():
             self._handlers.add(plugin_type, handler)
@@ -659,6 +674,76 @@ class Supervisor:
         finally:
             self._callers.streams.discard(subscriber)
             self._devices.inbox.send_nowait(DevicesUnsubscribed(subscriber))
+
+    def allocate(
+        self,
+        wanted: Mapping[str, int],
+        *,
+        ids: Sequence[str] = (),
+        include: Sequence[str] = (),
+        id: str | None = None,  # noqa: A002 - the word of the command
+        labels: Mapping[str, str] | None = None,
+        pool: str | None = None,
+        wait: float | None = None,
+        ignore_missing: bool = False,
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Lease devices for this process, for the time of an ``async with`` block.
+
+        ::
+
+            async with node.allocate({"vendor.com/gpu": 1}) as lease:
+                devices = lease.devices["vendor.com/gpu"]
+                variables = lease.answer.env
+
+        ``wanted`` says how many devices of each resource: all are given, or none. Of one resource, ``ids`` says which
+        ones exactly, and ``include`` which ones among others. Without ``wait`` there is a lease now or an error; with
+        it, the caller waits in line for so many seconds. A lease with an ``id`` is given again to the same process that
+        asks for the same; the end of any of these blocks ends it. Devices of a ``pool`` are given only if it is named.
+        ``labels`` are shown with the lease. With ``ignore_missing`` the devices of leases count as free that their
+        plugin does not list any more.
+
+        The lease ends with the block, or with this process.
+
+        Raises, from the start of the block:
+          AllocationError: if there is no lease; its ``problem`` and text say why, and its ``holders`` have the devices.
+          NodeEndedError: if the node ends before that.
+        """
+        request = request_of(wanted, ids, include, labels, pool, ignore_missing=ignore_missing)
+        return self._lease_calls.allocate(request, id, wait)
+
+    async def leases(self) -> LeasesSnapshot:
+        """Return all leases at this moment.
+
+        Raises:
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._lease_calls.snapshot()
+
+    def lease_changes(
+        self,
+    ) -> AbstractAsyncContextManager[AsyncIterator[LeasesSnapshot | LeaseChanged]]:
+        """Open a stream: a :class:`LeasesSnapshot` first, then a :class:`LeaseChanged` for each change.
+
+        It is read as that of :meth:`device_changes`, and ends when the node does.
+        """
+        return self._lease_calls.changes()
+
+    async def release(self, *ids: str) -> Released:
+        """End leases, whoever has them; return which of them there were.
+
+        Raises:
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._lease_calls.release(ids)
+
+    async def renew(self, id: str) -> Lease:  # noqa: A002 - the word of the command
+        """Let the time of a lease begin again that ends at a time.
+
+        Raises:
+          AllocationError: if there is no such lease, or it does not end at a time.
+          NodeEndedError: if the node ends before that.
+        """
+        return await self._lease_calls.renew(id)
 
     async def wait_for(self, name: str, *, type: str | None = None) -> PluginStatus:  # noqa: A002 - the field's word
         """Return the status of a plugin of that ``name`` as soon as one is registered; at once if one is.

@@ -6,35 +6,66 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable
 from functools import partial
 
 import attrs
 
 from ..protocol.config import Config, DevicePluginDirectory, Root
+from ..protocol.leases.cdi import Hook
 from ..protocol.logs import Logger
 from ..protocol.trust import Trust, Users
 from .conversation import Dialer
 from .devices.state import MemoryStore, StateStore
 from .dial_slots import DIAL_SLOTS
-from .io.descriptors import most_processes
+from .io.boot_timer import BootTimer
+from .io.cdi_files import CdiFiles, hook_command
+from .io.descriptors import most_owners, most_processes
 from .io.device_directory import DeviceDirectory, RealDeviceDirectory
 from .io.directory import Directory, RealDirectory
 from .io.endpoints import EndpointFiles, RealEndpointFiles
 from .io.grpc_client.dial import dial
 from .io.grpc_client.turns import Shared
+from .io.lease_marker import place_of_markers
+from .io.owner_processes import OwnerProcesses
 from .io.processes import Processes
 from .io.state_file import StateFile
 from .io.users import users_of
+from .leases.store import LeaseStore, MemoryLeaseStore
+from .leases.unit import LeasePorts
 from .liveness import ProcessPort
 from .node_paths import directories_of
 
 
-def state_store(config: Config, log: Logger) -> StateStore:
-    """Return the file of the node's state; without one, a store that ends with the program."""
+@attrs.frozen
+class NodeState:
+    """What keeps the state of a node over a restart."""
+
+    devices: StateStore
+    leases: LeaseStore
+
+
+def state_store(config: Config, log: Logger) -> NodeState:
+    """Return the file of the node's state; without one, stores that end with the program."""
     if config.device_plugins is None or config.state is None:
-        return MemoryStore()
-    return StateFile(config.state, log, serves=os.path.realpath(config.device_plugins.directory))
+        return NodeState(MemoryStore(), MemoryLeaseStore(name=secrets.token_hex(16)))
+    serves = os.path.realpath(config.device_plugins.directory)
+    file = StateFile(config.state, log, serves=serves, markers=place_of_markers())
+    return NodeState(file, file)
+
+
+def lease_ports(config: Config, status_socket: str | None) -> LeasePorts:
+    """Return how leases reach the system; the hook of a container calls at ``status_socket``."""
+    hook = Hook(hook_command(), "" if status_socket is None else os.path.abspath(status_socket))
+    return LeasePorts(
+        OwnerProcesses(most_owners()),
+        BootTimer(),
+        lambda instance: CdiFiles(instance, hook, directory=config.leases.cdi_directory),
+        time.time,
+        lambda: secrets.randbits(128),
+    )
 
 
 @attrs.frozen
@@ -56,7 +87,9 @@ class Ports:
     #: Opens the directory of device plugins; True if users other than root and that of the daemon may call there.
     device_directory: Callable[[DevicePluginDirectory, bool, Logger], DeviceDirectory] = RealDeviceDirectory
     #: Returns what keeps the state over a restart.
-    state: Callable[[Config, Logger], StateStore] = state_store
+    state: Callable[[Config, Logger], NodeState] = state_store
+    #: Opens what leases need, with the path of the status socket.
+    leases: Callable[[Config, str | None], LeasePorts] = lease_ports
 
 
 def real_ports(config: Config) -> Ports:

@@ -18,13 +18,15 @@ from ..protocol.identity import Identity
 from ..protocol.logs import Logger
 from ..protocol.plugins import Plugin
 from ..protocol.rules import Rules
-from ..protocol.trust import Users
+from ..protocol.trust import ROOT, Users
 from ..protocol.wire.limits import ENDPOINT_LIMITS
 from . import watcher
 from .io.directory import Directory
 from .io.endpoints import EndpointFiles, Endpoints
 from .io.grpc_client.channel import Channel
 from .io.grpc_client.turns import Shared
+from .leases.store import LeaseStore
+from .leases.unit import LeasePorts, LeaseUnit
 from .limited_log import LimitedLog
 
 
@@ -56,6 +58,13 @@ def connect_endpoints(endpoints: Endpoints) -> Callable[[Plugin, Identity | None
         return Channel(made.transport(), limits=ENDPOINT_LIMITS, peer=made.peer, shared=shared)
 
     return connect
+
+
+def leases_of(
+    config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], log: Logger
+) -> LeaseUnit:
+    """Return the lease actor of a node with its parts."""
+    return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}))
 
 
 def limited_log(log: Logger, config: Config) -> LimitedLog | None:

@@ -16,6 +16,7 @@ from .checks import above_zero, at_least_one, by_type, each_above_zero, not_nega
 from .device_directory import USUAL_NAME
 from .errors import ConfigError, ValidationError
 from .health_checks import HealthChecks
+from .leases.config import LeasesConfig
 from .log_limits import LogLimits
 from .plugins import CSI, MAX_INSTANCES, InfoLimits, check_name
 from .trust import Trust
@@ -176,6 +177,8 @@ class Config:
     #: The directory of the file that keeps what must outlive a restart: the resources for which device plugins are
     #: awaited. None, or no :attr:`device_plugins`: there is no file.
     state: str | None = None
+    #: Who may lease which devices of device plugins.
+    leases: LeasesConfig = attrs.field(factory=LeasesConfig)
     #: How many lines the log has of one socket, root or actor, and in all. None leaves nothing out.
     log_limits: LogLimits | None = attrs.field(factory=LogLimits)
     #: The seed of the jitter of backoff and rescans. None takes one from the system.

@@ -11,6 +11,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .leases.replies import Problem
+    from .leases.values import Lease
 
 
 class PluginError(Exception):
@@ -50,6 +55,17 @@ class SocketBusyError(ConfigError):
 
 class StateError(Exception):
     """What must outlive a restart cannot be read or written now; the text says what is wrong."""
+
+
+class AllocationError(Exception):
+    """There is no lease; the text says why."""
+
+    def __init__(self, problem: Problem, text: str, holders: tuple[Lease, ...] = ()) -> None:
+        super().__init__(text)
+        #: What kind of reason it is.
+        self.problem = problem
+        #: The leases that hold what was asked for.
+        self.holders = holders
 
 
 class IllegalStepError(Exception):

@@ -1,9 +1,9 @@
 """How many lines the log has of one thing: a pure rule, by windows of time.
 
 Whatever can make plugind log a line can make it log a thousand (faults 48 and 91): sockets that come and go, a root
-that is removed again and again. So the lines are counted: those with the same message and cause of one socket, root or
-actor; all of that socket, root or actor; and all together. Beyond a limit they are left out until the window is over,
-and one line says then how many there were. Only the log is thinned: ``watch``, histories and metrics are not.
+that is removed again and again. So the lines are counted: those with the same message and cause of one socket, root,
+actor or user; all of that one; and all together. Beyond a limit they are left out until the window is over, and one
+line says then how many there were. Only the log is thinned: ``watch``, histories and metrics are not.
 
 PYTEST_DONT_REWRITE
 """
@@ -25,8 +25,8 @@ from .values import value
 #: For how many things lines are counted at once: of more, those are forgotten whose window began first.
 MAX_COUNTED: Final = 4096
 #: The fields that say what a line is about, and the ones that say why; the first that a line has counts.
-_SUBJECTS: Final = ("socket", "path", "root", "actor")
-_CAUSES: Final = ("cause", "reason", "error")
+_SUBJECTS: Final = ("socket", "path", "root", "actor", "user")
+_CAUSES: Final = ("lease", "cause", "reason", "error")
 #: Causes that differ in their numbers alone are one: a crash loop that counts its lives would have a new one each time.
 _NUMBERS: Final = re.compile(r"\d+")
 

@@ -28,7 +28,9 @@ from ...protocol.leases.messages import (
     AllocationLost,
     AllocationRefused,
     CallMessage,
+    CallWithdrawn,
     DeviceCall,
+    PluginCall,
     PreferenceAsked,
     Preferred,
 )
@@ -49,6 +51,7 @@ PRE_START_TIMEOUT = 30.0
 MAX_WAITING = 1024
 NOT_FOLLOWED = "the plugin is not followed at present, so it is not asked: try again"
 ENDED = "plugind has stopped to follow the plugin"
+WITHDRAWN = "nobody wants the lease any more"
 BUSY = f"{MAX_WAITING} calls wait for the plugin already: try again later"
 
 #: Characters of the words of a plugin that are passed on.
@@ -76,19 +79,27 @@ class PluginCalls:
 
     def __init__(self, plugin: Plugin) -> None:
         self._key = plugin.socket, plugin.generation
-        self._waiting: deque[DeviceCall] = deque()
+        self._waiting: deque[PluginCall] = deque()
         self._lot = trio.lowlevel.ParkingLot()
         self._runs = False
 
     def send_nowait(self, call: DeviceCall, /) -> None:
         """Make ``call`` after those that were sent before. One that cannot be made is answered at once."""
-        if not self._runs:
+        if isinstance(call, CallWithdrawn):
+            self._withdraw(call.lease)
+        elif not self._runs:
             call.reply.send_nowait(_unsent(call, NOT_FOLLOWED))
         elif len(self._waiting) >= MAX_WAITING:
             call.reply.send_nowait(_unsent(call, BUSY))
         else:
             self._waiting.append(call)
             self._lot.unpark()
+
+    def _withdraw(self, lease: str) -> None:
+        withdrawn = [call for call in self._waiting if call.lease == lease]
+        for call in withdrawn:
+            self._waiting.remove(call)
+            call.reply.send_nowait(_unsent(call, WITHDRAWN))
 
     async def run(self, link: Link) -> None:
         """Make the calls on the channel of ``link`` until cancelled."""
@@ -104,7 +115,7 @@ class PluginCalls:
                 call = self._waiting.popleft()
                 call.reply.send_nowait(_unsent(call, ENDED))
 
-    async def _make(self, call: DeviceCall, link: Link) -> None:
+    async def _make(self, call: PluginCall, link: Link) -> None:
         match call:
             case PreferenceAsked():
                 await self._prefer(call, link)
@@ -141,7 +152,7 @@ class PluginCalls:
         return AllocationLost(call.lease, call.resource, self._key, reason)
 
 
-def _unsent(call: DeviceCall, reason: str) -> CallMessage:
+def _unsent(call: PluginCall, reason: str) -> CallMessage:
     match call:
         case PreferenceAsked():
             return Preferred(call.lease, call.resource, error=reason)

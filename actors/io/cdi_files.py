@@ -100,6 +100,8 @@ class CdiFiles:
 
     def _clean(self, keep: frozenset[str]) -> None:
         ours = re.compile(rf"\.?plugind-{self._instance}-({_WORD})(\.json)?")
+        if not os.path.lexists(self._directory):
+            return
         with self._opened() as directory:
             for file in os.listdir(directory):
                 found = ours.fullmatch(file)

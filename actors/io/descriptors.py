@@ -27,13 +27,19 @@ def raise_descriptor_limit() -> int:
 def most_connections() -> int:
     """Return how many connections to plugins may be open at once under the present limit."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, soft - most_processes() - RESERVE)
+    return max(16, soft - most_processes() - most_owners() - RESERVE)
 
 
 def most_processes() -> int:
     """Return how many processes may be watched at once: a descriptor for each, and a quarter of all (fault 39)."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft // 4
+
+
+def most_owners() -> int:
+    """Return how many owners of leases may be watched at once: a descriptor for each, and an eighth of all."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 8
 
 
 #: The process has no descriptors left, or the machine has none.

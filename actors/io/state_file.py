@@ -80,6 +80,8 @@ class StateFile:
         self._boot = state_database.boot_id() if boot_id is None else boot_id
         self._marker = LeaseMarker(markers, directory)
         self._wall = wall
+        #: It outlives the program.
+        self.lasting = True
         #: How many times an empty file has taken the place of one that cannot be understood.
         self.replaced = 0
         #: What waits for a thread, which takes all of it.

@@ -85,12 +85,15 @@ class Owners:
     def __init__(self, port: OwnerPort, clock: BootClock, reply: Address[OwnerEnded]) -> None:
         self._port = port
         self._reply = reply
+        #: The leases whose owners are watched.
+        self._watched: set[str] = set()
         self._processes = _Processes(port, self._end)
         self._times = _Times(clock, self._end)
 
     def watch(self, asked: WatchOwner) -> None:
         """Send :class:`~plugind.protocol.leases.messages.OwnerEnded` when this owner has ended."""
         self.forget(asked.id)
+        self._watched.add(asked.id)
         process, end = _process_of(asked.owner), _end_of(asked.owner)
         if process is not None:
             self._processes.watch(asked.id, process)
@@ -99,6 +102,7 @@ class Owners:
 
     def forget(self, lease: str) -> None:
         """Send nothing about this lease any more."""
+        self._watched.discard(lease)
         self._processes.forget(lease)
         self._times.forget(lease)
 
@@ -110,6 +114,11 @@ class Owners:
         """
         self._processes.stop(asked.process, asked.uid)
 
+    def forget_all(self) -> None:
+        """Send nothing any more about those that are watched."""
+        for lease in self._watched.copy():
+            self.forget(lease)
+
     async def run(self) -> None:
         """Watch until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -118,6 +127,7 @@ class Owners:
             nursery.start_soon(self._times.run)
 
     def _end(self, lease: str) -> None:
+        self._watched.discard(lease)
         self._reply.send_nowait(OwnerEnded(lease))
 
 

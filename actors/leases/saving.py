@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import attrs
 import trio
 
 from ...protocol.errors import ConfigError, StateError
@@ -50,8 +51,9 @@ class Saving:
         #: What the store has, and how many times it was replaced by an empty one.
         self._written: dict[str, SaveLease] = {}
         self._replaced = store.replaced
-        #: Leases were lost before the start, and nobody has said that no device is in use.
-        self._is_withheld = False
+        #: Why no device may be given to anybody, as the store says: leases were lost, and nobody has said that no
+        #: device is in use.
+        self._withheld: str | None = None
         #: The numbers of the writes that are awaited, and by when each is answered, in order.
         self._unanswered: set[int] = set()
         self._due: deque[tuple[float, int]] = deque()
@@ -101,7 +103,32 @@ class Saving:
             self._fail(str(error))
         except trio.TooSlowError:
             self._fail(self._late)
-        return kept or Kept(withheld=f"the leases of before the start are not known yet: {self._report.problem}")
+        return kept or Kept(withheld=self._unknown)
+
+    @property
+    def _unknown(self) -> str:
+        return f"the leases of before the start are not known yet: {self._report.problem}"
+
+    def start_again(self) -> Kept:
+        """Return what the store will have once all is written that it was asked for, after a crash of whoever asked.
+
+        Nobody awaits any of that any more; it is tried until it succeeds.
+        """
+        self._unanswered.clear()
+        self._under_way = tuple(attrs.evolve(write, awaited=False) for write in self._under_way)
+        self._queue = [attrs.evolve(write, awaited=False) for write in self._queue]
+        leases = {name: change.lease for name, change in self._written.items()}
+        withheld = self._withheld if self._is_read else self._unknown
+        groups = (self._unwritten.values(), *(write.changes for write in (*self._under_way, *self._queue)))
+        for change in (change for group in groups for change in group):
+            match change:
+                case SaveLease():
+                    leases[change.lease.id] = change.lease
+                case DeleteLease():
+                    leases.pop(change.id, None)
+                case EndWithholding():
+                    withheld = None
+        return Kept(tuple(leases[name] for name in sorted(leases)), withheld)
 
     async def run(self) -> None:
         """Write until cancelled. There is one access at a time, however long it takes.
@@ -150,7 +177,7 @@ class Saving:
         self._is_read = True
         self._replaced = self._store.replaced
         self._written = {lease.id: SaveLease(lease) for lease in kept.leases}
-        self._is_withheld = kept.withheld is not None
+        self._withheld = kept.withheld
         return kept
 
     async def _begin(self) -> None:
@@ -187,7 +214,7 @@ class Saving:
         """Write all leases to the store that is empty now. It withholds nothing new, since none of them is lost."""
         for name, change in self._written.items():
             self._unwritten.setdefault(name, change)
-        if not self._is_withheld:
+        if self._withheld is None:
             self._unwritten[_name_of(EndWithholding())] = EndWithholding()
 
     def _note(self, change: Change) -> None:
@@ -197,7 +224,7 @@ class Saving:
             case DeleteLease():
                 self._written.pop(change.id, None)
             case EndWithholding():
-                self._is_withheld = False
+                self._withheld = None
 
     def _settle_all(self) -> None:
         self._failed_tries = 0

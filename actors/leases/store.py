@@ -22,6 +22,10 @@ class LeaseStore(Protocol):
     """Keeps the leases over restarts."""
 
     @property
+    def lasting(self) -> bool:
+        """Whether it outlives the program."""
+
+    @property
     def replaced(self) -> int:
         """How many times an empty store has taken the place of one that cannot be understood."""
 
@@ -70,6 +74,8 @@ class MemoryLeaseStore:
     leases: dict[str, Lease] = attrs.field(factory=dict)
     withheld: str | None = None
     replaced: int = 0
+    name: str = "memory"
+    lasting: bool = False
 
     async def read_leases(self) -> Kept:
         """See :class:`LeaseStore`."""
@@ -77,7 +83,7 @@ class MemoryLeaseStore:
 
     async def instance(self) -> str | None:
         """See :class:`LeaseStore`."""
-        return "memory"
+        return self.name
 
     async def begin(self) -> None:
         """See :class:`LeaseStore`."""

@@ -18,9 +18,18 @@ from ..mailbox import Readable
 
 T = TypeVar("T")
 
-Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness", "devices"]
+Actor = Literal["watcher", "reconciler", "registration", "status", "handler", "liveness", "devices", "leases"]
 #: The actors that :meth:`plugind.testing.SimulatedNode.crash` can crash.
-ACTORS: Final[tuple[Actor, ...]] = ("watcher", "reconciler", "registration", "status", "handler", "liveness", "devices")
+ACTORS: Final[tuple[Actor, ...]] = (
+    "watcher",
+    "reconciler",
+    "registration",
+    "status",
+    "handler",
+    "liveness",
+    "devices",
+    "leases",
+)
 
 
 Hangable = Literal["reconciler", "status"]

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -62,11 +63,16 @@ from ..handlers.handler import Handler
 from ..io.device_directory import RealDeviceDirectory
 from ..io.grpc_server.serve import Service
 from ..io.unix_socket import Credentials
+from ..leases.cdi_writer import MemoryCdiStore
+from ..leases.store import MemoryLeaseStore
+from ..leases.unit import LeasePorts
 from ..mailbox import Inbox
+from ..ports import NodeState
 from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
+from .lease_owners import MemoryBootClock, MemoryOwnerProcesses
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
 from .processes import MemoryProcesses
@@ -159,8 +165,14 @@ class SimulatedNode:
         self.device_directory = (
             None if where is None else MemoryDeviceDirectory(where.directory, self.directory, self._note_change)
         )
-        #: What outlives the daemon: the resources that were known.
+        #: What outlives the daemon: the resources that were known, the leases, and the files for container engines.
         self.store = MemoryStore()
+        self.lease_store = MemoryLeaseStore(lasting=True)
+        self.cdi_store = MemoryCdiStore()
+        #: The processes that may own leases, of which this program is one, and the time since the boot.
+        self.owners = MemoryOwnerProcesses()
+        self.owners.start(os.getpid())
+        self.boot_clock = MemoryBootClock()
         self._handlers = dict(handlers or {})
         self._log = log
         self._histories: defaultdict[str, list[Entry]] = defaultdict(list)
@@ -168,6 +180,7 @@ class SimulatedNode:
         self._changed = trio.Event()
         self._to_start: list[Callable[[], Awaitable[None]]] = []
         self._pids = iter(range(1000, 1_000_000))
+        self._bits = random.Random(f"leases {config.seed}")
         self._context: AbstractAsyncContextManager[None] | None = None
         self._world: trio.Nursery | None = None
         self._supervisor: Supervisor | None = None
@@ -266,7 +279,8 @@ class SimulatedNode:
             network.count_descriptors,
             lambda _trust: self.users,
             network.dial_slots,
-            state=lambda _config, _log: self.store,
+            state=lambda _config, _log: NodeState(self.store, self.lease_store),
+            leases=self._lease_ports,
             device_directory=RealDeviceDirectory if self.device_directory is None else self.device_directory.open,
         )
         supervisor = Supervisor(self.config, handlers=self._handlers, ports=ports, log=self._log)
@@ -289,6 +303,14 @@ class SimulatedNode:
             self._supervisor = None
             self._statuses.clear()
             self._ended.set()
+
+    def _lease_ports(self, _config: Config, _status_socket: str | None) -> LeasePorts:
+        return LeasePorts(
+            self.owners, self.boot_clock, lambda _instance: self.cdi_store, trio.current_time, self._next_bits
+        )
+
+    def _next_bits(self) -> int:
+        return self._bits.getrandbits(128)
 
     async def _read(self, changes: AsyncIterator[m.Snapshot | m.PluginChanged], scope: trio.CancelScope) -> None:
         with scope:
@@ -364,7 +386,9 @@ class SimulatedNode:
         return {health.actor: health for health in self.supervisor.internals.inboxes.check()}
 
     def _address(
-        self, actor: Literal["reconciler", "registration", "status", "handler", "liveness", "devices"], of: str
+        self,
+        actor: Literal["reconciler", "registration", "status", "handler", "liveness", "devices", "leases"],
+        of: str,
     ) -> m.Address[Any] | None:
         internals = self.supervisor.internals
         match actor:
@@ -376,6 +400,8 @@ class SimulatedNode:
                 return internals.liveness
             case "devices":
                 return internals.devices.inbox
+            case "leases":
+                return internals.leases.inbox
             case "handler":
                 return internals.handlers.address(of)
             case "registration":

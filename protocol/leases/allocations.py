@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import assert_never
 
@@ -48,8 +48,10 @@ _REASONS = {
 class Allocations:
     """All leases, the devices that there are, and the line."""
 
-    def __init__(self, inbox: Address[CallMessage], sources: Sources, pools: Iterable[Pool] = ()) -> None:
-        """Begin without leases.
+    def __init__(
+        self, inbox: Address[CallMessage], sources: Sources, pools: Iterable[Pool], numbers: Iterator[int]
+    ) -> None:
+        """Begin without leases; writes are given these ``numbers``.
 
         Raises:
             ValueError: A device is in two of ``pools``.
@@ -77,7 +79,7 @@ class Allocations:
         self._impatient: set[str] = set()
         self._touched: dict[str, Entry] = {}
         self._reserved = Reserved()
-        self._number = 0
+        self._numbers = numbers
         self._arrivals = 0
 
     # --- turns ---
@@ -114,9 +116,9 @@ class Allocations:
 
     def write(self, *changes: e.Change, awaited: bool = False) -> int:
         """Have ``changes`` written, and return the number of the write."""
-        self._number += 1
-        self.effects.append(e.Write(self._number, changes, awaited))
-        return self._number
+        number = next(self._numbers)
+        self.effects.append(e.Write(number, changes, awaited))
+        return number
 
     def answer(self, reply: Address[Lease | Failure], answer: Lease | Failure) -> None:
         """Answer a caller."""
@@ -175,6 +177,8 @@ class Allocations:
                 self._tell(entry)
             case Action.FAIL:
                 self._fail(entry, failure)
+            case Action.WITHDRAW:
+                self._withdraw(entry)
             case Action.WITHHOLD:
                 self._withhold(entry)
             case Action.END:
@@ -186,9 +190,17 @@ class Allocations:
 
     def _choose(self, entry: Entry) -> None:
         self.ends.forget(entry.lease.id)
-        self.effects += self._choices.choose(entry, self._reserved)
+        for it in self._choices.choose(entry, self._reserved):
+            self._call(entry, it)
         if not entry.asked:
             self.step(entry, Event.CHOSEN)
+
+    def _call(self, entry: Entry, call: e.Call) -> None:
+        entry.calling[call.call.resource] = call.calls
+        self.effects.append(call)
+
+    def _withdraw(self, entry: Entry) -> None:
+        self.effects.extend(e.Withdraw(calls, entry.lease.id) for calls in entry.calling.values())
 
     def preferred(self, entry: Entry, name: str, devices: tuple[str, ...]) -> None:
         """Take what a plugin prefers; nothing if it has no answer."""
@@ -236,7 +248,7 @@ class Allocations:
         else:
             pre_start = self.stock.options(name).pre_start_required
             asked = AllocateAsked(entry.lease.id, name, entry.devices[name], pre_start, self._inbox)
-            self.effects.append(e.Call(self.stock.calls(name), asked))
+            self._call(entry, e.Call(self.stock.calls(name), asked))
 
     def _unavailable(self, name: str) -> Failure:
         if not self.stock.is_offered(name):

@@ -5,8 +5,9 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
 import attrs
@@ -15,9 +16,10 @@ from ..messages import Address
 from . import effects as e
 from . import messages as m
 from .allocations import BIND, WITHHELD, Allocations
-from .entries import Entry, Sources
+from .config import Limits
+from .entries import Entry, Notified, Sources
 from .held import HeldLeases, forbidden, not_written
-from .limits import Limits, failure_of, same_owner
+from .limits import failure_of, same_owner
 from .messages import Failure, Problem
 from .shortages import unhealthy_since
 from .states import Event, Phase
@@ -42,13 +44,19 @@ class Leases:
         pools: Iterable[Pool] = (),
         limits: Limits | None = None,
         operators: frozenset[int] = ROOT,
+        closed: str | None = None,
+        numbers: Iterator[int] | None = None,
     ) -> None:
         """Begin without leases and devices; plugins answer to ``inbox``.
+
+        No lease is given if there is a reason in ``closed``. Writes are given these ``numbers``, none of which was used
+        before a crash.
 
         Raises:
             ValueError: A device is in two of ``pools``.
         """
-        self._all = Allocations(inbox, sources, pools)
+        self._all = Allocations(inbox, sources, pools, numbers or itertools.count(1))
+        self._closed = closed
         self._sources = sources
         self._limits = limits or Limits()
         self._operators = operators
@@ -82,6 +90,29 @@ class Leases:
         for lease in kept.leases:
             self._take_up(lease)
         return self._all.finish()
+
+    def start_again(self, kept: m.Kept, notified: Mapping[str, Notified], now: float) -> list[e.Effect]:
+        """Take the leases that are written, after a crash of whoever had the book.
+
+        Somebody was ``notified`` of those that are there by their ids. Any other that is held ends.
+        """
+        self._all.begin(now)
+        self._all.withheld = kept.withheld
+        for lease in kept.leases:
+            self._take_up(lease)
+            entry = self._all.entries[lease.id]
+            if lease.id in notified:
+                self._restore(entry, notified[lease.id])
+            elif entry.phase is Phase.HELD:
+                self._all.step(entry, Event.LEFT)
+        return self._all.finish()
+
+    def _restore(self, entry: Entry, notified: Notified) -> None:
+        entry.named = notified.named
+        entry.tickets.update(notified.tickets)
+        self._all.tickets.update(dict.fromkeys(notified.tickets, entry.lease.id))
+        if notified.tickets and isinstance(entry.lease.owner, ConnectionOwner):
+            self._all.ends.forget(entry.lease.id)
 
     def pass_time(self, now: float) -> list[e.Effect]:
         """Let time pass until ``now``."""
@@ -178,6 +209,8 @@ class Leases:
 
     def _refusal(self, asked: m.LeaseAsked) -> Failure | None:
         failure = failure_of(asked, self._all.stock.pools)
+        if failure is None and self._closed is not None:
+            return Failure(Problem.STORAGE, self._closed)
         if failure is None and self._all.withheld is not None:
             return self._all.withheld_failure()
         return failure or self._all.usage.failure(self._limits, asked)
@@ -237,11 +270,19 @@ class Leases:
         entry = self._all.entries.get(message.lease)
         if entry is None:
             return
-        if isinstance(message, m.Preferred) or entry.phase is Phase.CHOOSING:
+        entry.calling.pop(message.resource, None)
+        if entry.phase is Phase.UNCERTAIN:
+            self._heard_of_uncertain(entry, message)
+        elif isinstance(message, m.Preferred) or entry.phase is Phase.CHOOSING:
             devices = message.devices if isinstance(message, m.Preferred) else ()
             self._all.preferred(entry, message.resource, devices)
         elif entry.phase in (Phase.PREPARING, Phase.ABANDONED) and entry.preparing == message.resource:
             self._prepared(entry, message)
+
+    def _heard_of_uncertain(self, entry: Entry, message: m.CallMessage) -> None:
+        """Take the answer to a call that was made before a crash of whoever had the book."""
+        if isinstance(message, m.Allocated | m.AllocationRefused):
+            self._all.step(entry, Event.SETTLED)
 
     def _prepared(self, entry: Entry, message: m.Allocated | m.AllocationRefused | m.AllocationLost) -> None:
         entry.preparing = None

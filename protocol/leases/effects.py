@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from ..messages import Address
 from ..values import value
-from .messages import DeviceCall, Failure, Released
+from .messages import DeviceCall, Failure, PluginCall, Released
 from .values import Lease, Owner, ProcessIdentity
 
 AnswerT = TypeVar("AnswerT")
@@ -37,7 +37,15 @@ class Call:
     """Call a device plugin."""
 
     calls: Address[DeviceCall]
-    call: DeviceCall
+    call: PluginCall
+
+
+@value
+class Withdraw:
+    """Have a call of this lease not made, if it waits in line yet; it is answered as one that was not made."""
+
+    calls: Address[DeviceCall]
+    lease: str
 
 
 @value
@@ -142,6 +150,7 @@ Effect = (
     | ReleaseReply
     | RecoverReply
     | Call
+    | Withdraw
     | Write
     | WatchOwner
     | ForgetOwner

@@ -13,7 +13,7 @@ import attrs
 from ..devices import Key
 from ..messages import Address
 from ..values import value
-from .messages import Failure
+from .messages import DeviceCall, Failure
 from .states import Phase
 from .values import Answer, Lease, Owner
 
@@ -49,6 +49,8 @@ class Entry:
     #: The resources whose plugins are asked what they prefer, and what those have said that have answered.
     asked: set[str] = attrs.field(factory=set)
     preferred: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    #: Where calls wait or are under way, by resource.
+    calling: dict[str, Address[DeviceCall]] = attrs.field(factory=dict)
     #: The resource whose plugin is preparing devices.
     preparing: str | None = None
     answers: dict[str, Answer] = attrs.field(factory=dict)
@@ -76,6 +78,16 @@ class Entry:
     def resources(self) -> tuple[str, ...]:
         """The resources that it has or wants."""
         return tuple(wanted.resource for wanted in self.lease.request.wanted)
+
+
+@attrs.define(eq=False)
+class Notified:
+    """What is remembered of a lease of which somebody was notified."""
+
+    #: Whether the caller gave it its name.
+    named: bool = True
+    #: The tickets of the callers who were notified, and have not left.
+    tickets: set[int] = attrs.field(factory=set)
 
 
 @value

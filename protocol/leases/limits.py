@@ -9,25 +9,13 @@ from collections import Counter
 
 import attrs
 
-from ..values import value
+from .config import Limits
 from .messages import Failure, LeaseAsked, Problem
 from .stock import Pools
 from .values import ConnectionOwner, ContainerOwner, Lease, NoOwner, Owner, ProcessOwner, Request, TimeOwner
 
 #: Bytes of the name that a caller gives to a lease.
 MAX_ID = 128
-
-
-@value
-class Limits:
-    """How much a user may have; root has no limit of its own."""
-
-    #: Leases of one user, also those that wait.
-    leases: int = 1024
-    #: Devices of one user, also those that it waits for.
-    devices: int = 4096
-    #: Leases of all users.
-    all_leases: int = 32768
 
 
 @attrs.define

@@ -44,8 +44,20 @@ class AllocateAsked:
     reply: Address[CallMessage]
 
 
+@value
+class CallWithdrawn:
+    """Make no call for this lease any more: one that waits in line is answered as one that was not made.
+
+    A plugin that is at work is not disturbed.
+    """
+
+    lease: str
+
+
+#: The calls that a plugin is asked to answer.
+PluginCall = PreferenceAsked | AllocateAsked
 #: What the task of one plugin is asked; it makes one call at a time, in order.
-DeviceCall = PreferenceAsked | AllocateAsked
+DeviceCall = PluginCall | CallWithdrawn
 
 
 @value

@@ -110,6 +110,8 @@ class Action(enum.Enum):
     TELL = "reply lease"
     #: Answer the askers with the reason why there is none.
     FAIL = "reply failure"
+    #: Have the plugins not asked that were not asked yet.
+    WITHDRAW = "withdraw calls"
     #: Keep its devices from all for some time.
     WITHHOLD = "withhold"
     #: Free its devices, and remove all that was written.
@@ -133,8 +135,7 @@ _STEPS: Mapping[Phase, Mapping[Event, Outcome]] = {
     Phase.CHOOSING: {
         Event.CHOSEN: (Phase.COMMITTING, (Action.COMMIT,)),
         Event.SHORT: (Phase.QUEUED, (Action.REQUEUE,)),
-        Event.NAMED_LEFT: _FAILED,
-        **dict.fromkeys(_STOPS, _FAILED),
+        **dict.fromkeys((Event.NAMED_LEFT, *_STOPS), (Phase.GONE, (Action.FAIL, Action.WITHDRAW, Action.END))),
     },
     Phase.COMMITTING: {
         Event.SAVED: (Phase.PREPARING, (Action.PREPARE,)),
@@ -146,7 +147,7 @@ _STEPS: Mapping[Phase, Mapping[Event, Outcome]] = {
         Event.REFUSED: _FAILED,
         Event.LOST: (Phase.UNCERTAIN, (Action.FAIL, Action.WITHHOLD)),
         # A plugin that is preparing devices cannot be stopped: they are free when it has answered.
-        **dict.fromkeys(_STOPS, (Phase.ABANDONED, (Action.FAIL,))),
+        **dict.fromkeys(_STOPS, (Phase.ABANDONED, (Action.FAIL, Action.WITHDRAW))),
     },
     Phase.FILING: {
         Event.FILED: (Phase.CONFIRMING, (Action.CONFIRM,)),

@@ -195,7 +195,7 @@ class DaemonActs:
 
     def crash(self, chance: random.Random) -> None:
         """Crash an actor."""
-        actor: Actor = chance.choice([actor for actor in ACTORS if actor not in ("liveness", "devices")])
+        actor: Actor = chance.choice([actor for actor in ACTORS if actor not in ("liveness", "devices", "leases")])
         if actor == "status" and chance.random() < 0.5:
             # Drawn apart from the others, so that the other events of all seeds stay what they were without it.
             actor = "liveness"

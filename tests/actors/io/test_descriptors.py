@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from plugind.actors.io.descriptors import RESERVE, most_connections, most_processes
+from plugind.actors.io.descriptors import RESERVE, most_connections, most_owners, most_processes
 
 
 @pytest.mark.parametrize("soft", [1024, 4096, 1_048_576])
@@ -16,7 +16,8 @@ def test_processes_have_a_quarter_of_the_descriptors_and_connections_what_is_lef
     """Faults 39 and 46."""
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (soft, soft))
     assert most_processes() == soft // 4
-    assert most_processes() + most_connections() + RESERVE == soft
+    assert most_owners() == soft // 8
+    assert most_processes() + most_owners() + most_connections() + RESERVE == soft
 
 
 def test_a_process_with_few_descriptors_still_dials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from plugind.protocol.leases import effects as e
 from plugind.protocol.leases import messages as m
 from plugind.protocol.leases.book import GRACE, Leases
 from plugind.protocol.leases.entries import Sources
-from plugind.protocol.leases.limits import Limits
+from plugind.protocol.leases.config import Limits
 from plugind.protocol.leases.messages import Failure, Problem
 from plugind.protocol.leases.values import (
     Answer,
@@ -61,7 +61,7 @@ class Node:
         self.tickets = itertools.count(1)
         self.effects: list[e.Effect] = []
         self.disk: list[e.Write] = []
-        self.calls: list[m.DeviceCall] = []
+        self.calls: list[m.PluginCall] = []
         self.files: list[e.WriteFile] = []
         if gpus:
             self.offer(*gpus)

@@ -88,7 +88,7 @@ class LeasesMachine(RuleBasedStateMachine):
         self.numbers = itertools.count(1)
         self.pools = [Pool("big", GPU, frozenset(["g3"]))]
         self.book = self.new_book()
-        self.calls: list[m.DeviceCall] = []
+        self.calls: list[m.PluginCall] = []
         self.writes: list[e.Write] = []
         self.files: list[Lease] = []
         self.callers: dict[int, Caller] = {}
@@ -137,7 +137,7 @@ class LeasesMachine(RuleBasedStateMachine):
                     self.watched.pop(effect.id, None)
                 case e.StopOwner():
                     assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
-                case e.Changed() | e.Failed():
+                case e.Changed() | e.Failed() | e.Withdraw():
                     pass
 
     def check_reply(self, answer: object) -> None:
@@ -150,7 +150,7 @@ class LeasesMachine(RuleBasedStateMachine):
             assert things(on_disk) == things(answer)
             assert not answer.request.container or answer.id in self.files_there
 
-    def check_call(self, call: m.DeviceCall) -> None:
+    def check_call(self, call: m.PluginCall) -> None:
         if isinstance(call, m.AllocateAsked):
             on_disk = self.disk.get(call.lease)
             assert on_disk is not None, "a plugin was asked before the lease was written"

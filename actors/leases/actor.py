@@ -1,0 +1,189 @@
+"""The lease actor: it owns the leases of the node.
+
+It takes the messages of callers, of the devices actor, of the tasks that call plugins, and of its own parts, and waits
+for nothing else: the disk, the processes of owners and the files for container engines have tasks of their own. What
+follows from a message is decided by ``plugind.protocol.leases.book``.
+
+When it has crashed, its state may be wrong. So the next one begins as after a restart of plugind, from what is written
+and what is still to be written (:class:`~plugind.actors.leases.saving.Saving`). It knows more than that:
+:class:`~plugind.actors.leases.memory.Memory` says who waits for an answer, of which leases somebody was notified, and
+which calls are under way.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import assert_never
+
+import attrs
+import trio
+
+from ...protocol.leases import effects as e
+from ...protocol.leases import messages as m
+from ...protocol.leases.book import Leases
+from ...protocol.leases.values import Lease, LeaseState
+from ..mailbox import offer, send_answer
+from .cdi_writer import CdiWriter
+from .inbox import LeasesInbox
+from .lease_log import LeaseLog
+from .memory import Asked, Memory
+from .owners import Owners
+from .saving import Saving
+
+CRASHED = "what gives leases in plugind has crashed, and begins anew: ask again"
+
+#: How many messages are taken before other actors have their turn.
+BATCH = 64
+
+
+class LeaseActor:
+    """Carries out what follows from each message."""
+
+    def __init__(
+        self,
+        inbox: LeasesInbox,
+        book: Leases,
+        saving: Saving,
+        owners: Owners,
+        files: CdiWriter,
+        memory: Memory,
+        log: LeaseLog,
+    ) -> None:
+        """Begin with an empty ``book``."""
+        self._inbox = inbox
+        self._book = book
+        self._saving = saving
+        self._owners = owners
+        self._files = files
+        self._memory = memory
+        self._log = log
+        #: What is to be carried out, in order.
+        self._effects: deque[e.Effect] = deque()
+
+    async def run(self) -> None:
+        """Own the leases until cancelled."""
+        while True:
+            self._publish()
+            with trio.move_on_at(self._book.next_end):
+                self._take(await self._inbox.receive())
+            for _ in range(BATCH):
+                try:
+                    self._take(self._inbox.receive_nowait())
+                except trio.WouldBlock:
+                    break
+            else:
+                await trio.lowlevel.checkpoint()
+            self._carry_out(self._book.pass_time(trio.current_time()))
+
+    # --- a start ------------------------------------------------------------------------------------------------------
+
+    def start(self, kept: m.Kept) -> None:
+        """Begin with the leases that were ``kept`` over a restart of plugind."""
+        self._log.keep(kept)
+        self._memory.begin(kept.leases)
+        self._carry_out(self._book.start(kept, trio.current_time()))
+
+    def start_again(self) -> None:
+        """Begin after a crash, with what is written and what is remembered."""
+        self._inbox.start_again()
+        self._owners.forget_all()
+        kept = self._saving.start_again()
+        self._log.keep(kept)
+        self._carry_out(self._book.start_again(kept, self._memory.notified, trio.current_time()))
+        for lease, address in self._memory.take_calls():
+            address.send_nowait(m.CallWithdrawn(lease))
+        for asked in self._memory.take_asked():
+            send_answer(asked.reply, m.Failure(m.Problem.UNAVAILABLE, CRASHED))
+        for gone in [it for it in self._memory.shown.values() if self._book.find(it.id) is None]:
+            self._show(attrs.evolve(gone, state=LeaseState.GONE, reason=CRASHED))
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _take(self, message: m.LeasesMessage) -> None:
+        match message:
+            case m.LeasesAsked():
+                offer(message.reply, self._snapshot())
+            case m.LeasesSubscribed():
+                self._publish()  # So that nothing of the snapshot comes again as a change.
+                self._memory.audience.add(message.subscriber, self._snapshot())
+            case m.LeasesUnsubscribed():
+                self._memory.audience.remove(message.subscriber)
+            case _:
+                self._memory.note(message)
+                self._carry_out(self._book.handle(message, trio.current_time()))
+
+    def _snapshot(self) -> m.LeasesSnapshot:
+        return self._book.snapshot(trio.current_time(), self._saving.problem or self._files.problem)
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[e.Effect]) -> None:
+        self._effects.extend(effects)
+        while self._effects:
+            self._do(self._effects.popleft())
+
+    def _do(self, effect: e.Effect) -> None:
+        match effect:
+            case e.Reply():
+                self._answer(effect)
+            case e.Call():
+                self._memory.calling(effect)
+                effect.calls.send_nowait(effect.call)
+            case e.Withdraw():
+                effect.calls.send_nowait(m.CallWithdrawn(effect.lease))
+            case e.Write():
+                self._saving.write(effect)
+            case e.WatchOwner():
+                self._owners.watch(effect)
+            case e.ForgetOwner():
+                self._owners.forget(effect.id)
+            case e.StopOwner():
+                self._stop(effect)
+            case e.WriteFile():
+                self._files.write(effect.lease)
+            case e.RemoveFile():
+                self._files.remove(effect.cdi_name)
+            case e.Changed():
+                self._show(effect.lease)
+            case e.Failed():
+                self._log.fail(effect)
+            case _:
+                assert_never(effect)
+
+    def _stop(self, effect: e.StopOwner) -> None:
+        try:
+            self._owners.stop(effect)
+        except OSError as error:
+            self._log.fail_to_stop(effect, error)
+        else:
+            self._log.stop(effect)
+
+    def _show(self, lease: Lease) -> None:
+        self._log.show(self._memory.show(lease), lease)
+
+    def _answer(self, effect: e.LeaseReply | e.ReleaseReply | e.RecoverReply) -> None:
+        asked = self._memory.answered(effect.reply)
+        try:
+            effect.send()
+        except (trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._forget_asker(asked)
+        else:
+            if asked is not None and isinstance(effect.answer, Lease):
+                self._memory.tell(asked, effect.answer)
+
+    def _forget_asker(self, asked: Asked | None) -> None:
+        """Nobody has the answer: a lease that nobody knows of ends."""
+        if asked is not None and asked.ticket is not None:
+            self._effects.extend(self._book.handle(m.AskerLeft(asked.ticket), trio.current_time()))
+
+    def _publish(self) -> None:
+        """Tell the subscribers what has changed, and those that were dropped that they were."""
+        changed, self._memory.changed = self._memory.changed, {}
+        audience = self._memory.audience
+        if audience.subscribers:
+            for lease in changed.values():
+                audience.tell(m.LeaseChanged(trio.current_time(), lease), self._log.log)
+        audience.tell_lagging()

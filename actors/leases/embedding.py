@@ -1,0 +1,129 @@
+"""Leases for the program that embeds a node.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import trio
+
+from ...protocol.errors import AllocationError
+from ...protocol.leases import messages as m
+from ...protocol.leases.messages import Failure, LeasesSnapshot, LeasesViewMessage, Released
+from ...protocol.leases.tickets import new_ticket
+from ...protocol.leases.values import Lease, ProcessOwner, Request, Wanted
+from ..callers import Callers, Changes, NodeEndedError
+from .unit import LeaseUnit
+
+T = TypeVar("T")
+
+#: How many changes may wait for one reader before it is dropped.
+SUBSCRIBER_SIZE = 8192
+#: Seconds that the release at the end of a block may take.
+RELEASE_TIMEOUT = 5.0
+
+
+def request_of(
+    wanted: Mapping[str, int],
+    ids: Sequence[str],
+    include: Sequence[str],
+    labels: Mapping[str, str] | None,
+    pool: str | None,
+    *,
+    ignore_missing: bool,
+) -> Request:
+    """Return the request that the words of a program make up."""
+    return Request(
+        tuple(Wanted(resource, count) for resource, count in wanted.items()),
+        tuple(ids),
+        tuple(include),
+        pool,
+        tuple(sorted((labels or {}).items())),
+        ignore_missing=ignore_missing,
+    )
+
+
+class LeaseCalls:
+    """The calls of the program that embeds a node, for which this process is the owner."""
+
+    def __init__(self, leases: LeaseUnit, callers: Callers, uid: int) -> None:
+        """Ask ``leases`` in the name of the user ``uid``."""
+        self._leases = leases
+        self._callers = callers
+        self._uid = uid
+
+    @asynccontextmanager
+    async def allocate(self, request: Request, name: str | None, wait: float | None) -> AsyncIterator[Lease]:
+        """See :meth:`plugind.Supervisor.allocate`."""
+        lease = await self._ask(request, name, wait)
+        try:
+            yield lease
+        finally:
+            with trio.move_on_after(RELEASE_TIMEOUT, shield=True), suppress(NodeEndedError):
+                await self.release([lease.id])
+
+    async def _ask(self, request: Request, name: str | None, wait: float | None) -> Lease:
+        reply, answer = trio.open_memory_channel[Lease | Failure](1)
+        ticket = new_ticket()
+        deadline = None if wait is None else trio.current_time() + wait
+        try:
+            with self._callers.asking("gave no lease"):
+                owner = ProcessOwner(self._leases.own_process)
+                self._leases.inbox.send_nowait(m.LeaseAsked(request, owner, self._uid, ticket, reply, name, deadline))
+                return _lease_of(await answer.receive())
+        except BaseException:
+            # Whether or not the answer is under way: a lease that nobody has taken ends.
+            self._leases.inbox.send_nowait(m.AskerLeft(ticket))
+            raise
+
+    async def release(self, ids: Sequence[str]) -> Released:
+        """See :meth:`plugind.Supervisor.release`."""
+        reply, answer = trio.open_memory_channel[Released | Failure](1)
+        with self._callers.asking("released no lease"):
+            self._leases.inbox.send_nowait(m.ReleaseAsked(tuple(ids), self._uid, reply))
+            return _checked(await answer.receive())
+
+    async def renew(self, lease: str) -> Lease:
+        """See :meth:`plugind.Supervisor.renew`."""
+        reply, answer = trio.open_memory_channel[Lease | Failure](1)
+        with self._callers.asking("renewed no lease"):
+            self._leases.inbox.send_nowait(m.RenewAsked(lease, self._uid, reply))
+            return _lease_of(await answer.receive())
+
+    async def snapshot(self) -> LeasesSnapshot:
+        """See :meth:`plugind.Supervisor.leases`."""
+        reply, answer = trio.open_memory_channel[LeasesSnapshot](1)
+        with self._callers.asking("has no leases to show"):
+            self._leases.inbox.send_nowait(m.LeasesAsked(reply))
+            return await answer.receive()
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[AsyncIterator[LeasesSnapshot | m.LeaseChanged]]:
+        """See :meth:`plugind.Supervisor.lease_changes`."""
+        subscriber, stream = trio.open_memory_channel[LeasesViewMessage](SUBSCRIBER_SIZE)
+        with self._callers.asking("has no leases to show"):
+            self._leases.inbox.send_nowait(m.LeasesSubscribed(subscriber))
+            await trio.lowlevel.checkpoint()
+        self._callers.streams.add(subscriber)
+        try:
+            with stream:
+                yield Changes(stream)
+        finally:
+            self._callers.streams.discard(subscriber)
+            self._leases.inbox.send_nowait(m.LeasesUnsubscribed(subscriber))
+
+
+def _lease_of(answer: Lease | Failure) -> Lease:
+    if isinstance(answer, Failure):
+        raise AllocationError(answer.problem, answer.text, answer.holders)
+    return answer
+
+
+def _checked(answer: Released | Failure) -> Released:
+    if isinstance(answer, Failure):
+        raise AllocationError(answer.problem, answer.text, answer.holders)
+    return answer

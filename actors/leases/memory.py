@@ -1,0 +1,121 @@
+"""What the lease actor knows beside the leases that are written, and what outlives its crash.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import attrs
+
+from ...protocol.leases import effects as e
+from ...protocol.leases import messages as m
+from ...protocol.leases.entries import Notified
+from ...protocol.leases.messages import LeasesViewMessage
+from ...protocol.leases.values import Lease, LeaseState
+from ...protocol.messages import Address, Lagged
+from ..mailbox import Audience
+
+
+class Failable(Protocol):
+    """Where a caller waits that can be notified of a failure."""
+
+    def send_nowait(self, answer: m.Failure, /) -> None:
+        """Put the failure into the caller's inbox."""
+
+
+@attrs.frozen(eq=False)
+class Asked:
+    """A caller who waits for an answer."""
+
+    reply: Failable
+    #: Its ticket, if it asks for a lease.
+    ticket: int | None = None
+    #: Whether it may ask again for the same lease by name.
+    named: bool = True
+
+
+@attrs.define(eq=False)
+class Memory:
+    """What outlives a crash of the actor."""
+
+    audience: Audience[LeasesViewMessage] = attrs.field(factory=lambda: Audience[LeasesViewMessage](Lagged()))
+    #: The leases as they were shown last, and those that the subscribers have not been told of.
+    shown: dict[str, Lease] = attrs.field(factory=dict)
+    changed: dict[str, Lease] = attrs.field(factory=dict)
+    #: Who waits for an answer, by the identity of the address.
+    asked: dict[int, Asked] = attrs.field(factory=dict)
+    #: The leases of which somebody was notified, and the lease of each ticket.
+    notified: dict[str, Notified] = attrs.field(factory=dict)
+    tickets: dict[int, str] = attrs.field(factory=dict)
+    #: Where the call is under way, or waits, with which the devices of a lease are prepared.
+    calls: dict[str, Address[m.DeviceCall]] = attrs.field(factory=dict)
+
+    def begin(self, kept: Iterable[Lease]) -> None:
+        """Note the leases that are there at the start: whoever has one that is held knows of it."""
+        for lease in kept:
+            self.shown[lease.id] = lease
+            if lease.state is LeaseState.HELD:
+                self.notified[lease.id] = Notified()
+
+    def take_calls(self) -> list[tuple[str, Address[m.DeviceCall]]]:
+        """Return the leases whose calls may still wait in line, each with where."""
+        calls, self.calls = self.calls, {}
+        return list(calls.items())
+
+    def take_asked(self) -> list[Asked]:
+        """Return those who wait for an answer."""
+        asked, self.asked = self.asked, {}
+        return list(asked.values())
+
+    def note(self, message: m.StateMessage) -> None:
+        """Note what is lost if the actor crashes over this message."""
+        match message:
+            case m.LeaseAsked():
+                self._wait(Asked(message.reply, message.ticket, message.id is not None))
+            case m.ResumeAsked():
+                self._wait(Asked(message.reply, message.ticket))
+            case m.ReleaseAsked() | m.RenewAsked() | m.BindAsked() | m.RecoverAsked():
+                self._wait(Asked(message.reply))
+            case m.AskerLeft():
+                self._leave(message.ticket)
+            case m.Allocated() | m.AllocationRefused() | m.AllocationLost():
+                self.calls.pop(message.lease, None)
+            case _:
+                pass
+
+    def _wait(self, asked: Asked) -> None:
+        self.asked[id(asked.reply)] = asked
+
+    def _leave(self, ticket: int) -> None:
+        if (notified := self.notified.get(self.tickets.pop(ticket, ""))) is not None:
+            notified.tickets.discard(ticket)
+
+    def answered(self, reply: object) -> Asked | None:
+        """Note that a caller is given its answer; return the caller."""
+        return self.asked.pop(id(reply), None)
+
+    def tell(self, asked: Asked, lease: Lease) -> None:
+        """Note that a caller knows of a lease."""
+        notified = self.notified.setdefault(lease.id, Notified(asked.named))
+        if asked.ticket is not None:
+            notified.tickets.add(asked.ticket)
+            self.tickets[asked.ticket] = lease.id
+
+    def calling(self, effect: e.Call) -> None:
+        """Note that a plugin is asked to prepare the devices of a lease."""
+        if isinstance(effect.call, m.AllocateAsked):
+            self.calls[effect.call.lease] = effect.calls
+
+    def show(self, lease: Lease) -> LeaseState | None:
+        """Note how a lease is now, and return the state that was shown before."""
+        before = self.shown.pop(lease.id, None)
+        self.changed[lease.id] = lease
+        if lease.state is not LeaseState.GONE:
+            self.shown[lease.id] = lease
+        else:
+            for ticket in self.notified.pop(lease.id, Notified()).tickets:
+                self.tickets.pop(ticket, None)
+        return None if before is None else before.state

@@ -1,0 +1,136 @@
+"""The lease actor as the supervisor has it: with its parts, and all that outlives its crashes.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+
+from ...protocol.leases.book import Leases
+from ...protocol.leases.config import LeasesConfig
+from ...protocol.leases.entries import Sources
+from ...protocol.leases.messages import Kept
+from ...protocol.leases.values import ProcessIdentity
+from ...protocol.logs import Logger
+from .actor import LeaseActor
+from .cdi_store import LaterCdiStore
+from .cdi_writer import CdiStore, CdiWriter
+from .inbox import LeasesInbox
+from .lease_log import LeaseLog
+from .memory import Memory
+from .owners import BootClock, OwnerPort, Owners
+from .saving import Saving
+from .store import LeaseStore
+
+
+@attrs.frozen
+class LeasePorts:
+    """How leases reach the system: processes, clocks, and the files for container engines."""
+
+    owners: OwnerPort
+    clock: BootClock
+    #: Returns the files of the daemon with this id.
+    files: Callable[[str], CdiStore]
+    #: Unix seconds.
+    wall: Callable[[], float]
+    #: 128 random bits.
+    bits: Callable[[], int]
+
+
+class LeaseUnit:
+    """The lease actor of one node. Its :attr:`inbox` is the address of callers and of the devices actor."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        ports: Callable[[], LeasePorts],
+        config: LeasesConfig,
+        log: Logger,
+        *,
+        operators: frozenset[int],
+        closed: str | None = None,
+    ) -> None:
+        """Keep in ``store`` what is to outlive a restart; ``ports`` are opened with it.
+
+        No lease is given if there is a reason in ``closed``.
+        """
+        self.inbox = LeasesInbox()
+        self._store = store
+        self._open_ports = ports
+        self._ports: LeasePorts | None = None
+        self._config = config
+        self._operators = operators | config.operators
+        self._closed = closed
+        self._saving = Saving(store, self.inbox, log)
+        self._log = LeaseLog(log)
+        self._logger = log
+        self._memory = Memory()
+        #: What was found at the start, until the actor has taken it.
+        self._kept: Kept | None = Kept()
+        self._numbers = itertools.count(1)
+
+    async def open(self) -> None:
+        """Open the store, before anything is done for which two daemons must not share it.
+
+        Raises:
+          ConfigError: if the store is another daemon's.
+        """
+        kept = self._kept = await self._saving.open()
+        self._ports = ports = self._open_ports()
+        self._owners = Owners(ports.owners, ports.clock, self.inbox)
+        self._files = CdiWriter(LaterCdiStore(self._store, ports.files), self.inbox, self._logger)
+        self.inbox.problem = lambda: self._saving.problem or self._files.problem
+        if self._store.lasting:
+            await self._files.clean([lease.cdi_name for lease in kept.leases if lease.cdi_name is not None])
+
+    @property
+    def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """The tasks, by name, in the order of their start; each runs until cancelled, and again after a crash."""
+        return {
+            "lease store": self._saving.run,
+            "lease owners": self._owners.run,
+            "CDI files": self._files.run,
+            "leases": self._run,
+        }
+
+    async def _run(self) -> None:
+        actor = LeaseActor(
+            self.inbox, self._new_book(), self._saving, self._owners, self._files, self._memory, self._log
+        )
+        kept, self._kept = self._kept, None
+        if kept is None:
+            actor.start_again()
+        else:
+            actor.start(kept)
+        await actor.run()
+
+    @property
+    def own_process(self) -> ProcessIdentity:
+        """This process, as the owner of a lease."""
+        assert self._ports is not None, "it was opened"
+        return self._ports.owners.identity(os.getpid())
+
+    def _new_book(self) -> Leases:
+        assert self._ports is not None, "it was opened"
+        sources = Sources(self._ports.wall, self._ports.clock.now, self._ports.bits)
+        return Leases(
+            self.inbox,
+            sources,
+            pools=self._config.pools,
+            limits=self._config.limits,
+            operators=self._operators,
+            closed=self._closed,
+            numbers=self._numbers,
+        )
+
+    def close(self) -> None:
+        """Let go of the store, and of all processes."""
+        self._store.close()
+        if self._ports is not None:
+            self._ports.owners.close()
+            self._ports.clock.close()

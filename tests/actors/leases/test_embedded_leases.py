@@ -1,0 +1,242 @@
+"""Leases of the program that embeds a node, in a whole simulated node: real calls to a device plugin, virtual time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import trio
+
+from plugind.actors.leases.actor import CRASHED
+from plugind.actors.simulation import AllocationCall, FakePlugin, PluggedIn, SimulatedNode
+from plugind.actors.simulation.device_plugins import FakeDevices
+from plugind.protocol.devices import Device
+from plugind.protocol.errors import AllocationError
+from plugind.protocol.leases.messages import LeasesSnapshot, Problem
+from plugind.protocol.leases.values import LeaseState
+from plugind.supervisor import NodeEndedError
+
+GPU = "vendor.com/gpu"
+TWO = (Device("gpu-0"), Device("gpu-1"))
+
+
+def plug(node: SimulatedNode, devices: FakeDevices, socket: str = "a.sock", resource: str = GPU) -> PluggedIn:
+    return node.plug(socket, FakePlugin("DevicePlugin", resource, ("v1beta1",), serves=[devices]))
+
+
+async def states(node: SimulatedNode) -> dict[str, LeaseState]:
+    return {lease.id: lease.state for lease in (await node.supervisor.leases()).leases}
+
+
+async def test_a_block_has_devices_and_gives_them_back(node: SimulatedNode) -> None:
+    devices = FakeDevices(TWO)
+    plug(node, devices)
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, labels={"job": "7"}) as lease:
+        assert lease.state is LeaseState.HELD
+        assert lease.devices == {GPU: ("gpu-0",)}
+        assert lease.request.labels == (("job", "7"),)
+        assert lease.answer is not None
+        assert lease.answer.env == {"DEVICES": "gpu-0"}
+        assert (await node.supervisor.leases()).leases == (lease,)
+        assert list(node.lease_store.leases) == [lease.id]
+    assert devices.allocations == [(AllocationCall.ALLOCATE, ("gpu-0",))]
+    assert (await node.supervisor.leases()).leases == ()
+    await node.settled()
+    assert node.lease_store.leases == {}
+    assert node.owners.watched == 0
+
+
+async def test_without_a_device_there_is_an_error_that_names_the_holder(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, id="mine") as held:
+        with pytest.raises(AllocationError, match="Requested: 2, Available: 1") as caught:
+            async with node.supervisor.allocate({GPU: 2}):
+                pass
+    assert caught.value.problem is Problem.UNAVAILABLE
+    assert caught.value.holders == (held,)
+
+
+async def test_a_caller_that_waits_gets_what_another_one_gives_back(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    got: list[float] = []
+
+    async def wait() -> None:
+        async with node.supervisor.allocate({GPU: 2}, wait=60.0):
+            got.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery, node.supervisor.allocate({GPU: 1}):
+        nursery.start_soon(wait)
+        await trio.sleep(10.0)
+        assert got == []
+        freed = trio.current_time()
+    assert got == [freed]
+
+
+async def test_a_caller_that_is_cancelled_leaves_nothing(node: SimulatedNode) -> None:
+    """While it waits in line, and while the plugin prepares its device."""
+    devices = FakeDevices(TWO)
+    plug(node, devices)
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 2}):
+        with trio.move_on_after(5.0):
+            async with node.supervisor.allocate({GPU: 1}, wait=60.0):
+                pytest.fail("there is no device")
+        assert len(await states(node)) == 1
+    devices.delays[AllocationCall.ALLOCATE] = 10.0
+    with trio.move_on_after(5.0):
+        async with node.supervisor.allocate({GPU: 1}):
+            pytest.fail("the plugin has not answered")
+    assert list((await states(node)).values()) == [LeaseState.PENDING]
+    await trio.sleep(6.0)
+    assert await states(node) == {}
+
+
+async def test_a_node_that_ends_tells_its_callers(node: SimulatedNode) -> None:
+    devices = FakeDevices(TWO)
+    devices.hangs.add(AllocationCall.ALLOCATE)
+    plug(node, devices)
+    await node.settled()
+    supervisor = node.supervisor
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop)
+        with pytest.raises((NodeEndedError, AllocationError)):
+            async with supervisor.allocate({GPU: 1}):
+                pass
+    with pytest.raises(NodeEndedError):
+        await supervisor.leases()
+
+
+async def test_changes_of_leases_are_a_stream(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.lease_changes() as changes:
+        assert isinstance(await anext(changes), LeasesSnapshot)
+        async with node.supervisor.allocate({GPU: 1}, id="a"):
+            pass
+        seen = []
+        async for change in changes:
+            assert not isinstance(change, LeasesSnapshot)
+            seen.append(change.lease.state)
+            if change.lease.state is LeaseState.GONE:
+                break
+    assert seen == [LeaseState.PENDING, LeaseState.HELD, LeaseState.GONE]
+
+
+async def test_leases_are_released_and_renewed_by_name(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, id="a"):
+        with pytest.raises(AllocationError, match="lease a has no time to renew"):
+            await node.supervisor.renew("a")
+        assert (await node.supervisor.release("a", "b")).unknown == ("b",)
+        assert await states(node) == {}
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actor", ["leases", "devices", "handler", "reconciler", "status"])
+async def test_a_crash_ends_no_lease(node: SimulatedNode, actor: str) -> None:
+    """Fault 85: whoever was told of a lease has it, and nobody else is given its device."""
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, id="a") as lease:
+        assert node.crash(actor, "DevicePlugin" if actor == "handler" else "")  # type: ignore[arg-type]
+        await trio.sleep(30.0)
+        assert (await node.supervisor.leases()).leases == (lease,)
+        with pytest.raises(AllocationError, match="Requested: 2, Available: 1"):
+            async with node.supervisor.allocate({GPU: 2}):
+                pass
+        async with node.supervisor.allocate({GPU: 1}) as other:
+            assert other.devices == {GPU: ("gpu-1",)}
+    assert await states(node) == {}
+    await node.settled()
+    assert node.lease_store.leases == {}
+    assert node.owners.watched == 0
+
+
+async def test_after_a_crash_the_end_of_an_owner_is_noticed(node: SimulatedNode) -> None:
+    plug(node, FakeDevices(TWO))
+    await node.settled()
+    async with node.supervisor.allocate({GPU: 1}, id="a"):
+        node.crash("leases")
+        await trio.sleep(5.0)
+        node.owners.end(os.getpid())
+        await trio.sleep(0.0)
+        assert await states(node) == {}
+
+
+async def test_a_crash_answers_those_that_wait(node: SimulatedNode) -> None:
+    """One in line, and one whose plugin is at work: its device is withheld until the plugin has answered."""
+    devices = FakeDevices(TWO)
+    devices.delays[AllocationCall.ALLOCATE] = 20.0
+    plug(node, devices)
+    await node.settled()
+    errors: list[str] = []
+
+    async def ask(count: int, wait: float | None) -> None:
+        try:
+            async with node.supervisor.allocate({GPU: count}, wait=wait):
+                pytest.fail("it was told of no lease")
+        except AllocationError as error:
+            errors.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, 1, None)
+        await trio.sleep(1.0)
+        nursery.start_soon(ask, 2, 600.0)
+        await trio.sleep(1.0)
+        node.crash("leases")
+        await trio.sleep(2.0)
+        assert errors == [CRASHED, CRASHED]
+        assert list((await states(node)).values()) == [LeaseState.UNCERTAIN]
+    await trio.sleep(20.0)
+    assert await states(node) == {}
+    assert node.lease_store.leases == {}
+
+
+async def test_after_a_crash_no_plugin_is_asked_for_what_nobody_wants(node: SimulatedNode) -> None:
+    """The calls that waited in line are withdrawn: their devices may be in another lease when it were their turn."""
+    devices = FakeDevices(TWO)
+    devices.delays[AllocationCall.ALLOCATE] = 20.0
+    plug(node, devices)
+    await node.settled()
+
+    async def ask() -> None:
+        with pytest.raises(AllocationError):
+            async with node.supervisor.allocate({GPU: 1}):
+                pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        nursery.start_soon(ask)
+        await trio.sleep(1.0)
+        node.crash("leases")
+    await trio.sleep(120.0)
+    assert len(devices.allocations) == 1
+    assert await states(node) == {}
+
+
+async def test_a_call_in_line_is_withdrawn_when_its_caller_leaves(node: SimulatedNode) -> None:
+    """The plugin is not asked to prepare a device that nobody wants, and the device is free at once."""
+    devices = FakeDevices(TWO)
+    devices.delays[AllocationCall.ALLOCATE] = 20.0
+    plug(node, devices)
+    await node.settled()
+
+    async def ask(patience: float) -> None:
+        with trio.move_on_after(patience):
+            async with node.supervisor.allocate({GPU: 1}):
+                pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, 60.0)
+        await trio.sleep(1.0)
+        nursery.start_soon(ask, 5.0)
+        await trio.sleep(6.0)
+        assert len(await states(node)) == 1
+    await trio.sleep(60.0)
+    assert devices.allocations == [(AllocationCall.ALLOCATE, ("gpu-0",))]
