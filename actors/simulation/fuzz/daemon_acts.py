@@ -14,7 +14,6 @@ from typing import Final, Protocol
 import attrs
 import trio
 
-from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.crashes import INTERNAL
 from ....protocol.errors import PluginError
 from ....protocol.messages import RetryAnswer
@@ -30,7 +29,7 @@ from .crash_oracle import CrashOracle
 from .generation_oracle import GenerationOracle
 from .handler_oracle import HandlerOracle, WatchedHandler
 from .script import NAMES, SOCKETS, TYPE
-from .sentinels import Sentinels
+from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from .trace import Trace
 
 ASKS: Final[tuple[Ask, ...]] = ("validate", "register", "deregister")
@@ -207,11 +206,10 @@ class DaemonActs:
             return
         match actor:
             case "reconciler":
-                self._sentinels.grant_grace(13.0 + RESTART_PAUSE.cap)
+                self._sentinels.grant_grace(RECONCILER_RECOVERY)
                 self._oracle.orphan()
             case _:
-                # The longest pause before it is started again.
-                self._sentinels.grant_grace(RESTART_PAUSE.cap)
+                self._sentinels.grant_grace(ACTOR_RECOVERY)
 
     def crash_both(self, chance: random.Random) -> None:
         """Crash the reconciler and a registration in the same instant, in either order."""
@@ -219,7 +217,7 @@ class DaemonActs:
         actors: list[Actor] = ["reconciler", "registration"]
         for actor in chance.sample(actors, 2):
             self._node.crash(actor, path)
-        self._sentinels.grant_grace(13.0 + RESTART_PAUSE.cap)
+        self._sentinels.grant_grace(RECONCILER_RECOVERY)
         self._oracle.orphan()
 
     async def restart(self, chance: random.Random) -> None:

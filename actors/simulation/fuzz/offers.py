@@ -32,6 +32,7 @@ from ..plugins import FakePlugin
 from .call_oracle import CallOracle
 from .offer_oracle import Offer, OfferOracle
 from .script import Fault
+from .sentinels import ACTOR_RECOVERY, RECONCILER_RECOVERY, Sentinels
 from .trace import Trace
 
 #: Where these plugins call, and the root in which the others of them are found.
@@ -81,6 +82,7 @@ class Offers:
     _faults: Collection[Fault]
     #: Set before the script is played.
     node: SimulatedNode = attrs.field(init=False)
+    sentinels: Sentinels = attrs.field(init=False)
     oracle: OfferOracle = attrs.field(init=False)
     calls: CallOracle = attrs.field(init=False)
     handler: CrashingHandler = attrs.field(init=False)
@@ -272,6 +274,7 @@ class Offers:
             self.directory.crash()
         else:
             self.node.crash(actor, DEVICE if actor == "handler" else path)
+            self.sentinels.grant_grace(RECONCILER_RECOVERY if actor == "reconciler" else ACTOR_RECOVERY)
 
     def take(self) -> None:
         """Let another process take ``kubelet.sock``."""

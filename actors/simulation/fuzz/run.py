@@ -227,6 +227,8 @@ class _Simulation:
         self._daemon: DaemonActs | None = None
         self._serving = self.node.serving
         self._sentinels = Sentinels(self.node, trace.violated, self._oracle.registrations)
+        if self._offers is not None:
+            self._offers.sentinels = self._sentinels
         self._devices = DeviceActs(self.node, DeviceOracle(trace.violated), trace)
         self._seed, self._faults = seed, faults
         self._plugs = Plugs(self._oracle.received)

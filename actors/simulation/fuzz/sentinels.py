@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 import trio
 
+from ....protocol.backoff import RESTART_PAUSE
 from ....protocol.status import StateName
 from ..node import SimulatedNode
 from ..plugins import FakePlugin, PluggedIn
@@ -20,6 +21,10 @@ from ..scheduling import EPSILON
 BOUND: Final = 1.0
 #: Seconds that the node may take after a fault has ended: a rescan, or the longest pause of a watcher.
 RECOVERY: Final = 32.0
+#: Seconds that the node may take to be itself after a crash of its reconciler, and of another actor: the longest pause
+#: before it is started again.
+RECONCILER_RECOVERY: Final = 13.0 + RESTART_PAUSE.cap
+ACTOR_RECOVERY: Final = RESTART_PAUSE.cap
 #: Sentinels that are there at once.
 MOST: Final = 2
 

@@ -111,6 +111,11 @@ def test_a_handler_that_starts_again_may_take_what_a_reconciler_asked_that_has_c
     assert simulate(20162, events=40, only=(1, 2, 4, 40)).violations == ()
 
 
+def test_a_node_that_starts_again_while_device_plugins_are_followed_may_be_slow_for_a_while() -> None:
+    """Seed 20914: a plugin that starts while the reconciler lets go of the others is registered afterwards."""
+    assert simulate(20914, events=40, only=(11, 14, 76, 80)).violations == ()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_inode_that_was_freed_while_events_are_lost_is_not_used_again(lost: bool) -> None:
     """Seed 3369: such a socket cannot be distinguished from the old one, so a script must not create it."""
