@@ -1,8 +1,9 @@
 """plugind discovers plugin sockets on a node and registers each with the consumer of its type.
 
-The names in ``__all__`` and the module ``plugind.testing`` are the public interface; docs/api.md describes them and
-states what is guaranteed about them. Each name is imported when it is first used, so a program that only needs a
-configuration does not load Trio. Modules inside of the package import each other, never this one.
+The names in ``__all__`` and the modules ``plugind.client`` and ``plugind.testing`` are the public interface;
+docs/api.md describes them and states what is guaranteed about them. Each name is imported when it is first used, so a
+program that only needs a configuration does not load Trio. Modules inside of the package import each other, never this
+one.
 
 PYTEST_DONT_REWRITE
 """

@@ -12,7 +12,10 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("actors", "protocol", "tests/tools")
 MODULES = sorted(
     path
-    for path in (ROOT / "supervisor.py", ROOT / "testing.py", *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py")))
+    for path in (
+        *(ROOT / f"{name}.py" for name in ("supervisor", "testing", "client")),
+        *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py")),
+    )
     if not path.name.endswith(("_pb2.py", "_grpc.py"))
 )
 #: Names that are public despite their underscore: methods of named tuples, and a function of the standard library.

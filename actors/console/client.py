@@ -6,13 +6,11 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import math
 import os
-import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 import attrs
@@ -21,28 +19,15 @@ from ...protocol.directories import Condition
 from ...protocol.status import Watching
 from ...protocol.status_json import Json
 from ...protocol.text import escaped
+from ..client.calls import ANSWER_TIMEOUT, watched
+from ..client.errors import NoDaemonError, why_unreachable
+from ..client.paths import default_status_path
 from ..io.http_client import Reply, UnreachableError, ask
 from .arguments import path_of, seconds
 from .ending import EXIT_BUSY, EXIT_CONFIG, EXIT_FAILED, EXIT_UNREACHABLE, CommandError
 
 #: The description of one socket by the status socket.
 Plugin = dict[str, Json]
-
-#: Seconds without an answer, or without more of it, after which no daemon is taken to be there.
-ANSWER_TIMEOUT = 5.0
-#: Heartbeats of a watch in that time.
-HEARTBEATS = 4
-
-
-def default_status_path() -> str:
-    """Return the default path of the status socket: that of PLUGIND_STATUS, or one that depends on the user."""
-    named = os.environ.get("PLUGIND_STATUS")
-    if named:
-        return named
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if os.geteuid() == 0 or not runtime:
-        return "/run/plugind/status.sock"
-    return os.path.join(runtime, "plugind", "status.sock")
 
 
 def add_status_argument(parser: argparse.ArgumentParser) -> None:
@@ -99,27 +84,17 @@ def status_path(args: argparse.Namespace) -> str:
     return default_status_path() if given is None else given
 
 
-def unreachable(error: UnreachableError) -> str:
+#: What the user of a command can do about a daemon that does not answer.
+_ADVICE = {
+    "other": "name the daemon's status socket with --status or PLUGIND_STATUS",
+    "none": "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS",
+    "late": "--answer-timeout gives it more time",
+}
+
+
+def unreachable(error: UnreachableError | NoDaemonError) -> str:
     """Return what to do about a daemon that does not answer."""
-    path = escaped(error.path)
-    if _is_other_than_socket(error.path):
-        return f"{path} is no socket; name the daemon's status socket with --status or PLUGIND_STATUS"
-    match error.code:
-        case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
-            advice = "start one with 'plugind run', or name its socket with --status or PLUGIND_STATUS"
-        case errno.EACCES | errno.EPERM:
-            return f"may not talk to the daemon at {path} ({error.reason}); run this as the daemon's user or as root"
-        case errno.ETIMEDOUT:
-            advice = "--answer-timeout gives it more time"
-        case _:
-            return f"the daemon at {path} does not answer as it should: {error.reason}"
-    return f"no daemon answers at {path} ({error.reason}); {advice}"
-
-
-def _is_other_than_socket(path: str) -> bool:
-    with suppress(OSError):
-        return not stat.S_ISSOCK(os.stat(path).st_mode)
-    return False
+    return why_unreachable(error.path, error.reason, error.code, _ADVICE)
 
 
 @asynccontextmanager
@@ -214,7 +189,7 @@ def _to_mend(root: Mapping[str, object]) -> Iterator[str]:
 
 def watch_target(daemon: Daemon, path: str = "/watch") -> str:
     """Return what to ask for a stream of changes in which a daemon that has stopped is noticed."""
-    return f"{path}?heartbeat={daemon.timeout / HEARTBEATS:g}"
+    return watched(path, daemon.timeout)
 
 
 def has_heartbeats(reply: Reply) -> bool:

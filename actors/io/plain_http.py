@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request to the status socket, without Trio and h11, for programs that must start quickly.
+"""HTTP/1.1 requests to the status socket, without Trio and h11, for programs that must start quickly.
 
 PYTEST_DONT_REWRITE
 """
@@ -6,21 +6,138 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-#: Bytes of the largest answer that is read.
+#: Bytes of the largest answer that :func:`request` reads.
 MAX_ANSWER: Final = 1024 * 1024
+#: Bytes of the head of an answer.
+_MAX_HEAD: Final = 64 * 1024
 #: Seconds between two tries while the daemon's backlog is full, of which nothing tells the end.
 _PAUSE: Final = 0.02
 #: Bytes of a path that a ``sockaddr_un`` holds.
 _MAX_PATH: Final = 107
+_NOT_HTTP: Final = "the answer is not whole or not HTTP"
+_NOT_WHOLE: Final = "the answer is not whole"
 
 
 class NotHttpError(Exception):
     """The answer is not whole, too large, or not HTTP; the text says which."""
+
+
+class Reply:
+    """An answer whose body has still to be read."""
+
+    def __init__(self, received: _Received) -> None:
+        """Read the head.
+
+        Raises:
+          TimeoutError: if it does not come in time.
+          OSError: if the daemon goes away.
+          NotHttpError: if it is no head.
+        """
+        self._received = received
+        first, *lines = received.until(b"\r\n\r\n", _MAX_HEAD).split(b"\r\n")
+        words = first.split(b" ", 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not _is_number(words[1], 3):
+            raise NotHttpError(_NOT_HTTP)
+        self.status = int(words[1])
+        self.headers = _headers(lines)
+        if self.headers.get("transfer-encoding", "chunked").lower() != "chunked":
+            raise NotHttpError("the answer has a transfer encoding, and chunked alone is known here")
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+          TimeoutError: if nothing comes in time.
+          OSError: if the daemon goes away.
+          NotHttpError: if the body is not whole.
+        """
+        length = self.headers.get("content-length", "")
+        if "transfer-encoding" in self.headers:
+            return self._chunks()
+        if _is_number(length.encode(), 12):
+            return self._received.exactly(int(length))
+        return iter(self._received.some, b"")
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := self._size():
+            yield from self._received.exactly(size)
+            self._received.until(b"\r\n", 0)
+        while self._received.until(b"\r\n", _MAX_HEAD):
+            pass  # A trailer.
+
+    def _size(self) -> int:
+        try:
+            return int(self._received.until(b"\r\n", 256).partition(b";")[0], 16)
+        except ValueError:
+            raise NotHttpError(_NOT_HTTP) from None
+
+    def body(self, most: int) -> bytes:
+        """Return the whole body, of at most so many bytes.
+
+        Raises:
+          TimeoutError: if nothing comes in time.
+          OSError: if the daemon goes away.
+          NotHttpError: if the body is not whole, or too large.
+        """
+        whole = bytearray()
+        for piece in self.pieces():
+            whole += piece
+            if len(whole) > most:
+                raise NotHttpError(f"the answer is over {most} bytes")
+        return bytes(whole)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of the body as they arrive, without their ends; raises as :meth:`pieces` does."""
+        rest = b""
+        for piece in self.pieces():
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+
+
+@contextlib.contextmanager
+def asked(
+    path: str,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *,
+    seconds: float,
+    silence: float | None = None,
+    total: float = math.inf,
+) -> Iterator[Reply]:
+    """Send a request to the daemon whose status socket is at ``path``; the block reads the answer.
+
+    All of it has ``seconds``. With ``silence``, only the head has, each later part may take that long, and all of it
+    ``total``.
+
+    Raises:
+      TimeoutError: if it takes longer.
+      OSError: if the daemon cannot be reached, or goes away.
+      NotHttpError: if the answer is of no use.
+    """
+    began = time.monotonic()
+    deadline = began + min(seconds, total)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        _connect(connection, path, deadline)
+        head = (
+            f"{method} {target} HTTP/1.1\r\nHost: plugind\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        # A server that refuses early may close before it has read everything; its answer has still arrived.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            _limit(connection, deadline)
+            connection.sendall(head.encode("ascii") + body)
+        received = _Received(connection, deadline)
+        reply = Reply(received)
+        if silence is not None:
+            received.silence, received.deadline = silence, began + total
+        yield reply
 
 
 def request(path: str, method: str, target: str, body: bytes, *, seconds: float) -> tuple[int, bytes]:
@@ -31,17 +148,8 @@ def request(path: str, method: str, target: str, body: bytes, *, seconds: float)
       OSError: if the daemon cannot be reached, or goes away.
       NotHttpError: if the answer is of no use.
     """
-    deadline = time.monotonic() + seconds
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        _connect(connection, path, deadline)
-        head = (
-            f"{method} {target} HTTP/1.1\r\nHost: plugind\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        # A server that refuses early may close before it has read everything; its answer has still arrived.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            _limit(connection, deadline)
-            connection.sendall(head.encode("ascii") + body)
-        return _parsed(_received(connection, deadline))
+    with asked(path, method, target, body, seconds=seconds) as reply:
+        return reply.status, reply.body(MAX_ANSWER)
 
 
 def _limit(connection: socket.socket, deadline: float) -> None:
@@ -65,39 +173,58 @@ def _connect(connection: socket.socket, path: str, deadline: float) -> None:
                 time.sleep(_PAUSE)
 
 
-def _received(connection: socket.socket, deadline: float) -> bytes:
-    """Return all that comes until the daemon closes the connection."""
-    whole = bytearray()
-    while True:
-        _limit(connection, deadline)
-        piece = connection.recv(65536)
-        if not piece:
-            return bytes(whole)
-        whole += piece
-        if len(whole) > MAX_ANSWER:
-            raise NotHttpError(f"the answer is over {MAX_ANSWER} bytes")
+class _Received:
+    """What has come from the daemon and is not read yet."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._there = bytearray()
+        #: Until when all must be there, and how many seconds each part may take.
+        self.deadline = deadline
+        self.silence = math.inf
+
+    def _more(self) -> bool:
+        """Wait for more; return whether there is any."""
+        _limit(self._connection, min(self.deadline, time.monotonic() + self.silence))
+        piece = self._connection.recv(65536)
+        self._there += piece
+        return bool(piece)
+
+    def until(self, end: bytes, most: int) -> bytes:
+        """Return what stands before ``end``, at most so many bytes, and drop both."""
+        while (found := self._there.find(end)) < 0:
+            if len(self._there) > most + len(end) or not self._more():
+                raise NotHttpError(_NOT_HTTP)
+        if found > most:
+            raise NotHttpError(_NOT_HTTP)
+        before = bytes(self._there[:found])
+        del self._there[: found + len(end)]
+        return before
+
+    def some(self, most: int = 65536) -> bytes:
+        """Return what is there, or comes next, at most so many bytes; nothing at the end."""
+        if not self._there:
+            self._more()
+        piece = bytes(self._there[:most])
+        del self._there[:most]
+        return piece
+
+    def exactly(self, length: int) -> Iterator[bytes]:
+        """Yield so many bytes in pieces."""
+        while length:
+            piece = self.some(min(length, 65536))
+            if not piece:
+                raise NotHttpError(_NOT_WHOLE)
+            length -= len(piece)
+            yield piece
 
 
-def _parsed(answer: bytes) -> tuple[int, bytes]:
-    head, ended, body = answer.partition(b"\r\n\r\n")
-    first, *lines = head.split(b"\r\n")
-    words = first.split(b" ", 2)
-    if not ended or len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not _is_number(words[1], 3):
-        raise NotHttpError("the answer is not whole or not HTTP")
-    if len(body) < _length(lines):
-        raise NotHttpError("the answer is not whole")
-    return int(words[1]), body
-
-
-def _length(lines: list[bytes]) -> int:
-    """Return how long the body has to be; the end of the connection is the end of one without a length."""
+def _headers(lines: list[bytes]) -> Mapping[str, str]:
+    found = {}
     for line in lines:
         name, _, text = line.partition(b":")
-        if name.lower() == b"content-length" and _is_number(text.strip(), 9):
-            return int(text)
-        if name.lower() == b"transfer-encoding":
-            raise NotHttpError("the answer has a transfer encoding, and none is known here")
-    return 0
+        found[name.decode("latin-1").lower()] = text.strip().decode("latin-1")
+    return found
 
 
 def _is_number(text: bytes, most: int) -> bool:

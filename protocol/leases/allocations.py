@@ -293,7 +293,6 @@ class Allocations:
 
     def wait_for_owner(self, entry: Entry) -> None:
         """Hear of the end of the owner of a held lease; a container has some time to bind it."""
-        self.stop_if_unhealthy(entry)
         match entry.lease.owner:
             case ContainerOwner(init=None):
                 self.ends.set(entry.lease.id, self.now + BIND)
@@ -301,6 +300,7 @@ class Allocations:
                 self.watch(entry)
             case _:
                 pass  # Its end is told by its connection, or there is nobody.
+        self.stop_if_unhealthy(entry)
 
     def stop_if_unhealthy(self, entry: Entry) -> None:
         """Stop the owner of a held lease, once, if it asked for that and a device is unhealthy."""

@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-class LeaseJsonError(Exception):
+class LeaseJsonError(ValueError):
     """What the daemon answers cannot be understood: it is another version of plugind, or none."""
 
 

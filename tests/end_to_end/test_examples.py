@@ -67,8 +67,8 @@ class Lines:
 
 
 @asynccontextmanager
-async def started(*command: str | Path) -> AsyncIterator[Lines]:
-    process = await trio.lowlevel.open_process([sys.executable, *command], stdout=subprocess.PIPE)
+async def started(*command: str | Path, environment: dict[str, str] | None = None) -> AsyncIterator[Lines]:
+    process = await trio.lowlevel.open_process([sys.executable, *command], stdout=subprocess.PIPE, env=environment)
     try:
         yield Lines(process)
     finally:
@@ -195,6 +195,47 @@ def test_a_handler_that_cannot_be_loaded_is_one_line_and_exit_code_78(value: str
     done = run(*arguments, environment=environment)
     assert (done.code, done.out, len(done.err.splitlines())) == (78, "", 1)
     assert done.err.startswith(f"plugind: the handler for ExamplePlugin ({value}) cannot be loaded: ")
+
+
+async def test_the_examples_of_clients_ask_a_daemon(tmp_path: Path) -> None:
+    directory, path = tmp_path / "device-plugins", tmp_path / "root" / "red.sock"
+    with daemon(tmp_path, f"--device-plugins={directory}") as node:
+        await node.ready()
+        environment = {**os.environ, "PLUGIND_STATUS": str(node.status)}
+        devices = [*PLUGIND[1:], "fake", "--type", "DevicePlugin", "--name", "vendor.com/gpu", "--devices", "2"]
+        devices += ["--device-plugins", str(directory), "--socket", str(directory / "gpu.sock")]
+        red = [*PLUGIND[1:], "fake", "--type", "CSIPlugin", "--name", "red.example.com", "--socket", str(path)]
+        async with started(EXAMPLES / "client_trio.py", environment=environment) as watching:
+            await watching.until("watching")
+            async with started(*devices), started(*red) as plugin:
+                done = await trio.run_process(
+                    [sys.executable, str(EXAMPLES / "client_sync.py"), "vendor.com/gpu"],
+                    env=environment,
+                    capture_stdout=True,
+                )
+                assert done.stdout.decode().splitlines() == [
+                    "vendor.com/gpu: 2 of 2 devices are healthy",
+                    "gpu-0 Healthy",
+                    "gpu-1 Healthy",
+                ]
+                await watching.until("in service: red.example.com")
+                await plugin.end(signal.SIGTERM)
+                await watching.until("out of service: red.example.com")
+        async with started(EXAMPLES / "client_trio.py", environment=environment) as watching:
+            await watching.until("watching")
+            node.process.terminate()
+            with trio.fail_after(DEADLINE):
+                assert await watching.process.wait() == 0
+
+
+def test_the_example_of_a_client_says_what_to_do_without_a_daemon(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "PLUGIND_STATUS": str(tmp_path / "file")}
+    command = [sys.executable, str(EXAMPLES / "client_trio.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (1, "")
+    advice = "give the path of the daemon's status socket, or name it with PLUGIND_STATUS"
+    assert done.stderr == f"client_trio: {tmp_path}/file is no socket; {advice}\n"
 
 
 @pytest.mark.parametrize("name", ["embed.py", "example_handler.py"])

@@ -15,8 +15,8 @@ import attrs
 import pytest
 import trio
 
+from plugind.actors.client.paths import default_status_path
 from plugind.actors.console import commands
-from plugind.actors.console.client import default_status_path
 from plugind.actors.io.http_client import ask
 from plugind.actors.status import actor as status
 from plugind.actors.status.actor import StatusConfig

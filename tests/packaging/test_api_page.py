@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import plugind
+import plugind.client
 import plugind.testing
 from plugind.tests.tools import api_page
 
-HEADING = re.compile(r"^### (plugind(?:\.testing)?)\.(\w+)$", re.MULTILINE)
+HEADING = re.compile(r"^### (plugind(?:\.client|\.testing)?)\.(\w+)$", re.MULTILINE)
 
 
 def test_the_page_is_made_from_the_docstrings() -> None:
@@ -17,9 +18,9 @@ def test_the_page_is_made_from_the_docstrings() -> None:
 
 def test_the_page_lists_every_public_name_once() -> None:
     listed = HEADING.findall(api_page.PAGE.read_text())
-    of_testing = [name for name in plugind.testing.__all__ if name not in plugind.__all__]
+    others = [(module, name) for module in (plugind.client, plugind.testing) for name in module.__all__]
     assert listed == [("plugind", name) for name in plugind.__all__] + [
-        ("plugind.testing", name) for name in of_testing
+        (module.__name__, name) for module, name in others if name not in plugind.__all__
     ]
 
 

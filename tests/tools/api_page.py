@@ -24,6 +24,7 @@ from typing import Protocol
 import attrs
 
 import plugind
+import plugind.client
 import plugind.testing
 
 #: A word in module docstrings that is meant for pytest and not for readers.
@@ -36,8 +37,9 @@ INTRODUCTION = """# The public interface
 ## What is promised
 
 plugind follows [Semantic Versioning](https://semver.org). What this page lists is public: the names of `plugind`, those
-of `plugind.testing`, and of each class the attributes and methods below. Only a major release removes a public name, or
-changes one in a way that breaks programs; before 1.0 a minor release may do so too. A patch release never does.
+of `plugind.client` and `plugind.testing`, and of each class the attributes and methods below. Only a major release
+removes a public name, or changes one in a way that breaks programs; before 1.0 a minor release may do so too. A patch
+release never does.
 `CHANGELOG.md` says what changed.
 
 Everything else is private, wherever it can be imported from: names that begin with `_`, names that this page does not
@@ -65,8 +67,9 @@ def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION]
     parts += [_entry(plugind, name) for name in plugind.__all__]
-    parts += ["## plugind.testing\n", markdown(inspect.getdoc(plugind.testing) or "") + "\n"]
-    parts += [_entry(plugind.testing, name) for name in plugind.testing.__all__ if name not in plugind.__all__]
+    for module in (plugind.client, plugind.testing):
+        parts += [f"## {module.__name__}\n", markdown(inspect.getdoc(module) or "") + "\n"]
+        parts += [_entry(module, name) for name in module.__all__ if name not in plugind.__all__]
     return "\n".join(parts)
 
 

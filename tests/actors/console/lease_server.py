@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,19 @@ class LeaseServer:
     path: Path
     answers: list[bytes]
     requests: list[Asked] = attrs.field(factory=list)
+    #: Leave each connection open until the end of the test.
+    hold: bool = False
 
     def serve(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return  # The test has ended.
-            with connection:
-                self.requests.append(_request(connection))
-                connection.sendall(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+        with ExitStack() as held:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return  # The test has ended.
+                with connection if not self.hold else nullcontext(held.enter_context(connection)):
+                    self.requests.append(_request(connection))
+                    connection.sendall(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
 
 
 def _request(connection: socket.socket) -> Asked:
@@ -50,7 +53,7 @@ def _request(connection: socket.socket) -> Asked:
         while header := lines.readline().strip():
             name, _, value = header.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
-        return Asked(line, json.loads(lines.read(length)), uid)
+        return Asked(line, json.loads(lines.read(length)) if length else None, uid)
 
 
 def answer(status: int, content: Any = None) -> bytes:
@@ -59,14 +62,14 @@ def answer(status: int, content: Any = None) -> bytes:
 
 
 @contextmanager
-def lease_server(directory: Path, *answers: bytes) -> Iterator[LeaseServer]:
+def lease_server(directory: Path, *answers: bytes, hold: bool = False) -> Iterator[LeaseServer]:
     """Serve on a socket in ``directory``."""
     path = directory / "status.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(0o666)
         listener.listen()
-        server = LeaseServer(path, list(answers))
+        server = LeaseServer(path, list(answers), hold=hold)
         thread = threading.Thread(target=server.serve, args=(listener,))
         thread.start()
         yield server

@@ -1,0 +1,97 @@
+"""What may go wrong when a program asks a daemon. Each text says what to do.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ...protocol.leases.replies import Failure, Problem
+from ...protocol.leases.values import Lease
+from ...protocol.text import escaped
+
+
+class ClientError(Exception):
+    """A daemon could not be asked, or did not do what it was asked for. The others are kinds of it."""
+
+
+class NoDaemonError(ClientError):
+    """No daemon answers at the status socket; ``code`` is the errno, None if the answer was not HTTP.
+
+    It is ETIMEDOUT if nothing came in time.
+    """
+
+    def __init__(self, path: str, reason: str, code: int | None = None) -> None:
+        """Note which daemon does not answer, and why."""
+        super().__init__(why_unreachable(path, reason, code, _ADVICE))
+        self.path = path
+        self.reason = reason
+        self.code = code
+
+
+class DaemonError(ClientError):
+    """The daemon has answered that it does not do that, or in a way that cannot be understood.
+
+    ``status`` is that of HTTP: 403 for a user who may not ask, 404 for what is not there, 503 for a daemon that is
+    busy, 200 for an answer of another version of plugind.
+    """
+
+    def __init__(self, text: str, status: int) -> None:
+        """Note what the daemon says."""
+        super().__init__(text)
+        self.status = status
+
+
+class LeaseFailedError(ClientError):
+    """The daemon has not given the lease, or has not done what was asked of one."""
+
+    def __init__(self, failure: Failure) -> None:
+        """Note what the daemon says."""
+        super().__init__(escaped(failure.text))
+        #: Why, as one of few words.
+        self.problem: Problem = failure.problem
+        #: The leases that hold what was asked for.
+        self.holders: tuple[Lease, ...] = failure.holders
+
+
+class NotReadyError(ClientError):
+    """What was waited for has not come in time; the text says what is missing, and in which state it is."""
+
+
+_ADVICE: Mapping[str, str] = {
+    "other": "give the path of the daemon's status socket, or name it with PLUGIND_STATUS",
+    "none": "start one with 'plugind run', give the path of its status socket, or name it with PLUGIND_STATUS",
+    "late": "a greater timeout gives it more time",
+}
+
+
+def why_unreachable(path: str, reason: str, code: int | None, advice: Mapping[str, str]) -> str:
+    """Return what to do about a daemon that does not answer.
+
+    ``advice`` says it for the user of a program: about ``other`` than a socket at the path, for ``none`` that listens,
+    and for one that is ``late``.
+    """
+    shown = escaped(path)
+    if _is_other_than_socket(path):
+        return f"{shown} is no socket; {advice['other']}"
+    match code:
+        case errno.ENOENT | errno.ECONNREFUSED | errno.ENOTDIR:
+            what_to_do = advice["none"]
+        case errno.EACCES | errno.EPERM:
+            return f"may not talk to the daemon at {shown} ({reason}); run this as the daemon's user or as root"
+        case errno.ETIMEDOUT:
+            what_to_do = advice["late"]
+        case _:
+            return f"the daemon at {shown} does not answer as it should: {reason}"
+    return f"no daemon answers at {shown} ({reason}); {what_to_do}"
+
+
+def _is_other_than_socket(path: str) -> bool:
+    with suppress(OSError):
+        return not stat.S_ISSOCK(os.stat(path).st_mode)
+    return False

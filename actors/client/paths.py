@@ -1,0 +1,19 @@
+"""Where a daemon's status socket is.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def default_status_path() -> str:
+    """Return the default path of the status socket: that of PLUGIND_STATUS, or one that depends on the user."""
+    named = os.environ.get("PLUGIND_STATUS")
+    if named:
+        return named
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if os.geteuid() == 0 or not runtime:
+        return "/run/plugind/status.sock"
+    return os.path.join(runtime, "plugind", "status.sock")

@@ -1,0 +1,52 @@
+"""What is asked of a daemon about its plugins and devices, and what its answers mean. Nothing here waits.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+from ...protocol.devices import ResourceStatus
+from ...protocol.status import PluginStatus
+from ...protocol.status_values import StatusFormError, plugin_from_json, resource_from_json
+from .calls import Call
+
+T = TypeVar("T")
+
+
+def plugins(name: str | None, plugin_type: str | None) -> Call[tuple[PluginStatus, ...]]:
+    """Ask for all plugins, or for those of a name or type."""
+    return Call("GET", "/plugins" + _query(name=name, type=plugin_type), _plugins)
+
+
+def description(target: str) -> Call[tuple[PluginStatus, ...]]:
+    """Ask for all about the plugins of a name, or the one of a socket."""
+    return Call("GET", f"/plugins/{quote(os.fsencode(target), safe='')}", _plugins)
+
+
+def devices(resource: str | None) -> Call[tuple[ResourceStatus, ...]]:
+    """Ask for all resources with their devices, or for one."""
+    return Call("GET", "/v1/devices" + _query(resource=resource), _resources)
+
+
+def _query(**given: str | None) -> str:
+    query = urlencode({key: text for key, text in given.items() if text is not None})
+    return f"?{query}" if query else ""
+
+
+def _plugins(content: object) -> tuple[PluginStatus, ...]:
+    return _all(plugin_from_json, content)
+
+
+def _resources(content: object) -> tuple[ResourceStatus, ...]:
+    return _all(resource_from_json, content.get("resources") if isinstance(content, dict) else None)
+
+
+def _all(read: Callable[[object], T], content: object) -> tuple[T, ...]:
+    if not isinstance(content, list):
+        raise StatusFormError("it is no list")
+    return tuple(read(it) for it in content)

@@ -1,0 +1,304 @@
+"""The two clients of a daemon, against a server that answers as it is told: the same values and the same errors."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import trio
+
+from plugind.client import (
+    Client,
+    ClientError,
+    DaemonError,
+    NoDaemonError,
+    NotReadyError,
+    PluginStatus,
+    ResourceStatus,
+    SyncClient,
+)
+from plugind.protocol.status_json import plugin_to_json
+from plugind.tests.actors.console.lease_server import answer, lease_server
+from plugind.tests.protocol.test_status_values import GPU, NOW, PLUGIN, resource_json
+
+PATH = "/nowhere/status.sock"
+
+
+def chunked(*pieces: bytes, end: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nHeartbeat: 5\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(it), it) for it in pieces) + (b"0\r\n\r\n" if end else b"")
+
+
+def line(**changes: Any) -> bytes:
+    return json.dumps({**plugin_to_json(PLUGIN, NOW, NOW), **changes}).encode() + b"\n"
+
+
+def amount(healthy: int, state: str = "listed") -> bytes:
+    return json.dumps({"resource": "vendor.com/gpu", "state": state, "allocatable": healthy}).encode() + b"\n"
+
+
+class Both(Protocol):
+    """What both clients do, as coroutine functions."""
+
+    async def list(self, name: str | None = None, *, type: str | None = None) -> tuple[PluginStatus, ...]: ...  # noqa: A002
+    async def describe(self, target: str) -> tuple[PluginStatus, ...]: ...
+    async def devices(self, resource: str | None = None) -> tuple[ResourceStatus, ...]: ...
+    async def watched(self) -> Sequence[PluginStatus]: ...
+    async def wait(self, *names: str, timeout: float = 60.0) -> None: ...
+    async def wait_for_devices(self, wanted: dict[str, int], *, timeout: float = 60.0) -> None: ...
+
+
+class OfSync:
+    """The synchronous client, in a thread."""
+
+    def __init__(self, client: SyncClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def called(*args: Any, **more: Any) -> Any:
+            return await trio.to_thread.run_sync(lambda: getattr(self._client, name)(*args, **more))
+
+        return called
+
+    async def watched(self) -> list[PluginStatus]:
+        def follow() -> list[PluginStatus]:
+            with self._client.watch() as changes:
+                return [*changes]
+
+        return await trio.to_thread.run_sync(follow)
+
+
+class OfTrio:
+    """The client for Trio."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def watched(self) -> list[PluginStatus]:
+        async with self._client.watch() as changes:
+            return [plugin async for plugin in changes]
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "trio"])
+def make(request: pytest.FixtureRequest) -> Make:
+    def made(path: str | Path, timeout: float = 5.0) -> Any:
+        if request.param == "sync":
+            return OfSync(SyncClient(str(path), timeout=timeout))
+        return OfTrio(Client(str(path), timeout=timeout))
+
+    return made
+
+
+@asynccontextmanager
+async def asking(make: Make, directory: Path, *answers: bytes, hold: bool = False) -> AsyncIterator[tuple[Both, Any]]:
+    with lease_server(directory, *answers, hold=hold) as server:
+        yield make(server.path), server
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_plugins_are_listed(make: Make, tmp_path: Path) -> None:
+    body = b"[" + line() + b"]"
+    async with asking(make, tmp_path, chunked(body[:100], body[100:])) as (client, server):
+        (plugin,) = await client.list("a b", type="CSIPlugin")
+    assert (plugin.name, plugin.state, plugin.since) == ("red.example.com", "registered", NOW - 4.25)
+    assert server.requests[0].line == "GET /plugins?name=a+b&type=CSIPlugin HTTP/1.1"
+
+
+async def test_a_plugin_is_described_by_a_path_that_is_not_utf_8(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, answer(200, [plugin_to_json(PLUGIN, NOW, NOW)])) as (client, server):
+        (plugin,) = await client.describe("/r/\udcff.sock")
+    assert plugin.pid == 991
+    assert server.requests[0].line == "GET /plugins/%2Fr%2F%FF.sock HTTP/1.1"
+
+
+async def test_the_devices_are_listed(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, answer(200, {"resources": [resource_json(GPU)]})) as (client, server):
+        (gpu,) = await client.devices("vendor.com/gpu")
+    assert [(device.id, device.healthy) for device in gpu.devices()] == [("GPU-0", True), ("GPU-1", False)]
+    assert server.requests[0].line == "GET /v1/devices?resource=vendor.com%2Fgpu HTTP/1.1"
+
+
+async def test_a_watch_yields_each_line_until_the_daemon_stops(make: Make, tmp_path: Path) -> None:
+    """An empty line is a heartbeat. A line may come in pieces."""
+    lines = line() + b"\n" + line(state="gone")
+    async with asking(make, tmp_path, chunked(lines[:30], lines[30:-3], lines[-3:])) as (client, server):
+        assert [it.state for it in await client.watched()] == ["registered", "gone"]
+    assert server.requests[0].line == "GET /watch?heartbeat=1.25 HTTP/1.1"
+
+
+async def test_a_watch_that_ends_amid_the_stream_is_no_end_of_the_daemon(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, chunked(line(), end=False)) as (client, _):
+        with pytest.raises(NoDaemonError, match=r"the daemon at .* does not answer as it should"):
+            await client.watched()
+
+
+async def test_a_reader_that_is_too_slow_is_told(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, chunked(b'{"error": "too slow: watch again"}\n')) as (client, _):
+        with pytest.raises(DaemonError, match=r"too slow: watch again"):
+            await client.watched()
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wait_ends_when_all_are_registered(make: Make, tmp_path: Path) -> None:
+    """Also if the daemon went away before: the next stream tells all anew."""
+    first = chunked(line(state="dialing"), b"\n", line(state="gone"))
+    second = chunked(line(name="blue.example.com", socket="/r/blue.sock"), line(), end=False)
+    async with asking(make, tmp_path, first, second) as (client, server):
+        await client.wait("red.example.com", "blue.example.com")
+    assert len(server.requests) == 2
+
+
+async def test_a_wait_that_is_too_long_says_what_is_missing(make: Make, tmp_path: Path) -> None:
+    lines = chunked(line(state="waiting", cause="dial: refused\x1b"), b"\n", end=False)
+    async with asking(make, tmp_path, lines, hold=True) as (client, _):
+        with pytest.raises(NotReadyError) as caught:
+            await client.wait("red.example.com", "no.example.com", timeout=0.3)
+    assert str(caught.value) == (
+        "within 0.3 s: red.example.com is waiting (dial: refused\\x1b);"
+        " no.example.com is not known: no socket has given this name"
+    )
+
+
+async def test_a_wait_for_devices_ends_when_there_are_enough(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, chunked(amount(1), b"\n", amount(2), end=False)) as (client, server):
+        await client.wait_for_devices({"vendor.com/gpu": 2})
+    assert server.requests[0].line == "GET /v1/devices/watch?heartbeat=1.25 HTTP/1.1"
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (amount(1, "lost"), "vendor.com/gpu has 1 of 2 healthy devices: it is lost"),
+        (b"", "vendor.com/gpu has 0 of 2 healthy devices: no device plugin has registered for it"),
+    ],
+)
+async def test_a_wait_for_devices_says_why_there_are_too_few(make: Make, tmp_path: Path, said: bytes, why: str) -> None:
+    async with asking(make, tmp_path, chunked(said + b"\n", end=False), hold=True) as (client, _):
+        with pytest.raises(NotReadyError, match=why):
+            await client.wait_for_devices({"vendor.com/gpu": 2}, timeout=0.2)
+
+
+async def test_a_wait_for_nothing_asks_nobody(make: Make) -> None:
+    await make(PATH).wait()
+    await make(PATH).wait_for_devices({})
+
+
+async def test_a_wait_without_a_daemon_says_that_there_is_none(make: Make) -> None:
+    with pytest.raises(NoDaemonError, match=r"start one with 'plugind run'"):
+        await make(PATH).wait("red.example.com", timeout=0.1)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+async def test_no_daemon_is_an_error_that_says_what_to_do(make: Make) -> None:
+    with pytest.raises(NoDaemonError) as caught:
+        await make(PATH).list()
+    assert str(caught.value) == (
+        f"no daemon answers at {PATH} (No such file or directory); start one with 'plugind run', give the path of its"
+        " status socket, or name it with PLUGIND_STATUS"
+    )
+    assert caught.value.code == 2
+
+
+async def test_a_file_at_the_path_is_no_socket(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NoDaemonError, match=r"file is no socket; give the path of the daemon's status socket"):
+        await make(tmp_path / "file").list()
+
+
+async def test_a_daemon_that_says_nothing_is_given_up_after_the_timeout(make: Make, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "status.sock"))
+        listener.listen()
+        client = make(tmp_path / "status.sock", 0.1)
+        with pytest.raises(NoDaemonError, match=r"within 0.1 s\); a greater timeout gives it more time"):
+            await client.list()
+        with pytest.raises(NoDaemonError, match=r"within 0.1 s"):
+            await client.watched()
+
+
+async def test_a_refusal_has_the_daemons_words_and_the_status(make: Make, tmp_path: Path) -> None:
+    async with asking(make, tmp_path, answer(404, {"error": "no plugin has the name a\n"})) as (client, _):
+        with pytest.raises(DaemonError, match=r"^no plugin has the name a\\n$") as caught:
+            await client.describe("a")
+        assert caught.value.status == 404
+        with pytest.raises(DaemonError) as caught:
+            await client.watched()
+        assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("body", [b"[1", b"{}", b'[{"socket": 1}]', b"[" * 100_000])
+async def test_an_answer_that_cannot_be_understood_is_an_error_of_the_client(
+    make: Make, tmp_path: Path, body: bytes
+) -> None:
+    async with asking(make, tmp_path, chunked(body)) as (client, _):
+        with pytest.raises(DaemonError, match=r"^the daemon's answer cannot be understood: "):
+            await client.list()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[", chunked(b"[", end=False), chunked(b"[")[:-4]]
+)
+async def test_an_answer_that_is_not_whole_is_no_daemon(make: Make, tmp_path: Path, sent: bytes) -> None:
+    async with asking(make, tmp_path, sent) as (client, _):
+        with pytest.raises(NoDaemonError):
+            await client.list()
+
+
+def test_what_the_block_of_a_watch_raises_is_left_alone(tmp_path: Path) -> None:
+    with (
+        lease_server(tmp_path, chunked(line())) as server,
+        pytest.raises(OSError, match=r"of the caller"),
+        SyncClient(str(server.path)).watch(),
+    ):
+        raise OSError("of the caller")
+
+
+def test_each_error_is_a_client_error() -> None:
+    assert all(issubclass(it, ClientError) for it in (NoDaemonError, DaemonError, NotReadyError))
+
+
+# --- what is loaded ---------------------------------------------------------------------------------------------------
+
+
+def loaded(code: str, *names: str) -> list[str]:
+    code = f"{code}\nimport sys\nprint(*sorted({{*{names!r}}} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_synchronous_client_loads_neither_trio_nor_a_parser_of_http() -> None:
+    heavy = ("trio", "h11", "rich", "email", "http", "ssl", "sqlite3", "asyncio", "google", "grpclib", "argparse")
+    assert loaded("from plugind.client import *", *heavy) != []
+    assert loaded("from plugind.client import SyncClient", *heavy) == []
+
+
+def test_the_module_itself_loads_nothing() -> None:
+    assert loaded("import plugind.client", "attrs", "json", "socket", "plugind.protocol") == []
+
+
+def test_the_names_of_the_module_are_those_of_its_list() -> None:
+    import plugind.client
+
+    assert dir(plugind.client) == plugind.client.__all__ == sorted(plugind.client.__all__)
+    assert all(getattr(plugind.client, name) is not None for name in plugind.client.__all__)
+    with pytest.raises(AttributeError, match=r"has no attribute 'Sync'"):
+        plugind.client.Sync  # type: ignore[attr-defined]  # noqa: B018
