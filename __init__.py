@@ -18,8 +18,11 @@ if _typing.TYPE_CHECKING:
     from .actors.supervision import GaveUpError
     from .protocol.backoff import Backoff
     from .protocol.config import Config, Root, Timeouts
-    from .protocol.errors import ConfigError, NoConnectionError, PluginError
+    from .protocol.errors import AllocationError, ConfigError, NoConnectionError, PluginError
     from .protocol.health_checks import HealthChecks
+    from .protocol.leases.config import LeasesConfig
+    from .protocol.leases.replies import Problem
+    from .protocol.leases.values import Lease, Pool
     from .protocol.messages import RetryAnswer
     from .protocol.plugin_health import Health
     from .protocol.plugins import InstancePolicy, Plugin
@@ -29,6 +32,7 @@ if _typing.TYPE_CHECKING:
     from .supervisor import LaggedError, NodeEndedError, Ports, RootBusyError, Supervisor
 
 __all__ = [
+    "AllocationError",
     "Backoff",
     "Channel",
     "Config",
@@ -39,13 +43,17 @@ __all__ = [
     "HealthChecks",
     "InstancePolicy",
     "LaggedError",
+    "Lease",
+    "LeasesConfig",
     "Limits",
     "Link",
     "NoConnectionError",
     "NodeEndedError",
     "Plugin",
     "PluginError",
+    "Pool",
     "Ports",
+    "Problem",
     "RetryAnswer",
     "Root",
     "RootBusyError",
@@ -59,6 +67,7 @@ __all__ = [
 # If type checkers saw __getattr__, they would accept every misspelt name.
 if not _typing.TYPE_CHECKING:
     _HOMES = {
+        "AllocationError": ".protocol.errors",
         "Backoff": ".protocol.backoff",
         "Channel": ".actors.io.grpc_client.channel",
         "Config": ".protocol.config",
@@ -69,13 +78,17 @@ if not _typing.TYPE_CHECKING:
         "HealthChecks": ".protocol.health_checks",
         "InstancePolicy": ".protocol.plugins",
         "LaggedError": ".supervisor",
+        "Lease": ".protocol.leases.values",
+        "LeasesConfig": ".protocol.leases.config",
         "Limits": ".protocol.wire.limits",
         "Link": ".actors.handlers.link",
         "NoConnectionError": ".protocol.errors",
         "NodeEndedError": ".supervisor",
         "Plugin": ".protocol.plugins",
         "PluginError": ".protocol.errors",
+        "Pool": ".protocol.leases.values",
         "Ports": ".supervisor",
+        "Problem": ".protocol.leases.replies",
         "RetryAnswer": ".protocol.messages",
         "Root": ".protocol.config",
         "RootBusyError": ".supervisor",

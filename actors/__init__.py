@@ -44,7 +44,18 @@ ends with its listener (``plugind.protocol.lives``).
 
 The followers of device plugins, which are links of the handler, send ``plugind.protocol.device_messages`` to the
 devices actor by ``send_nowait``; its inbox keeps of each kind of message of a plugin only the newest. The status socket
-asks it with a deadline. It sends to nobody but those that ask.
+asks it with a deadline. It sends to those that ask, and to the lease actor.
+
+The lease actor (``plugind.actors.leases``) is sent ``OfferChanged`` and ``OfferEnded`` by the devices actor,
+``LeaseAsked``, ``AskerLeft``, ``ReleaseAsked`` and others by the status socket and the embedding program, and ``Saved``,
+``OwnerEnded``, ``PluginEnded`` and ``FileWritten`` by its own parts, all of ``plugind.protocol.leases.messages`` and by
+``send_nowait``; the rules that bound its inbox are in ``inbox.py``. To the task inside of the follow of a device plugin
+it sends ``AllocateAsked``, ``PreferenceAsked`` and ``CallWithdrawn``, and each call is answered once::
+
+      Followers ── InstanceAdded, ListReceived … ──► Devices ── OfferChanged, OfferEnded ──► Leases ◄── callers
+          ▲  └──────────── Allocated, AllocationRefused, AllocationLost, Preferred ──────────► │ ▲
+          └──────────────── AllocateAsked, PreferenceAsked, CallWithdrawn ─────────────────────┘ │
+                                              Saving, Owners, CdiWriter ── Saved, OwnerEnded … ──┘
 
 Each watcher has an inbox too, in which asks coalesce: ``RescanNow``, from the supervisor, and ``LookNow``, from the
 reconciler, when the dial of a registration has found another socket at a path.

@@ -49,9 +49,9 @@ class NodeState:
 
 def state_store(config: Config, log: Logger) -> NodeState:
     """Return the file of the node's state; without one, stores that end with the program."""
-    if config.device_plugins is None or config.state is None:
+    if config.state is None:
         return NodeState(MemoryStore(), MemoryLeaseStore(name=secrets.token_hex(16)))
-    serves = os.path.realpath(config.device_plugins.directory)
+    serves = "" if config.device_plugins is None else os.path.realpath(config.device_plugins.directory)
     file = StateFile(config.state, log, serves=serves, markers=place_of_markers())
     return NodeState(file, file)
 

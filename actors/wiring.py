@@ -29,6 +29,11 @@ from .leases.store import LeaseStore
 from .leases.unit import LeasePorts, LeaseUnit
 from .limited_log import LimitedLog
 
+_NO_STATE = (
+    "this plugind leases no devices, since it keeps no state, and would give them to others after a restart: start it"
+    " with --device-plugins, or with --state DIR"
+)
+
 
 def rules_of(config: Config, users: Users) -> Rules:
     """Return the rules by which plugins are trusted, and the directories in which they may have endpoints."""
@@ -64,7 +69,8 @@ def leases_of(
     config: Config, users: Users, store: LeaseStore, ports: Callable[[], LeasePorts], log: Logger
 ) -> LeaseUnit:
     """Return the lease actor of a node with its parts."""
-    return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}))
+    closed = None if store.lasting or config.leases.without_state else _NO_STATE
+    return LeaseUnit(store, ports, config.leases, log, operators=frozenset({ROOT, users.own}), closed=closed)
 
 
 def limited_log(log: Logger, config: Config) -> LimitedLog | None:

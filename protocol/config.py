@@ -174,8 +174,8 @@ class Config:
     #: the handler's own, and fails the call like any other error. Otherwise it may be the one of Ctrl-C, and ends the
     #: block of the node; the log says which handler was called.
     handles_sigint: bool = False
-    #: The directory of the file that keeps what must outlive a restart: the resources for which device plugins are
-    #: awaited. None, or no :attr:`device_plugins`: there is no file.
+    #: The directory of the file that keeps what must outlive a restart: the leases, and the resources for which device
+    #: plugins are awaited. None: there is no file.
     state: str | None = None
     #: Who may lease which devices of device plugins.
     leases: LeasesConfig = attrs.field(factory=LeasesConfig)

@@ -29,6 +29,7 @@ from ...protocol.config import (
 from ...protocol.endpoints import default_directories
 from ...protocol.errors import ConfigError, SocketBusyError, leaves
 from ...protocol.health_checks import ALL_TYPES, HealthChecks
+from ...protocol.leases.config import LeasesConfig
 from ...protocol.logs import Format, Level
 from ...protocol.plugins import BUILT_IN_TYPES, MAX_INSTANCES
 from ...protocol.trust import Trust
@@ -183,8 +184,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state",
         metavar="DIR",
-        help="with --device-plugins: where the file is that keeps what must outlive a restart, which is made (default:"
-        " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others)",
+        help="where the file is that keeps what must outlive a restart, such as leases; it is made (default:"
+        " $PLUGIND_STATE, or /var/lib/plugind for root, and $XDG_STATE_HOME/plugind for others; none without"
+        " --device-plugins)",
     )
     parser.add_argument(
         "--metrics-path-labels",
@@ -253,6 +255,8 @@ def config_from(args: argparse.Namespace, environment: Mapping[str, str]) -> Con
         strict=args.strict,
         device_plugins=_device_plugins(args, roots),
         state=_state(args, environment),
+        # A daemon that forgot its leases at a restart would give the same devices to others.
+        leases=LeasesConfig(without_state=False),
         endpoint_directories=(
             *default_directories(root.path for root in roots),
             *map(_absolute, args.endpoint_dir),
@@ -275,17 +279,15 @@ def _device_plugins(args: argparse.Namespace, roots: Sequence[Root]) -> DevicePl
 
 
 def _state(args: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
-    """Return the directory of the state, which only a daemon with device plugins has.
+    """Return the directory of the state: a daemon without device plugins has one only if it is named.
 
     Raises:
-      ConfigError: if it is named without them, or its name is empty.
+      ConfigError: if its name is empty.
     """
-    if args.device_plugins is None:
-        if args.state is not None:
-            raise ConfigError("--state keeps the resources of device plugins: add --device-plugins")
-        return None
     if args.state == "":
         raise ConfigError("the path of the state is empty: name a directory with --state")
+    if args.device_plugins is None and args.state is None:
+        return None
     return _absolute(args.state or environment.get("PLUGIND_STATE") or _usual_state(environment))
 
 

@@ -23,7 +23,6 @@ from ...protocol.device_messages import (
     DevicesSubscribed,
     DevicesUnsubscribed,
     DevicesViewMessage,
-    InstanceRemoved,
     ResourceChanged,
     StoreRead,
 )
@@ -57,8 +56,6 @@ class Memory:
     audience: Audience[DevicesViewMessage] = attrs.field(factory=lambda: Audience[DevicesViewMessage](Lagged()))
     #: What the subscribers have not been told: the last status of what is gone, and None for what is looked up.
     changed: dict[str, ResourceStatus | None] = attrs.field(factory=dict)
-    #: The plugins that have left, of which the lease actor has not been told.
-    left: dict[Key, None] = attrs.field(factory=dict)
     #: What the lease actor was told.
     offers: Offers = attrs.field(factory=Offers)
 
@@ -108,9 +105,7 @@ class _Devices:
 
     def start(self, present: Iterable[Key]) -> None:
         """Begin with the plugins that are ``present``; others have left unnoticed, in a crash."""
-        before = self._resources.instances
         self.carry_out(self._resources.keep_only(present, trio.current_time()))
-        self._memory.left.update(dict.fromkeys(before - self._resources.instances))
         self._memory.offers.tell_all(self._resources)
 
     def take(self, message: DevicesMessage) -> None:
@@ -124,9 +119,6 @@ class _Devices:
                 self._memory.audience.remove(message.subscriber)
             case StoreRead():
                 self.carry_out(self._resources.expect(message.resources, trio.current_time()))
-            case InstanceRemoved():
-                self.carry_out(self._resources.handle(message, trio.current_time()))
-                self._memory.left[message.socket, message.generation] = None
             case _:
                 self.carry_out(self._resources.handle(message, trio.current_time()))
 
@@ -199,7 +191,7 @@ class _Devices:
     def publish(self) -> None:
         """Tell the subscribers what has changed, and those that were dropped that they were."""
         changed, self._memory.changed = self._memory.changed, {}
-        self._offer(changed)
+        self._memory.offers.tell(changed, self._resources)
         audience = self._memory.audience
         if audience.subscribers:
             for name, last in changed.items():
@@ -207,12 +199,6 @@ class _Devices:
                 if status is not None:
                     audience.tell(ResourceChanged(trio.current_time(), status), self._log)
         audience.tell_lagging()
-
-    def _offer(self, names: Iterable[str]) -> None:
-        """Tell the lease actor what has changed: first that nothing is offered, and then which plugins have left."""
-        self._memory.offers.tell(names, self._resources)
-        left, self._memory.left = self._memory.left, {}
-        self._memory.offers.end(left)
 
 
 def _ids(devices: tuple[str, ...]) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import attrs
 
-from ...protocol.devices import DeviceList, Key, ResourceState
-from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded, PluginEnded
+from ...protocol.devices import DeviceList, ResourceState
+from ...protocol.leases.messages import Offer, OfferChanged, OfferEnded
 from ...protocol.messages import Address
 from ...protocol.resources import Resource, Resources
 
 #: What the lease actor is sent of devices.
-OfferMessage = OfferChanged | OfferEnded | PluginEnded
+OfferMessage = OfferChanged | OfferEnded
 
 
 _NOTHING = DeviceList()
@@ -52,11 +52,6 @@ class Offers:
     def tell_all(self, resources: Resources) -> None:
         """Tell what is not as it was sent: the actor has crashed, and does not know what has changed."""
         self.tell({*self._sent, *resources.names}, resources)
-
-    def end(self, plugins: Iterable[Key]) -> None:
-        """Tell that these plugins were deregistered."""
-        for plugin in plugins:
-            self._leases.send_nowait(PluginEnded(plugin))
 
 
 def _offer(resource: Resource) -> Offer:

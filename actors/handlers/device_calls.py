@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import TypeVar, assert_never
 
@@ -41,6 +42,7 @@ from ...protocol.proto.deviceplugin_v1beta1_grpc import DevicePluginStub
 from ...protocol.text import cut, escaped
 from ...protocol.wire.errors import WireError, WireProblem
 from ...protocol.wire.outcomes import status_text
+from ..io.grpc_client.channel import Channel
 from .link import Link
 
 #: Seconds that the answer to each call may take.
@@ -137,6 +139,7 @@ class PluginCalls:
 
     async def _allocate(self, call: AllocateAsked, link: Link) -> None:
         watch = _Stopwatch()
+        channel = _channel_of(link)
         # What is the case if it is cancelled, or if something crashes.
         answer: Allocated | AllocationRefused | AllocationLost = self._lost(call, ENDED)
         try:
@@ -146,10 +149,20 @@ class PluginCalls:
         except _LostError as error:
             answer = self._lost(call, str(error))
         finally:
+            if isinstance(answer, AllocationLost) and channel is not None and channel.peer is not None:
+                # A process in another pid namespace has the number 0.
+                is_cut = channel.connection.failure is not None
+                answer = attrs.evolve(answer, pid=channel.peer.pid or None, is_cut=is_cut)
             call.reply.send_nowait(attrs.evolve(answer, seconds=watch.seconds))
 
     def _lost(self, call: AllocateAsked, reason: str) -> AllocationLost:
         return AllocationLost(call.lease, call.resource, self._key, reason)
+
+
+def _channel_of(link: Link) -> Channel | None:
+    with suppress(NoConnectionError):
+        return link.channel
+    return None
 
 
 def _unsent(call: PluginCall, reason: str) -> CallMessage:

@@ -53,6 +53,11 @@ class OwnerProcesses:
             raise ProcessLookupError(errno.ESRCH, "it has ended")
         return None if pidfd is None else self._pidfds.add(pidfd)
 
+    def is_there(self, pid: int) -> bool:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        with self._descriptor():
+            return _is_alive(pid)
+
     def runs(self, process: ProcessIdentity) -> bool:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         if process.boot_id != self._boot:

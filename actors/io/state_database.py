@@ -195,6 +195,8 @@ def boot_id() -> str:
 def resources(database: sqlite3.Connection, serves: str) -> list[KnownResource]:
     """Return the resources that are kept for the directory ``serves``, the one that was seen last at the end.
 
+    A daemon without a directory of device plugins, whose ``serves`` is empty, takes those of any.
+
     Raises:
       OtherDirectoryError: if they are those of another directory.
     """
@@ -224,7 +226,7 @@ def instance(database: sqlite3.Connection) -> str | None:
 
 def _of(database: sqlite3.Connection, serves: str, found: S) -> S:
     served = _meta(database, "serves")
-    if found and served is not None and served != serves:
+    if found and served and serves and served != serves:
         raise OtherDirectoryError(served)
     return found
 
@@ -256,7 +258,7 @@ def begin(database: sqlite3.Connection, serves: str, boot: str, withheld: str | 
             database.execute("DELETE FROM meta WHERE key = 'withheld'")
         lease_tables.end_other_boots(database, boot)
         database.execute("INSERT OR IGNORE INTO meta VALUES('instance', ?)", (secrets.token_hex(16),))
-        noted = {"boot": boot, "serves": serves, "withheld": withheld}
+        noted = {"boot": boot, "serves": serves or _meta(database, "serves") or "", "withheld": withheld}
         rows = [(key, text) for key, text in noted.items() if text is not None]
         database.executemany("INSERT OR REPLACE INTO meta VALUES(?, ?)", rows)
 

@@ -71,6 +71,7 @@ class StateFile:
     ) -> None:
         """Keep the state of the device plugins in the directory ``serves`` in the file of another ``directory``.
 
+        ``serves`` is empty if there is no such directory: plugins of any type may register by their sockets in a root.
         A marker in the directory ``markers`` tells that leases are held. ``boot_id`` is that of the system by default.
         """
         self.path = os.path.join(directory, FILE_NAME)

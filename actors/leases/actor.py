@@ -140,6 +140,10 @@ class LeaseActor:
                 self._owners.watch(effect)
             case e.ForgetOwner():
                 self._owners.forget(effect.id)
+            case e.WatchPlugin():
+                self._owners.watch_plugin(effect)
+            case e.ForgetPlugin():
+                self._owners.forget(effect.key)
             case e.StopOwner():
                 self._stop(effect)
             case e.WriteFile():

@@ -11,12 +11,14 @@ from __future__ import annotations
 import errno
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import trio
 
-from ...protocol.leases.effects import StopOwner, WatchOwner
-from ...protocol.leases.messages import OwnerEnded
+from ...protocol.devices import Key
+from ...protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
+from ...protocol.leases.messages import OwnerEnded, PluginEnded
 from ...protocol.leases.values import ContainerOwner, Owner, ProcessIdentity, ProcessOwner, TimeOwner
 from ...protocol.messages import Address
 
@@ -24,6 +26,10 @@ from ...protocol.messages import Address
 LOOK_AGAIN = 1.0
 #: How many processes are looked at before other actors have their turn.
 BATCH = 64
+
+
+#: What is watched: the owner of a lease, by its id, or the process of a plugin.
+Subject = str | Key
 
 
 class OwnerPort(Protocol):
@@ -45,6 +51,9 @@ class OwnerPort(Protocol):
         Raises:
           ProcessLookupError: if it has ended.
         """
+
+    def is_there(self, pid: int) -> bool:
+        """Return whether there is a process with this pid that has not ended, or that cannot be found out."""
 
     def runs(self, process: ProcessIdentity) -> bool:
         """Return whether the process has not ended, or that cannot be found out."""
@@ -82,11 +91,11 @@ class BootClock(Protocol):
 class Owners:
     """What is known of the owners of leases; each lease is reported once, and forgotten then."""
 
-    def __init__(self, port: OwnerPort, clock: BootClock, reply: Address[OwnerEnded]) -> None:
+    def __init__(self, port: OwnerPort, clock: BootClock, reply: Address[OwnerEnded | PluginEnded]) -> None:
         self._port = port
         self._reply = reply
-        #: The leases whose owners are watched.
-        self._watched: set[str] = set()
+        #: The leases and plugins that are watched.
+        self._watched: set[Subject] = set()
         self._processes = _Processes(port, self._end)
         self._times = _Times(clock, self._end)
 
@@ -100,11 +109,28 @@ class Owners:
         if end is not None:
             self._times.watch(asked.id, end)
 
-    def forget(self, lease: str) -> None:
-        """Send nothing about this lease any more."""
-        self._watched.discard(lease)
-        self._processes.forget(lease)
-        self._times.forget(lease)
+    def watch_plugin(self, asked: WatchPlugin) -> None:
+        """Send :class:`~plugind.protocol.leases.messages.PluginEnded` when the process of this plugin has ended.
+
+        One that is not there has ended only if its connection has, too: another process may have taken over the
+        listener, and serve on.
+        """
+        self.forget(asked.key)
+        if not self._port.is_there(asked.pid):
+            if asked.is_cut:
+                self._end(asked.key)
+            return
+        with suppress(OSError):  # Nothing is known of it.
+            process = self._port.identity(asked.pid)
+            self._watched.add(asked.key)
+            self._processes.watch(asked.key, process)
+
+    def forget(self, subject: Subject) -> None:
+        """Send nothing about this lease or plugin any more."""
+        self._watched.discard(subject)
+        self._processes.forget(subject)
+        if isinstance(subject, str):
+            self._times.forget(subject)
 
     def stop(self, asked: StopOwner) -> None:
         """Send SIGTERM to the process of a lease that is watched.
@@ -116,8 +142,8 @@ class Owners:
 
     def forget_all(self) -> None:
         """Send nothing any more about those that are watched."""
-        for lease in self._watched.copy():
-            self.forget(lease)
+        for subject in self._watched.copy():
+            self.forget(subject)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -126,9 +152,9 @@ class Owners:
             nursery.start_soon(self._processes.look_again)
             nursery.start_soon(self._times.run)
 
-    def _end(self, lease: str) -> None:
-        self._watched.discard(lease)
-        self._reply.send_nowait(OwnerEnded(lease))
+    def _end(self, subject: Subject) -> None:
+        self._watched.discard(subject)
+        self._reply.send_nowait(OwnerEnded(subject) if isinstance(subject, str) else PluginEnded(subject))
 
 
 def _process_of(owner: Owner) -> ProcessIdentity | None:
@@ -142,12 +168,12 @@ def _end_of(owner: Owner) -> int | None:
 
 
 class _Processes:
-    def __init__(self, port: OwnerPort, end: Callable[[str], None]) -> None:
+    def __init__(self, port: OwnerPort, end: Callable[[Subject], None]) -> None:
         self._port = port
         self._end = end
-        #: The process of each lease, and the leases of each process.
-        self._of_lease: dict[str, ProcessIdentity] = {}
-        self._leases: dict[ProcessIdentity, set[str]] = {}
+        #: The process of each subject, and the subjects of each process.
+        self._of_subject: dict[Subject, ProcessIdentity] = {}
+        self._subjects: dict[ProcessIdentity, dict[Subject, None]] = {}
         #: Those that are watched, both ways, and those that are looked at.
         self._numbers: dict[ProcessIdentity, int] = {}
         self._processes: dict[int, ProcessIdentity] = {}
@@ -155,11 +181,11 @@ class _Processes:
         #: Set while some are looked at.
         self._some_to_look_at = trio.Event()
 
-    def watch(self, lease: str, process: ProcessIdentity) -> None:
-        self._of_lease[lease] = process
-        leases = self._leases.setdefault(process, set())
-        leases.add(lease)
-        if len(leases) == 1:
+    def watch(self, subject: Subject, process: ProcessIdentity) -> None:
+        self._of_subject[subject] = process
+        subjects = self._subjects.setdefault(process, {})
+        subjects[subject] = None
+        if len(subjects) == 1:
             self._begin(process)
 
     def _begin(self, process: ProcessIdentity) -> None:
@@ -175,16 +201,16 @@ class _Processes:
             self._looked_at.discard(process)
             self._numbers[process], self._processes[number] = number, process
 
-    def forget(self, lease: str) -> None:
-        process = self._of_lease.pop(lease, None)
+    def forget(self, subject: Subject) -> None:
+        process = self._of_subject.pop(subject, None)
         if process is None:
             return
-        self._leases[process].discard(lease)
-        if not self._leases[process]:
+        self._subjects[process].pop(subject, None)
+        if not self._subjects[process]:
             self._drop(process)
 
     def _drop(self, process: ProcessIdentity) -> None:
-        del self._leases[process]
+        del self._subjects[process]
         self._looked_at.discard(process)
         number = self._numbers.pop(process, None)
         if number is not None:
@@ -197,15 +223,15 @@ class _Processes:
         number = self._numbers.get(process)
         if number is not None:
             self._port.stop(number, process, uid)
-        elif process in self._leases:
+        elif process in self._subjects:
             raise OSError(errno.EMFILE, "it is not watched by a descriptor, since none are left")
 
     def _has_ended(self, process: ProcessIdentity) -> None:
-        leases = sorted(self._leases[process])
+        subjects = tuple(self._subjects[process])
         self._drop(process)
-        for lease in leases:
-            del self._of_lease[lease]
-            self._end(lease)
+        for subject in subjects:
+            del self._of_subject[subject]
+            self._end(subject)
 
     async def run(self) -> None:
         while True:

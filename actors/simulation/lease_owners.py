@@ -71,6 +71,10 @@ class MemoryOwnerProcesses:
         """How many processes are watched."""
         return len(self._watched)
 
+    def is_there(self, pid: int) -> bool:
+        """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
+        return pid in self.running
+
     def runs(self, process: ProcessIdentity) -> bool:
         """See :class:`~plugind.actors.leases.owners.OwnerPort`."""
         return process.boot_id == self.boot_id and self.running.get(process.pid) == process.start_ticks

@@ -14,6 +14,7 @@ import enum
 import errno
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 import trio
@@ -28,6 +29,7 @@ from ..io.unix_socket import Credentials
 from .directory import MemoryDirectory
 from .faults import InjectedError
 from .inotify import Inode
+from .lease_owners import MemoryOwnerProcesses
 from .streams import ClientEnd, MemoryConnection, ServerEnd, memory_connection
 
 
@@ -60,6 +62,8 @@ class Process:
     ended: bool = False
     #: Called when it ends.
     watchers: list[Callable[[Process], None]] = attrs.Factory(list)
+    #: Called after them.
+    on_end: Callable[[], None] = lambda: None
 
     def end(self) -> None:
         """End the process."""
@@ -67,6 +71,7 @@ class Process:
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             watcher(self)
+        self.on_end()
 
 
 @attrs.define(eq=False)
@@ -156,6 +161,8 @@ class MemoryNetwork:
         self.opened: list[tuple[str, ClientEnd]] = []
         #: Those of links, which may be open besides.
         self.linked: list[tuple[str, ClientEnd]] = []
+        #: All processes of the machine, which may own leases.
+        self.owners = MemoryOwnerProcesses()
         #: The last process of each process id.
         self.processes: dict[int, Process] = {}
 
@@ -163,7 +170,14 @@ class MemoryNetwork:
         """Start a process; it has the process id of ``credentials`` from now on."""
         now = trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
         process = self.processes[credentials.pid] = Process(credentials, now)
+        if credentials.pid:
+            self.owners.start(credentials.pid)
+            process.on_end = partial(self._end_process, process)
         return process
+
+    def _end_process(self, process: Process) -> None:
+        if self.processes[process.credentials.pid] is process:
+            self.owners.end(process.credentials.pid)
 
     def count_descriptors(self, most: int) -> int:
         """Return how many descriptors are left, up to ``most``; while they are exhausted, this counts as an attempt."""

@@ -72,7 +72,7 @@ from .device_directory import MemoryDeviceDirectory, RegisterAttempt
 from .directory import MemoryDirectory
 from .endpoints import MemoryEndpointFiles
 from .faults import ACTORS, HANGABLE, Actor, Hangable, PoisonMessage, Stuck
-from .lease_owners import MemoryBootClock, MemoryOwnerProcesses
+from .lease_owners import MemoryBootClock
 from .network import MemoryNetwork
 from .plugins import FakePlugin, PluggedIn
 from .processes import MemoryProcesses
@@ -170,7 +170,7 @@ class SimulatedNode:
         self.lease_store = MemoryLeaseStore(lasting=True)
         self.cdi_store = MemoryCdiStore()
         #: The processes that may own leases, of which this program is one, and the time since the boot.
-        self.owners = MemoryOwnerProcesses()
+        self.owners = self.network.owners
         self.owners.start(os.getpid())
         self.boot_clock = MemoryBootClock()
         self._handlers = dict(handlers or {})
@@ -179,7 +179,7 @@ class SimulatedNode:
         self._statuses: dict[str, PluginStatus] = {}
         self._changed = trio.Event()
         self._to_start: list[Callable[[], Awaitable[None]]] = []
-        self._pids = iter(range(1000, 1_000_000))
+        self._pids = (pid for pid in range(1000, 1_000_000) if pid != os.getpid())
         self._bits = random.Random(f"leases {config.seed}")
         self._context: AbstractAsyncContextManager[None] | None = None
         self._world: trio.Nursery | None = None

@@ -21,7 +21,7 @@ from .choices import Choices
 from .entries import Ends, Entry, Sources
 from .limits import Usage
 from .line import Line, Reserved
-from .messages import AllocateAsked, CallMessage, Failure, Problem
+from .messages import AllocateAsked, AllocationLost, CallMessage, Failure, Problem
 from .shortages import shortage, unhealthy_since
 from .states import Action, Event, Phase, step
 from .stock import Stock
@@ -352,6 +352,17 @@ class Allocations:
         self.forget_owner(entry)
         self.ends.set(entry.lease.id, self.now + WITHHELD)
 
+    def lose(self, entry: Entry, message: AllocationLost) -> None:
+        """Note which plugin may still be preparing devices, and hear of the end of its process."""
+        entry.lost = message.key
+        if message.pid is not None:
+            self.effects.append(e.WatchPlugin(message.key, message.pid, message.is_cut))
+
+    def _forget_plugin(self, entry: Entry) -> None:
+        others = (other for other in self.entries.values() if other is not entry)
+        if entry.lost is not None and not any(other.lost == entry.lost for other in others):
+            self.effects.append(e.ForgetPlugin(entry.lost))
+
     def _end(self, entry: Entry) -> None:
         lease = entry.lease
         if entry.filed and lease.cdi_name is not None:
@@ -360,6 +371,7 @@ class Allocations:
         if entry.written:
             self.write(e.DeleteLease(lease.id))
         self.forget_owner(entry)
+        self._forget_plugin(entry)
         self._line.remove(lease.id)
         self._impatient.discard(lease.id)
         self.ends.forget(lease.id)

@@ -295,7 +295,7 @@ class Leases:
             case m.AllocationRefused():
                 self._all.step(entry, Event.REFUSED, Failure(Problem.REFUSED, message.reason))
             case m.AllocationLost():
-                entry.lost = message.key
+                self._all.lose(entry, message)
                 self._all.step(entry, Event.LOST, Failure(Problem.REFUSED, message.reason))
             case _:
                 assert_never(message)

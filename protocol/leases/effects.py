@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from ..devices import Key
 from ..messages import Address
 from ..values import value
 from .messages import DeviceCall, Failure, PluginCall, Released
@@ -102,6 +103,23 @@ class ForgetOwner:
 
 
 @value
+class WatchPlugin:
+    """Say :class:`~.messages.PluginEnded` when the process of a plugin has ended that may be preparing devices."""
+
+    key: Key
+    pid: int
+    #: Whether its connection has ended: if there is no such process, the plugin has ended, and is not elsewhere.
+    is_cut: bool
+
+
+@value
+class ForgetPlugin:
+    """Do not watch the process of this plugin any more."""
+
+    key: Key
+
+
+@value
 class StopOwner:
     """Send SIGTERM to the process that owns the lease, because a device of it is unhealthy.
 
@@ -154,6 +172,8 @@ Effect = (
     | Write
     | WatchOwner
     | ForgetOwner
+    | WatchPlugin
+    | ForgetPlugin
     | StopOwner
     | WriteFile
     | RemoveFile

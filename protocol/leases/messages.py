@@ -103,6 +103,10 @@ class AllocationLost:
     reason: str
     #: How long Allocate took; None if it was not called.
     seconds: float | None = attrs.field(default=None, eq=False)
+    #: The process that listens at the endpoint of the plugin; None if that is not known.
+    pid: int | None = attrs.field(default=None, eq=False)
+    #: Whether the connection has ended: if there is no such process any more, the plugin has ended with it.
+    is_cut: bool = attrs.field(default=False, eq=False)
 
 
 CallMessage = Preferred | Allocated | AllocationRefused | AllocationLost
@@ -141,7 +145,7 @@ class OfferEnded:
 
 @value
 class PluginEnded:
-    """A plugin was deregistered: its process has ended, or its socket is gone."""
+    """The process of a plugin has ended: it prepares nothing any more."""
 
     key: Key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -121,10 +122,11 @@ async def test_a_node_that_has_ended_has_no_devices_to_show(autojump_clock: Mock
                 pass
 
 
-async def test_without_device_plugins_no_file_is_made(tmp_path: Path) -> None:
-    """Only a node that serves them keeps a state."""
+async def test_only_a_node_whose_state_has_a_place_makes_a_file(tmp_path: Path) -> None:
+    """Also one without device plugins that call: others are in a root, and are leased as well."""
     (tmp_path / "root").mkdir()
-    config = Config(roots=(Root(tmp_path / "root"),), state=str(tmp_path / "state"))
-    async with Supervisor(config) as node:
-        assert (await node.devices()).problem is None
-    assert os.listdir(tmp_path) == ["root"]
+    config = Config(roots=(Root(tmp_path / "root"),))
+    for state, made in ((None, ["root"]), (str(tmp_path / "state"), ["root", "state"])):
+        async with Supervisor(attrs.evolve(config, state=state)) as node:
+            assert (await node.devices()).problem is None
+        assert sorted(os.listdir(tmp_path)) == made

@@ -114,9 +114,11 @@ async def test_the_resources_of_another_directory_are_not_taken_over(tmp_path: P
     with pytest.raises(ConfigError, match=text):
         await refused.read()
     refused.close()
-    again = serving("/a")
-    assert await again.read() == [KnownResource(GPU, 4)]
-    again.close()
+    for directory in ("/a", "", "/a"):  # One without a directory of device plugins takes what there is.
+        again = serving(directory)
+        assert await again.read() == [KnownResource(GPU, 4)]
+        await again.begin()
+        again.close()
 
 
 def foreign(path: Path) -> None:

@@ -240,3 +240,64 @@ async def test_a_call_in_line_is_withdrawn_when_its_caller_leaves(node: Simulate
         assert len(await states(node)) == 1
     await trio.sleep(60.0)
     assert devices.allocations == [(AllocationCall.ALLOCATE, ("gpu-0",))]
+
+
+# --- uncertain leases -------------------------------------------------------------------------------------------------
+
+
+async def fail_to_allocate(node: SimulatedNode) -> None:
+    with pytest.raises(AllocationError):
+        async with node.supervisor.allocate({GPU: 2}):
+            pass
+
+
+async def test_a_plugin_that_dies_amid_allocate_prepares_nothing_any_more(node: SimulatedNode) -> None:
+    """Its connection ends with its process, so the devices are free at once."""
+    devices = FakeDevices(TWO)
+    devices.hangs.add(AllocationCall.ALLOCATE)
+    plugged = plug(node, devices)
+    await node.settled()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail_to_allocate, node)
+        await trio.sleep(5.0)
+        plugged.crash()
+    assert await states(node) == {}
+
+
+async def test_a_plugin_that_registers_anew_may_still_prepare_devices(node: SimulatedNode) -> None:
+    """It is deregistered amid Allocate, and its process runs on: the devices are withheld until that ends."""
+    devices = FakeDevices(TWO)
+    devices.hangs.add(AllocationCall.ALLOCATE)
+    plugged = plug(node, devices)
+    await node.settled()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail_to_allocate, node)
+        await trio.sleep(5.0)
+        plugged.unlink()
+    assert list((await states(node)).values()) == [LeaseState.UNCERTAIN]
+    devices.hangs.clear()
+    plugged.bind()
+    plugged.listen()
+    await node.settled()
+    await trio.sleep(20.0)
+    assert list((await states(node)).values()) == [LeaseState.UNCERTAIN]
+    await fail_to_allocate(node)
+    plugged.restart()
+    await node.settled()
+    assert await states(node) == {}
+
+
+async def test_devices_of_a_plugin_that_does_not_answer_are_withheld_for_a_minute(node: SimulatedNode) -> None:
+    devices = FakeDevices(TWO)
+    devices.hangs.add(AllocationCall.ALLOCATE)
+    plug(node, devices)
+    await node.settled()
+    await fail_to_allocate(node)
+    assert list((await states(node)).values()) == [LeaseState.UNCERTAIN]
+    devices.hangs.clear()
+    await trio.sleep(59.0)
+    await fail_to_allocate(node)
+    await trio.sleep(1.0)
+    async with node.supervisor.allocate({GPU: 2}):
+        pass
+    assert node.owners.watched == 0

@@ -13,8 +13,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from plugind.actors.leases.owners import Owners
 from plugind.actors.simulation.lease_owners import MemoryBootClock, MemoryOwnerProcesses
-from plugind.protocol.leases.effects import StopOwner, WatchOwner
-from plugind.protocol.leases.messages import OwnerEnded
+from plugind.protocol.leases.effects import StopOwner, WatchOwner, WatchPlugin
+from plugind.protocol.leases.messages import OwnerEnded, PluginEnded
 from plugind.protocol.leases.values import (
     ConnectionOwner,
     ContainerOwner,
@@ -30,17 +30,20 @@ class Setup:
     processes: MemoryOwnerProcesses
     clock: MemoryBootClock
     owners: Owners
-    messages: trio.MemoryReceiveChannel[OwnerEnded]
+    messages: trio.MemoryReceiveChannel[OwnerEnded | PluginEnded]
 
     def watch(self, lease: str, owner: Owner) -> None:
         self.owners.watch(WatchOwner(lease, owner))
 
     async def ended(self) -> list[str]:
+        return [it.id for it in await self.messages_until_now() if isinstance(it, OwnerEnded)]
+
+    async def messages_until_now(self) -> list[OwnerEnded | PluginEnded]:
         await wait_all_tasks_blocked()
-        found = []
+        found: list[OwnerEnded | PluginEnded] = []
         with suppress(trio.WouldBlock):
             while True:
-                found.append(self.messages.receive_nowait().id)
+                found.append(self.messages.receive_nowait())
         return found
 
     def in_seconds(self, seconds: float) -> TimeOwner:
@@ -50,7 +53,7 @@ class Setup:
 @asynccontextmanager
 async def running(most: int = 1000) -> AsyncIterator[Setup]:
     processes, clock = MemoryOwnerProcesses(most=most), MemoryBootClock()
-    send, messages = trio.open_memory_channel[OwnerEnded](math.inf)
+    send, messages = trio.open_memory_channel[OwnerEnded | PluginEnded](math.inf)
     owners = Owners(processes, clock, send)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(owners.run)
@@ -165,3 +168,34 @@ async def test_the_process_of_a_lease_is_stopped_if_it_is_watched(autojump_clock
         it.owners.stop(StopOwner("second", second, 1000, "unhealthy"))
         it.owners.stop(StopOwner("first", first, 0, "unhealthy"))
         assert it.processes.stopped == [(first, 0), (second, 1000)]
+
+
+KEY = ("/r/a.sock", 1)
+
+
+async def test_the_end_of_a_plugin_is_reported_once(autojump_clock: object) -> None:
+    """Beside the leases that its process owns."""
+    async with running() as setup:
+        process = setup.processes.start(7)
+        setup.owners.watch_plugin(WatchPlugin(KEY, 7, is_cut=False))
+        setup.watch("a", ProcessOwner(process))
+        setup.processes.end(7)
+        assert await setup.messages_until_now() == [PluginEnded(KEY), OwnerEnded("a")]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_listener_that_is_not_there_has_ended_if_its_connection_has(
+    is_cut: bool, autojump_clock: object
+) -> None:
+    """Otherwise another process serves with its listener."""
+    async with running() as setup:
+        setup.owners.watch_plugin(WatchPlugin(KEY, 7, is_cut))
+        assert await setup.messages_until_now() == ([PluginEnded(KEY)] if is_cut else [])
+
+
+async def test_a_plugin_that_is_forgotten_is_not_watched(autojump_clock: object) -> None:
+    async with running() as setup:
+        setup.processes.start(7)
+        setup.owners.watch_plugin(WatchPlugin(KEY, 7, is_cut=True))
+        setup.owners.forget(KEY)
+        assert setup.processes.watched == 0

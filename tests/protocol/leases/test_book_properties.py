@@ -137,7 +137,7 @@ class LeasesMachine(RuleBasedStateMachine):
                     self.watched.pop(effect.id, None)
                 case e.StopOwner():
                     assert self.watched[effect.id] == ProcessOwner(effect.process), "a signal goes by a pidfd"
-                case e.Changed() | e.Failed() | e.Withdraw():
+                case e.Changed() | e.Failed() | e.Withdraw() | e.WatchPlugin() | e.ForgetPlugin():
                     pass
 
     def check_reply(self, answer: object) -> None:
