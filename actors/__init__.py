@@ -47,7 +47,7 @@ devices actor by ``send_nowait``; its inbox keeps of each kind of message of a p
 asks it with a deadline. It sends to those that ask, and to the lease actor.
 
 The lease actor (``plugind.actors.leases``) is sent ``OfferChanged`` and ``OfferEnded`` by the devices actor,
-``LeaseAsked``, ``AskerLeft``, ``ReleaseAsked`` and others by the status socket and the embedding program, and ``Saved``,
+``LeaseAsked``, ``AskerLeft``, ``ReleaseAsked`` … by the status socket and the embedding program, and ``Saved``,
 ``OwnerEnded``, ``PluginEnded`` and ``FileWritten`` by its own parts, all of ``plugind.protocol.leases.messages`` and by
 ``send_nowait``; the rules that bound its inbox are in ``inbox.py``. To the task inside of the follow of a device plugin
 it sends ``AllocateAsked``, ``PreferenceAsked`` and ``CallWithdrawn``, and each call is answered once::
