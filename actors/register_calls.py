@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -36,6 +37,7 @@ from .mailbox import offer, report
 MAX_NAMED = 256
 #: Seconds between two looks for the socket that a call names.
 _SOCKET_LOOK = 0.1
+_CALLED_AGAIN = "the plugin has called Register again"
 
 
 @attrs.frozen
@@ -59,6 +61,8 @@ class _Registration:
     info: PluginInfo
     identity: Identity
     call: RegisterCall
+    #: Which call it was, in the order of arrival.
+    number: int
     generation: int
     calls: RegisterCalls
     answer: m.CallAnswered | None = None
@@ -108,6 +112,7 @@ class RegisterCalls:
         self._config = config
         self._directory = directory
         self._counter = CallCounter(config.limits)
+        self._numbers = itertools.count(1)
         #: The registrations that are not answered, those that succeeded, and those that were refused and are still
         #: shown, by the path of the socket.
         self._under_way: dict[str, _Registration] = {}
@@ -155,11 +160,11 @@ class RegisterCalls:
             self._counter.end(call.pid)
 
     async def _register(self, info: PluginInfo, call: RegisterCall) -> None:
-        limit, registration = self._config.limits.answer, None
+        limit, registration, number = self._config.limits.answer, None, next(self._numbers)
         with trio.move_on_after(limit):
             identity = await self._find_socket(info.endpoint)
             check_owner(info, identity.owner, self._config.rules)
-            registration = await self._ask(info, identity, call)
+            registration = await self._ask(info, identity, call, number)
             await registration.answered.wait()
         if registration is None or registration.answer is None:
             text = f"the registration took longer than {limit:g} s"
@@ -189,20 +194,29 @@ class RegisterCalls:
             text = f"failed to dial device plugin: cannot look at {path}: {describe(error)}"
             raise CallRefusedError(Status.UNAVAILABLE, text) from error
 
-    async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall) -> _Registration:
+    async def _ask(self, info: PluginInfo, identity: Identity, call: RegisterCall, number: int) -> _Registration:
         """Report the call to the reconciler, and return its registration: that under way if the call says the same."""
         path = info.endpoint
         before = self._under_way.get(path)
         if before is not None and before.says(info, identity):
             return before
         self._check_room(path)
+        if (later := self._latest(path)) is not None and later.number > number:
+            if later.says(info, identity):
+                return later
+            # Another call has found the socket for which this one has waited.
+            raise CallRefusedError(Status.UNAVAILABLE, _CALLED_AGAIN)
         if before is not None:
-            before.take(m.CallAnswered("the plugin has called Register again", Outcome.SUPERSEDED))
-        registration = _Registration(info, identity, call, next(self._config.generations), self)
+            before.take(m.CallAnswered(_CALLED_AGAIN, Outcome.SUPERSEDED))
+        registration = _Registration(info, identity, call, number, next(self._config.generations), self)
         self._under_way[path] = registration
         self._refused.pop(path, None)
         await report(self._config.reconciler, registration.appeared(self._config.path))
         return registration
+
+    def _latest(self, path: str) -> _Registration | None:
+        """Return the registration of the latest call that has named the path, if there is one."""
+        return self._under_way.get(path) or self._refused.get(path) or self._registered.get(path)
 
     def _check_room(self, path: str) -> None:
         """Check that one more registration can be kept; those whose socket is gone need not be."""

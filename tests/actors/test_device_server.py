@@ -89,6 +89,26 @@ async def test_a_call_may_come_before_its_socket_is_there(autojump_clock: MockCl
         assert attempt.answers == [OK]
 
 
+@pytest.mark.parametrize(
+    ("later", "answer"),
+    [("vendor.com/nic", ("UNAVAILABLE", "the plugin has called Register again")), (GPU, OK)],
+)
+async def test_a_call_that_waits_for_its_socket_replaces_no_later_one(
+    later: str, answer: tuple[str, str], autojump_clock: MockClock
+) -> None:
+    """Seed 21415: what called last is registered, although the earlier call looks for its socket after that."""
+    async with running() as node:
+        earlier = node.register("a.sock", GPU, pid=901)
+        await trio.sleep(0.55)
+        node.serve("a.sock")
+        last = node.register("a.sock", later, pid=902)
+        await trio.sleep(1.0)
+        assert (earlier.answers, last.answers) == ([answer], [OK])
+        status = node.status(f"{DIRECTORY}/a.sock")
+        assert status is not None
+        assert (status.state, status.name, status.pid) == ("registered", later, 902)
+
+
 async def test_a_plugin_that_calls_ten_seconds_after_the_start_is_registered(autojump_clock: MockClock) -> None:
     """Consumers B.3: the stub of Kubernetes waits so long once it has seen ``kubelet.sock``. After a restart, too."""
     async with running() as node:
