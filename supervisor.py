@@ -202,6 +202,7 @@ class Supervisor:
             health=self._inboxes.check,
             reserve=self._reserve,
             devices=self._devices.inbox,
+            leases=self._leases.inbox,
         )
         # A directory lives as long as the node, since it has the lock of its root.
         self._directories = {root: ports.directory(root) for root in self.config.roots}

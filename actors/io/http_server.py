@@ -4,6 +4,8 @@ Each kind of request has its own places, so that health is answered even if stre
 connection occupies a place for unread requests until its request is complete. If all of these places, or all of those
 for health, are taken, the connection that has had one longest loses it: a correct client needs its place only briefly.
 
+An allocation may take as long as the client likes, so it ends when the client leaves; see :class:`LateResponse`.
+
 Each answer says ``Connection: close``: a new connection costs a local client microseconds, and a client cannot abuse
 connections that do not stay open. A broken connection affects no other; an error of our own is raised in the
 actor that serves.
@@ -14,7 +16,6 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +28,8 @@ import h11
 import trio
 
 from .descriptors import DescriptorReserve
-from .unix_socket import Credentials, UnixListener, peer_credentials
+from .http_places import AllPlaces, Connection, Place, Standing
+from .unix_socket import Credentials, UnixListener, has_hung_up, peer_credentials, peer_groups
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -44,6 +46,8 @@ class HttpLimits:
     streams: int = 64
     #: Requests for health.
     health: int = 16
+    #: Allocations that wait for devices, and connections that own a lease.
+    leases: int = 256
     #: Bytes of the request line and headers together.
     header_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
@@ -53,6 +57,11 @@ class HttpLimits:
     response: float = 60.0
     #: For the client to take one piece of a stream.
     piece: float = 30.0
+
+    def of(self, place: Place) -> int:
+        """Return how many places of a kind there are."""
+        limit: int = getattr(self, place.value)
+        return limit
 
 
 @attrs.frozen
@@ -81,19 +90,22 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Place(enum.Enum):
-    """The kind of place that a request occupies, by the field of :class:`HttpLimits` that limits it."""
+@attrs.frozen
+class LateResponse(Response):
+    """An answer that may take as long as the client stays, for which it has to be made first: ``make`` returns it.
 
-    UNREAD = "unread"
-    QUERY = "connections"
-    STREAM = "streams"
-    HEALTH = "health"
+    What the other attributes say is not used.
+    """
+
+    status: int = 0
+    content_type: str = ""
+    make: Callable[[], Awaitable[Response]] = attrs.field(kw_only=True)
+    #: Called if the client has not got the whole answer: it left before (True), or the connection was ended here.
+    undelivered: Callable[[bool], None] = attrs.field(kw_only=True)
 
 
-#: The places that the oldest holder loses to a new request, since a correct client would have finished by then.
-_YIELDING = (Place.UNREAD, Place.HEALTH)
-
-
+#: Seconds between looks at a client that has closed its half of the connection.
+_LOOK_AGAIN = 1.0
 #: Seconds for which a connection may keep a descriptor of the reserve while others wait for one.
 _RESERVED_FOR = 1.0
 
@@ -106,6 +118,25 @@ def json_response(status: int, value: object, headers: tuple[tuple[str, str], ..
 def problem(status: int, error: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """A response that says what was wrong."""
     return json_response(status, {"error": error}, headers)
+
+
+@attrs.frozen
+class Guests:
+    """Users who may ask for some things. Together they have at most half of the places of each kind."""
+
+    uids: frozenset[int] = frozenset()
+    #: All members of this group, too.
+    group: int | None = None
+    #: Whether they may send this request.
+    may: Callable[[Request], bool] = lambda _: False
+    #: What the answer says if not.
+    refusal: str = "guests may not ask that"
+
+    def include(self, connection: trio.socket.SocketType, peer: Credentials) -> bool:
+        """Whether the process at the other end is one of them."""
+        if peer.uid in self.uids or self.group is None:
+            return peer.uid in self.uids
+        return self.group == peer.gid or self.group in peer_groups(connection)
 
 
 class RequestHandler(Protocol):
@@ -130,15 +161,16 @@ async def serve(
     limits: HttpLimits,
     *,
     allowed: frozenset[int],
+    guests: Guests | None = None,
     place: Callable[[Request], Place] = query,
     reserve: DescriptorReserve | None = None,
 ) -> None:
     """Serve connections on ``listener`` until it is closed; a client whose user id is not in ``allowed`` gets 403.
 
-    ``place`` says which places limit a request. While the process has no descriptors left, the connections take theirs
-    from ``reserve`` (fault 46).
+    So do ``guests`` for what they may not ask. ``place`` says which places limit a request. While the process has no
+    descriptors left, the connections take theirs from ``reserve`` (fault 46).
     """
-    admission = _Admission(handler, limits, allowed, place, reserve or DescriptorReserve(0))
+    admission = _Admission(handler, limits, allowed, guests or Guests(), place, reserve or DescriptorReserve(0))
     async with trio.open_nursery() as nursery:
         while True:
             try:
@@ -149,19 +181,6 @@ async def serve(
             admission.admit(connection, nursery)
 
 
-@attrs.define(eq=False)
-class _Connection:
-    """One connection, and the place that it holds."""
-
-    stream: trio.SocketStream
-    peer: Credentials
-    #: Whether its descriptor is one that the reserve lacks.
-    reserved: bool
-    since: float = attrs.field(factory=trio.current_time)
-    place: Place = Place.UNREAD
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-
-
 @attrs.define
 class _Admission:
     """Admits connections to one listener, and requests to their places."""
@@ -169,10 +188,13 @@ class _Admission:
     _handler: RequestHandler
     _limits: HttpLimits
     _allowed: frozenset[int]
+    _guests: Guests
     _place: Callable[[Request], Place]
     _reserve: DescriptorReserve
-    #: The connections that hold a place of each kind, in the order in which they took it.
-    _holders: dict[Place, dict[_Connection, None]] = attrs.field(factory=lambda: {place: {} for place in Place})
+    _places: AllPlaces = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._places = AllPlaces(self._limits.of)
 
     def admit(self, accepted: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         """Serve a connection in ``nursery``; close it if the kernel does not tell whose it is (fault 85)."""
@@ -183,12 +205,17 @@ class _Admission:
             accepted.close()
             self._reserve.refill()
             return
-        connection = _Connection(trio.SocketStream(accepted), peer, reserved)
+        connection = Connection(trio.SocketStream(accepted), peer, self._standing_of(accepted, peer), reserved)
         # The connection is counted here, since several may be accepted before the task of the first one runs.
-        self._take(connection, Place.UNREAD)
+        self._places.take(connection, Place.UNREAD)
         nursery.start_soon(self._serve, connection)
 
-    async def _serve(self, connection: _Connection) -> None:
+    def _standing_of(self, accepted: trio.socket.SocketType, peer: Credentials) -> Standing:
+        if peer.uid in self._allowed:
+            return Standing.ALLOWED
+        return Standing.GUEST if self._guests.include(accepted, peer) else Standing.STRANGER
+
+    async def _serve(self, connection: Connection) -> None:
         async def answer(request: Request) -> Response:
             return self._refusal(connection, request) or await self._handler(request)
 
@@ -196,7 +223,7 @@ class _Admission:
             with connection.scope:
                 await serve_connection(connection.stream, answer, self._limits, peer=connection.peer)
         finally:
-            self._leave(connection)
+            self._places.leave(connection)
             self._reserve.refill()
 
     def on_exhausted(self, _: OSError) -> bool:
@@ -206,40 +233,28 @@ class _Admission:
         """
         if self._reserve.close_one():
             return True
-        reserved = (connection for holders in self._holders.values() for connection in holders if connection.reserved)
+        reserved = (connection for connection in self._places if connection.reserved)
         oldest = min(reserved, key=lambda connection: connection.since, default=None)
         if oldest is not None and oldest.since + _RESERVED_FOR <= trio.current_time():
             oldest.scope.cancel()
         return False
 
-    def _refusal(self, connection: _Connection, request: Request) -> Response | None:
+    def _refusal(self, connection: Connection, request: Request) -> Response | None:
         """Give a connection the place that its request needs, or return the answer that there is none."""
-        if connection.peer.uid not in self._allowed:
+        if connection.standing is Standing.STRANGER:
             return problem(403, "only the user of the daemon and root may ask")
+        if connection.standing is Standing.GUEST and not self._guests.may(request):
+            return problem(403, self._guests.refusal)
         place = self._place(request)
-        if connection.reserved and place is Place.STREAM:
-            return problem(503, "no descriptors left for a stream")
-        if place not in _YIELDING and len(self._holders[place]) >= self._limit(place):
-            return problem(503, f"{self._limit(place)} {place.value} are open, which is the limit")
-        self._leave(connection)
-        self._take(connection, place)
+        if (why := self._places.why_none(connection, place)) is not None:
+            return problem(503, why)
+        self._places.leave(connection)
+        self._places.take(connection, place)
         return None
 
-    def _take(self, connection: _Connection, place: Place) -> None:
-        holders = self._holders[place]
-        if len(holders) >= self._limit(place):
-            oldest = next(iter(holders))
-            self._leave(oldest)
-            oldest.scope.cancel()
-        connection.place = place
-        holders[connection] = None
 
-    def _leave(self, connection: _Connection) -> None:
-        self._holders[connection.place].pop(connection, None)
-
-    def _limit(self, place: Place) -> int:
-        limit: int = getattr(self._limits, place.value)
-        return limit
+#: The client has closed, or does not read, so no answer can be sent.
+_NO_CLIENT = (OSError, trio.BrokenResourceError, trio.TooSlowError)
 
 
 async def serve_connection(
@@ -265,9 +280,12 @@ async def serve_connection(
             answer = problem(503, f"no answer within {limits.response:g} seconds")
             with trio.move_on_after(limits.response):
                 answer = await handler(request)
-        await _respond(stream, connection, answer, limits, bodiless=request is not None and request.method == "HEAD")
-    except (OSError, trio.BrokenResourceError, trio.TooSlowError):
-        # The client has closed, or does not read, so no answer can be sent.
+        if isinstance(answer, LateResponse):
+            await _respond_late(stream, connection, answer, limits)
+        else:
+            bodiless = request is not None and request.method == "HEAD"
+            await _respond(stream, connection, answer, limits, bodiless=bodiless)
+    except _NO_CLIENT:
         pass
     finally:
         await trio.aclose_forcefully(stream)
@@ -319,6 +337,60 @@ async def _receive_more(stream: trio.abc.Stream, connection: h11.Connection, *, 
 
 def _go_on(connection: h11.Connection) -> bytes:
     return connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+
+
+async def _respond_late(
+    stream: trio.abc.Stream, connection: h11.Connection, late: LateResponse, limits: HttpLimits
+) -> None:
+    left = delivered = False
+    try:
+        response = await _made_while_there(stream, late.make, limits.body_bytes)
+        await _respond(stream, connection, response, limits, bodiless=False)
+        delivered = True
+    except _NO_CLIENT:
+        left = True
+        raise
+    finally:
+        if not delivered:
+            late.undelivered(left)
+
+
+async def _made_while_there(stream: trio.abc.Stream, make: Callable[[], Awaitable[Response]], most: int) -> Response:
+    """Return what ``make`` returns. What the client still sends is ignored, up to ``most`` bytes.
+
+    Raises:
+      trio.BrokenResourceError: if the client leaves before that.
+    """
+    response: Response | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def notice_the_end() -> None:
+            await _until_left(stream, most)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(notice_the_end)
+        response = await make()
+        nursery.cancel_scope.cancel()
+    if response is None:
+        raise trio.BrokenResourceError("the client left")
+    return response
+
+
+async def _until_left(stream: trio.abc.Stream, most: int) -> None:
+    """Return once the client has closed the connection, or has sent more than ``most`` bytes.
+
+    One that has only closed its own half of it still waits for the answer. Nothing tells when such a client closes the
+    rest, so it is looked at from time to time.
+    """
+    with contextlib.suppress(trio.BrokenResourceError):
+        while piece := await stream.receive_some(65536):
+            most -= len(piece)
+            if most < 0:
+                return
+        while isinstance(stream, trio.SocketStream):
+            if has_hung_up(stream.socket):
+                return
+            await trio.sleep(_LOOK_AGAIN)
 
 
 async def _respond(

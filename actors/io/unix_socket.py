@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import stat
 import struct
@@ -34,6 +35,10 @@ MAX_PATH: Final = 107
 _FAMILY: Final = int(socket.AF_UNIX)
 _KIND: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 _UCRED: Final = struct.Struct("3i")
+_GID: Final = struct.Struct("I")
+#: Python's socket module has no name for it, and returns at most 1024 bytes of an option.
+_SO_PEERGROUPS: Final = 59
+_MAX_GROUPS: Final = 256
 #: accept() found no descriptor or no memory. The connection stays pending, so that accept() would fail again at once.
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE: Final = 0.1
@@ -59,6 +64,25 @@ class Credentials:
 def peer_credentials(connection: socket.socket | trio.socket.SocketType) -> Credentials:
     """The credentials of the process at the other end of ``connection`` (SO_PEERCRED)."""
     return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+
+
+def has_hung_up(connection: trio.socket.SocketType) -> bool:
+    """Whether the other end of ``connection`` is closed, and not only its half of it for sending."""
+    poll = select.poll()
+    poll.register(connection.fileno(), 0)  # POLLHUP is always told.
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+def peer_groups(connection: socket.socket | trio.socket.SocketType) -> frozenset[int]:
+    """The supplementary groups of the process at the other end of ``connection`` (SO_PEERGROUPS).
+
+    There are none for a process that has more than 256: Python does not get longer lists.
+    """
+    try:
+        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS * _GID.size)
+    except OSError:
+        return frozenset()
+    return frozenset(gid for (gid,) in _GID.iter_unpack(packed))
 
 
 def fits(path: str) -> bool:

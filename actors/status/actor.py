@@ -19,6 +19,7 @@ import trio
 from ...protocol.device_messages import DevicesMessage
 from ...protocol.endpoint_owners import PluginDisplaced
 from ...protocol.health import ActorHealth
+from ...protocol.leases.messages import LeasesMessage
 from ...protocol.logs import SILENT, Level, Logger
 from ...protocol.messages import (
     ActorRestarted,
@@ -57,6 +58,7 @@ from ..mailbox import Readable, offer
 from .api import Api, LastCrash, Memory, StatusConfig, place
 from .devices_api import DevicesApi
 from .event_log import EventLog
+from .leases_api import LeasesApi
 from .listener import StatusSocket
 
 __all__ = ["Memory", "StatusConfig", "run"]
@@ -75,13 +77,14 @@ async def run(
     health: Callable[[], tuple[ActorHealth, ...]] = tuple,
     reserve: DescriptorReserve | None = None,
     devices: Address[DevicesMessage] | None = None,
+    leases: Address[LeasesMessage] | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep the view and serve the status socket until ``inbox`` ends; started once the socket listens.
 
     While the process has no descriptors left, the status socket takes those of ``reserve`` (fault 46).
     ``health`` returns the health of the node's actors. It does not depend on the loop of this actor, which may itself
-    hang. ``devices`` is the address of the devices actor, if there is one.
+    hang. ``devices`` and ``leases`` are the addresses of the devices actor and of the lease actor, if there are any.
 
     Once the socket has been made, a restarted actor that cannot make it goes on without it and tries again.
 
@@ -98,7 +101,8 @@ async def run(
     memory.has_served = True
     try:
         async with trio.open_nursery() as nursery:
-            api = Api(config, memory, reconciler, health, DevicesApi(config.wall, devices, memory.refused_calls))
+            devices_api = DevicesApi(config.wall, devices, memory.refused_calls)
+            api = Api(config, memory, reconciler, health, devices_api, LeasesApi(config.wall, leases))
             allowed = frozenset({0, os.geteuid()})
             serve = partial(http.serve, allowed=allowed, place=place, reserve=reserve)
             nursery.start_soon(status_socket.serve, nursery, partial(serve, handler=api, limits=config.http))

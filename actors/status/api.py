@@ -40,10 +40,12 @@ from ...protocol.status import PluginStatus, StateName, Watching
 from ...protocol.status_json import Json, described_to_json, plugin_to_json, retried_to_json
 from ...protocol.text import encodable
 from ...protocol.view import Row, View
-from ..io.http_server import HttpLimits, Place, Request, Response, Send, json_response, problem
+from ..io.http_places import Place
+from ..io.http_server import HttpLimits, Request, Response, Send, json_response, problem
 from ..mailbox import Audience
 from . import exposition
 from .devices_api import DevicesApi
+from .leases_api import LeasesApi, is_about_leases, is_allocation
 from .streams import JSON_LINES, PIECE, heartbeat_headers, next_messages, pause_of
 
 #: How many changes may wait for one reader of ``/watch`` before it is dropped.
@@ -59,6 +61,15 @@ REQUESTS = {
     "GET /v1/devices": "every device that device plugins list; ?resource= keeps those of one resource",
     "GET /v1/devices/refused": "the last refused Register call for each resource, if none was accepted since then",
     "GET /v1/devices/watch": "every resource, then each change, as JSON lines; heartbeat as for /watch",
+    "GET /v1/leases": "every lease; ?prefix= keeps those whose id begins so",
+    "GET /v1/leases/ID": "one lease",
+    "GET /v1/leases/watch": "every lease, then each change, as JSON lines; heartbeat as for /watch",
+    "POST /v1/leases": 'lease devices; the body is {"resources": {R: N}, "owner": {"kind": KIND}, …}',
+    "POST /v1/leases/ID/renew": "let the time of a lease begin again",
+    "POST /v1/leases/ID/bind": "bind a lease to a container, as its hook does",
+    "POST /v1/leases/ID/resume": 'own a lease by this connection after a restart; the body is {"token": TOKEN}',
+    "POST /v1/leases/recover": 'say that no leased device is in use; the body is {"none_held": true}',
+    "DELETE /v1/leases/ID": "release a lease",
     "POST /retry": 'try plugins now; the body is {"target": NAME or SOCKET}',
     "GET /rules": "whose plugins the daemon takes, and from where",
     "GET /healthz": "whether the daemon works; 503 if not",
@@ -69,6 +80,7 @@ REQUESTS = {
 _PLACES = {
     "/watch": Place.STREAM,
     "/v1/devices/watch": Place.STREAM,
+    "/v1/leases/watch": Place.STREAM,
     "/healthz": Place.HEALTH,
     "/readyz": Place.HEALTH,
     "/metrics": Place.HEALTH,
@@ -111,7 +123,7 @@ class StatusConfig:
 
 def place(request: Request) -> Place:
     """Return which places of the HTTP server limit ``request``: nothing that clients keep open delays health."""
-    return _PLACES.get(request.path, Place.QUERY)
+    return Place.LEASE if is_allocation(request) else _PLACES.get(request.path, Place.QUERY)
 
 
 @attrs.frozen
@@ -163,16 +175,20 @@ class Api:
     reconciler: Address[ReconcilerMessage]
     health: Callable[[], tuple[ActorHealth, ...]] = tuple
     devices: DevicesApi = attrs.field(factory=lambda: DevicesApi(time.time))
+    leases: LeasesApi = attrs.field(factory=lambda: LeasesApi(time.time))
     _watches: set[trio.MemorySendChannel[ViewMessage]] = attrs.field(factory=set)
 
     def end_watches(self) -> None:
         """End the streams of changes."""
         self.devices.end_watches()
+        self.leases.end_watches()
         for watch in self._watches:
             watch.close()
 
     async def __call__(self, request: Request, /) -> Response:
         """Return the answer to ``request``."""
+        if is_about_leases(request.path):
+            return await self.leases.answer(request)
         route = {
             "/": self._index,
             "/plugins": self._list,

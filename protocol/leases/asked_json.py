@@ -123,7 +123,7 @@ def asked_from_json(body: bytes) -> Asked:
         ignore_missing=fields.get("ignore_missing", _flag, _FLAG, default=False),
         stop_on_unhealthy=fields.get("stop_on_unhealthy", _flag, _FLAG, default=False),
     )
-    name = fields.get("id", or_none(word), "a name for the lease, or null for one of plugind's", None)
+    name = fields.get("id", or_none(_name), _NAME, None)
     wait = fields.get("wait", or_none(seconds), _WAIT, None)
     owner = _wish(fields)
     fields.end()
@@ -137,6 +137,7 @@ _IDS: Final = 'a list of ids of devices, such as ["GPU-0"]'
 _LABELS: Final = f'an object of at most {MAX_LABELS} texts of at most {MAX_TEXT} characters, such as {{"job": "7"}}'
 _FLAG: Final = "true or false"
 _WAIT: Final = f"seconds from 0 to {MAX_SECONDS:.0f}, or null to fail at once if there are not enough devices"
+_NAME: Final = "another name for the lease than watch and recover, or null for one of plugind's"
 _KINDS: Final = '"process" (with pid), "container", "time" (with seconds), "connection" or "none"'
 _PID: Final = "the pid of a process, a number above 0"
 _CLIENT_PID: Final = "the client's own pid, as getpid() has it"
@@ -160,6 +161,14 @@ def _wish(fields: Fields) -> OwnerWish:
             wish = NoOwner()
     owner.end()
     return wish
+
+
+def _name(found: object) -> str:
+    """Read the id of a lease, which is part of a path on the status socket."""
+    name = word(found)
+    if name in ("watch", "recover"):
+        raise ValueError(f"{name} is another path")
+    return name
 
 
 def _kind(found: object) -> str:

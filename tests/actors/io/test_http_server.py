@@ -20,7 +20,8 @@ from trio.testing import MockClock, memory_stream_pair
 from plugind.actors.io import http_server as http
 from plugind.actors.io.descriptors import DescriptorReserve
 from plugind.actors.io.http_client import UnreachableError, ask
-from plugind.actors.io.http_server import HttpLimits, Place, Request, Response, Send, json_response
+from plugind.actors.io.http_places import Place
+from plugind.actors.io.http_server import HttpLimits, Request, Response, Send, json_response
 from plugind.actors.io.unix_socket import Credentials, UnixListener, listen, peer_credentials
 from plugind.tests.actors.io.exhaustion import no_descriptor_left
 

@@ -1,0 +1,126 @@
+"""Callers of the status socket who wait for a lease, and connections that own one.
+
+A caller waits for as long as it likes. If it leaves before it has the answer, or cannot take it, the lease actor is
+told, and ends the lease unless the caller gave it a name.
+
+The answer to a connection that is to own the lease is a stream: the lease with a token in the first line, and then
+nothing, or an empty line now and then. The lease ends when the client closes the connection. If plugind has closed it,
+as a restart does, the client has a minute to show the token on another one.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import attrs
+import trio
+
+from ...protocol.leases.leases_json import failure_to_json, lease_to_json
+from ...protocol.leases.messages import AskerLeft, LeasesMessage
+from ...protocol.leases.replies import Failure, Problem
+from ...protocol.leases.tickets import new_ticket
+from ...protocol.leases.values import ConnectionOwner, Lease
+from ...protocol.messages import Address
+from ..io.http_server import LateResponse, Response, Send, json_response, problem
+from .streams import JSON_LINES, heartbeat_headers
+
+#: The status of the answer to a request that failed.
+STATUSES: Final = {
+    Problem.UNAVAILABLE: 409,
+    Problem.USAGE: 400,
+    Problem.REFUSED: 502,
+    Problem.TIMEOUT: 504,
+    Problem.FORBIDDEN: 403,
+    Problem.UNKNOWN: 404,
+    Problem.STORAGE: 507,
+    Problem.LIMIT: 429,
+}
+_STOPPING: Final = "plugind is about to stop: ask again"
+
+#: Returns the message to the lease actor, with the ticket and the address of the answer.
+Ask = Callable[[int, Address[Lease | Failure]], LeasesMessage]
+
+
+def failed(failure: Failure, boottime: int) -> Response:
+    """Return the answer that says why there is no lease, or nothing was done."""
+    return json_response(STATUSES[failure.problem], failure_to_json(failure, boottime))
+
+
+def new_token() -> str:
+    """Return a token for the connection that is to own a lease."""
+    return secrets.token_urlsafe(24)
+
+
+def owner_by(token: str) -> ConnectionOwner:
+    """Return the owner that has this token."""
+    return ConnectionOwner(hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+@attrs.define(eq=False)
+class Allocations:
+    """All callers who wait for leases, and all connections that own some."""
+
+    leases: Address[LeasesMessage]
+    #: ``CLOCK_BOOTTIME`` in nanoseconds.
+    boottime: Callable[[], int]
+    _replies: set[trio.MemorySendChannel[Lease | Failure]] = attrs.field(factory=set)
+    _ending: trio.Event = attrs.field(factory=trio.Event)
+
+    def end(self) -> None:
+        """Wait for nothing any more, and end all streams. Leases that belong to connections stay."""
+        self._ending.set()
+        for reply in self._replies:
+            reply.close()
+
+    def wait(self, ask: Ask) -> Response:
+        """Answer with the lease when it is held."""
+        return self._late(ask, lambda lease: json_response(201, lease_to_json(lease, self.boottime())))
+
+    def own(self, ask: Ask, token: str, pause: float | None) -> Response:
+        """Answer with the lease and then with heartbeats every ``pause`` seconds, for as long as the client stays."""
+
+        def stream(lease: Lease) -> Response:
+            write = partial(self._write_owned, lease, token, pause)
+            return Response(201, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+
+        return self._late(ask, stream)
+
+    def _late(self, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
+        ticket = new_ticket()
+        return LateResponse(
+            make=partial(self._make, ticket, ask, answer),
+            undelivered=lambda _: self.leases.send_nowait(AskerLeft(ticket)),
+        )
+
+    async def _make(self, ticket: int, ask: Ask, answer: Callable[[Lease], Response]) -> Response:
+        if self._ending.is_set():
+            return problem(503, _STOPPING)
+        reply, answered = trio.open_memory_channel[Lease | Failure](1)
+        self._replies.add(reply)
+        self.leases.send_nowait(ask(ticket, reply))
+        try:
+            found = await answered.receive()
+        except trio.EndOfChannel:
+            self.leases.send_nowait(AskerLeft(ticket))
+            return problem(503, _STOPPING)
+        finally:
+            self._replies.discard(reply)
+            answered.close()
+        return failed(found, self.boottime()) if isinstance(found, Failure) else answer(found)
+
+    async def _write_owned(self, lease: Lease, token: str, pause: float | None, send: Send) -> None:
+        content = {**lease_to_json(lease, self.boottime()), "token": token}
+        await send(json.dumps(content).encode() + b"\n")
+        while True:
+            with trio.move_on_after(math.inf if pause is None else pause):
+                await self._ending.wait()
+                return
+            await send(b"\n")

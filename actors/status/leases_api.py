@@ -1,0 +1,364 @@
+"""The routes of the status socket about leases.
+
+Each is a message to the lease actor, and its answer. A request for a lease waits for as long as its client stays; see
+:mod:`.allocations`. All others have a deadline, so that a lease actor that hangs costs an answer and nothing else.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import attrs
+import trio
+
+from ...protocol.leases import messages as m
+from ...protocol.leases.leases_json import (
+    OwnerWish,
+    ProcessWish,
+    RequestError,
+    asked_from_json,
+    init_from_json,
+    lease_to_json,
+    recovery_from_json,
+    released_to_json,
+    snapshot_to_json,
+    token_from_json,
+)
+from ...protocol.leases.messages import LeasesMessage, LeasesViewMessage
+from ...protocol.leases.peers import why_not_owner
+from ...protocol.leases.replies import Failure, LeaseChanged, LeasesSnapshot, Problem, Released
+from ...protocol.leases.values import ConnectionOwner, Lease, Owner, ProcessIdentity, ProcessOwner
+from ...protocol.logs import timestamp
+from ...protocol.messages import Address, Lagged
+from ...protocol.text import encodable
+from ..io.http_server import Request, Response, Send, json_response, problem
+from ..io.process_identity import identity_of
+from ..io.unix_socket import Credentials
+from .allocations import Allocations, failed, new_token, owner_by
+from .streams import JSON_LINES, heartbeat_headers, next_messages, pause_of
+
+T = TypeVar("T")
+
+PATH: Final = "/v1/leases"
+#: Seconds that the lease actor has for an answer, below the deadline of the commands.
+DEADLINE: Final = 3.0
+#: The same where it writes to the disk first, for which it may take 5 s.
+WRITING: Final = 8.0
+#: How many leases are written before other actors have their turn: about a millisecond of work.
+PIECE: Final = 50
+#: How many changes may wait for one reader before it is dropped.
+LAG: Final = 4096
+
+#: Answers a request about the lease with this name, or about all.
+Handler = Callable[[Request, str], Awaitable[Response]]
+
+
+def _boottime() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class _NoAnswerError(Exception):
+    """The lease actor has not answered in time."""
+
+
+def is_about_leases(path: str) -> bool:
+    """Whether a path is one of leases."""
+    return path == PATH or path.startswith(PATH + "/")
+
+
+def is_allocation(request: Request) -> bool:
+    """Whether a request may take as long as its client stays."""
+    about = is_about_leases(request.path) and request.method == "POST"
+    return about and (request.path == PATH or request.path.endswith("/resume"))
+
+
+@attrs.define(eq=False)
+class LeasesApi:
+    """Answers requests about leases."""
+
+    wall: Callable[[], float]
+    #: None if this node has no lease actor.
+    leases: Address[LeasesMessage] | None = None
+    #: Returns which process has a pid; None if there is none.
+    identity: Callable[[int], ProcessIdentity | None] = identity_of
+    #: ``CLOCK_BOOTTIME`` in nanoseconds.
+    boottime: Callable[[], int] = _boottime
+    _routes: _Routes | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self.leases is not None:
+            allocations = Allocations(self.leases, self.boottime)
+            self._routes = _Routes(self.leases, allocations, self.wall, self.identity, self.boottime)
+
+    def end_watches(self) -> None:
+        """End the streams, and whatever waits for a lease."""
+        if self._routes is not None:
+            self._routes.end()
+
+    async def snapshot(self, deadline: float = DEADLINE) -> LeasesSnapshot | None:
+        """Return all leases; None if the lease actor does not answer in time."""
+        if self._routes is None:
+            return LeasesSnapshot(trio.current_time())
+        try:
+            return await self._routes.snapshot(deadline)
+        except _NoAnswerError:
+            return None
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request that is about leases."""
+        if self._routes is None:
+            return problem(404, "this node has no leases")
+        # Bytes, because whoever asks may write anything.
+        names = [os.fsdecode(unquote_to_bytes(part)) for part in request.path.removeprefix(PATH).split("/")[1:]]
+        handlers = self._routes.find(names)
+        if handlers is None:
+            return problem(404, f"there is no {encodable(request.path)}")
+        handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            allowed = ", ".join(handlers)
+            return problem(405, f"only {allowed} is answered here", (("Allow", allowed),))
+        try:
+            return await handler(request, names[0] if names else "")
+        except RequestError as error:
+            return failed(Failure(Problem.USAGE, str(error)), self.boottime())
+        except _NoAnswerError as error:
+            return problem(503, str(error))
+
+
+@attrs.define(eq=False)
+class _Routes:
+    _leases: Address[LeasesMessage]
+    _allocations: Allocations
+    _wall: Callable[[], float]
+    _identity: Callable[[int], ProcessIdentity | None]
+    _boottime: Callable[[], int]
+    _watches: set[trio.MemorySendChannel[LeasesViewMessage]] = attrs.field(factory=set)
+
+    def end(self) -> None:
+        self._allocations.end()
+        for watch in self._watches:
+            watch.close()
+
+    def find(self, names: list[str]) -> Mapping[str, Handler] | None:
+        """Return what answers requests for a path, by method; None if there is no such path."""
+        match names:
+            case []:
+                return {"GET": self._list, "POST": self._ask}
+            case ["watch"]:
+                return {"GET": self._watch}
+            case ["recover"]:
+                return {"POST": self._recover}
+            case [name] if name:
+                return {"GET": self._show, "DELETE": self._release}
+            case [name, "renew"] if name:
+                return {"POST": self._renew}
+            case [name, "bind"] if name:
+                return {"POST": self._bind}
+            case [name, "resume"] if name:
+                return {"POST": self._resume}
+            case _:
+                return None
+
+    async def _answer(self, ask: Callable[[Address[T]], LeasesMessage], deadline: float) -> T:
+        reply, answer = trio.open_memory_channel[T](1)
+        self._leases.send_nowait(ask(reply))
+        with reply, answer, trio.move_on_after(deadline):
+            return await answer.receive()
+        raise _NoAnswerError(f"the lease actor has not answered within {deadline:g} s")
+
+    async def snapshot(self, deadline: float) -> LeasesSnapshot:
+        """Return all leases.
+
+        Raises:
+          _NoAnswerError: if they are not there in time.
+        """
+        return await self._answer(m.LeasesAsked, deadline)
+
+    # --- to look ------------------------------------------------------------------------------------------------------
+
+    async def _list(self, request: Request, _: str) -> Response:
+        unknown = request.query.keys() - {"prefix"}
+        if unknown:
+            return problem(400, f"there is no parameter {encodable(min(unknown))}; {PATH} takes prefix")
+        snapshot = await self.snapshot(DEADLINE)
+        prefix = request.query.get("prefix", "")
+        leases = tuple(lease for lease in snapshot.leases if lease.id.startswith(prefix))
+        shown = attrs.evolve(snapshot, leases=leases)
+        return Response(200, "application/json", write=partial(self._write_list, shown))
+
+    async def _write_list(self, snapshot: LeasesSnapshot, send: Send) -> None:
+        unix, boottime = self._wall() - trio.current_time() + snapshot.time, self._boottime()
+        head = json.dumps(snapshot_to_json(attrs.evolve(snapshot, leases=()), unix)).removesuffix("]}")
+        before = head.encode()
+        for start in range(0, len(snapshot.leases), PIECE):
+            leases = snapshot.leases[start : start + PIECE]
+            await send(before + ",\n".join(json.dumps(lease_to_json(lease, boottime)) for lease in leases).encode())
+            before = b",\n"
+            await trio.lowlevel.checkpoint()
+        await send(b"]}\n" if snapshot.leases else before + b"]}\n")
+
+    async def _show(self, _: Request, name: str) -> Response:
+        snapshot = await self.snapshot(DEADLINE)
+        found = next((lease for lease in snapshot.leases if lease.id == name), None)
+        if found is None:
+            return self._failed(Problem.UNKNOWN, f"there is no lease {name}")
+        return json_response(200, lease_to_json(found, self._boottime()))
+
+    async def _watch(self, request: Request, _: str) -> Response:
+        """Stream the leases: each of them first, then each that has changed."""
+        pause = pause_of(request)
+        if isinstance(pause, Response):
+            return pause
+        write = partial(self._write_watch, pause)
+        return Response(200, JSON_LINES, write=write, endless=True, headers=heartbeat_headers(pause))
+
+    async def _write_watch(self, pause: float | None, send: Send) -> None:
+        writer, reader = trio.open_memory_channel[LeasesViewMessage](LAG)
+        self._leases.send_nowait(m.LeasesSubscribed(writer))
+        self._watches.add(writer)
+        try:
+            with trio.move_on_after(DEADLINE) as scope:
+                first = await reader.receive()
+            if scope.cancelled_caught:
+                text = f"the lease actor has not answered within {DEADLINE:g} s"
+                await send(json.dumps({"error": text}).encode() + b"\n")
+                return
+            await self._write_first(first, pause, send)
+            while messages := await next_messages(reader, pause):
+                await send(b"".join(map(self._line, messages)))
+                if any(isinstance(message, Lagged) for message in messages):
+                    return
+        except trio.EndOfChannel:
+            return  # The actor ends.
+        finally:
+            reader.close()
+            self._watches.discard(writer)
+            self._leases.send_nowait(m.LeasesUnsubscribed(writer))
+
+    async def _write_first(self, first: LeasesViewMessage, pause: float | None, send: Send) -> None:
+        leases = first.leases if isinstance(first, LeasesSnapshot) else ()
+        for start in range(0, len(leases), PIECE):
+            then = trio.current_time()
+            lines = (self._line(LeaseChanged(then, lease)) for lease in leases[start : start + PIECE])
+            await send(b"".join(lines))
+            await trio.lowlevel.checkpoint()
+        if pause is not None:
+            await send(b"\n")
+
+    def _line(self, message: LeasesViewMessage | None) -> bytes:
+        match message:
+            case LeaseChanged():
+                unix = self._wall() - trio.current_time() + message.time
+                content = {"time": timestamp(unix), **lease_to_json(message.lease, self._boottime())}
+                return json.dumps(content).encode() + b"\n"
+            case Lagged():
+                return b'{"error": "too slow: changes were lost; watch again"}\n'
+            case _:
+                return b"\n"
+
+    # --- to get and to keep -------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request, _: str) -> Response:
+        pause = pause_of(request)
+        if isinstance(pause, Response):
+            return pause
+        asked, peer, token = asked_from_json(request.body), _peer_of(request), new_token()
+        owner = self._owner_of(asked.owner, peer, token)
+        if isinstance(owner, Failure):
+            return failed(owner, self._boottime())
+
+        def ask(ticket: int, reply: Address[Lease | Failure]) -> LeasesMessage:
+            deadline = None if asked.wait is None else trio.current_time() + asked.wait
+            return m.LeaseAsked(asked.request, owner, peer.uid, ticket, reply, asked.id, deadline)
+
+        if isinstance(owner, ConnectionOwner):
+            return self._allocations.own(ask, token, pause)
+        return self._allocations.wait(ask)
+
+    def _owner_of(self, wish: OwnerWish, peer: Credentials, token: str) -> Owner | Failure:
+        match wish:
+            case ProcessWish():
+                return self._process_of(wish, peer)
+            case ConnectionOwner():
+                return owner_by(token)
+            case _:
+                return wish
+
+    def _process_of(self, wish: ProcessWish, peer: Credentials) -> Owner | Failure:
+        """Return the process that a client means by a pid."""
+        if (why := why_not_owner(wish.client_pid, peer.pid)) is not None:
+            return Failure(Problem.USAGE, why)
+        try:
+            process = self._identity(wish.pid)
+        except OSError as error:
+            text = f"plugind cannot find out which process {wish.pid} is: {error.strerror}; ask again, or use --ttl"
+            return Failure(Problem.UNAVAILABLE, text)
+        if process is None:
+            return Failure(Problem.USAGE, f"there is no process {wish.pid}: name one that runs")
+        return ProcessOwner(process)
+
+    async def _resume(self, request: Request, name: str) -> Response:
+        pause = pause_of(request)
+        if isinstance(pause, Response):
+            return pause
+        token, uid = token_from_json(request.body), _peer_of(request).uid
+        digest = owner_by(token).token_hash
+
+        def ask(ticket: int, reply: Address[Lease | Failure]) -> LeasesMessage:
+            return m.ResumeAsked(name, uid, digest, ticket, reply)
+
+        return self._allocations.own(ask, token, pause)
+
+    async def _renew(self, request: Request, name: str) -> Response:
+        uid = _peer_of(request).uid
+        return self._one_lease(await self._answer(lambda reply: m.RenewAsked(name, uid, reply), WRITING))
+
+    async def _bind(self, request: Request, name: str) -> Response:
+        init, uid = init_from_json(request.body), _peer_of(request).uid
+        return self._one_lease(await self._answer(lambda reply: m.BindAsked(name, uid, init, reply), WRITING))
+
+    def _one_lease(self, answer: Lease | Failure) -> Response:
+        if isinstance(answer, Failure):
+            return failed(answer, self._boottime())
+        return json_response(200, lease_to_json(answer, self._boottime()))
+
+    async def _release(self, request: Request, name: str) -> Response:
+        uid = _peer_of(request).uid
+
+        def ask(reply: Address[Released | Failure]) -> LeasesMessage:
+            return m.ReleaseAsked((name,), uid, reply)
+
+        answer = await self._answer(ask, DEADLINE)
+        match answer:
+            case Failure():
+                return failed(answer, self._boottime())
+            case Released(unknown=()):
+                return json_response(200, released_to_json(answer))
+            case _:
+                return self._failed(Problem.UNKNOWN, f"there is no lease {name}")
+
+    async def _recover(self, request: Request, _: str) -> Response:
+        recovery_from_json(request.body)
+        uid = _peer_of(request).uid
+
+        def ask(reply: Address[Failure | None]) -> LeasesMessage:
+            return m.RecoverAsked(uid, reply)
+
+        answer = await self._answer(ask, WRITING)
+        return json_response(200, {"recovered": True}) if answer is None else failed(answer, self._boottime())
+
+    def _failed(self, kind: Problem, text: str) -> Response:
+        return failed(Failure(kind, text), self._boottime())
+
+
+def _peer_of(request: Request) -> Credentials:
+    """Return who asks; this process for a request that came by no socket."""
+    return request.peer or Credentials(os.getpid(), os.geteuid(), os.getegid())

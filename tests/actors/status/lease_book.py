@@ -1,0 +1,88 @@
+"""A lease actor whose disk, plugins and files do at once what they are asked, for the tests of the status socket."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable
+
+import trio
+
+from plugind.protocol.leases import effects as e
+from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.book import Leases
+from plugind.protocol.leases.entries import Sources
+from plugind.protocol.leases.replies import LeaseChanged
+from plugind.protocol.leases.values import Answer, Lease
+from plugind.protocol.messages import Address
+from plugind.tests.protocol.leases.script import offer
+
+#: What the plugin answers.
+ANSWER = Answer({"VISIBLE": "all"})
+
+
+class BookActor:
+    """It has the same book as the real one, and takes each message when it is sent."""
+
+    def __init__(self, *gpus: str) -> None:
+        numbers = itertools.count(1)
+        sources = Sources(lambda: 1000.0 + trio.current_time(), lambda: 0, lambda: next(numbers))
+        self._inbox: deque[m.LeasesMessage] = deque()
+        self._runs = False
+        self.book = Leases(self, sources)
+        #: Whether it takes no message, as one that hangs.
+        self.hangs = False
+        self.messages: list[m.LeasesMessage] = []
+        self._subscribers: list[Address[m.LeasesViewMessage]] = []
+        self.send_nowait(m.OfferChanged(offer(gpus)))
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        return self.book.snapshot(0.0).leases
+
+    def send_nowait(self, message: m.LeasesMessage, /) -> None:
+        self.messages.append(message)
+        if not self.hangs:
+            self._inbox.append(message)
+            self._work()
+
+    def pass_time(self) -> None:
+        """Let the time that has passed have its effect."""
+        self._carry_out(self.book.pass_time(trio.current_time()))
+        self._work()
+
+    def _work(self) -> None:
+        if not self._runs:
+            self._runs = True
+            while self._inbox:
+                self._take(self._inbox.popleft())
+            self._runs = False
+
+    def _take(self, message: m.LeasesMessage) -> None:
+        match message:
+            case m.LeasesAsked():
+                message.reply.send_nowait(self.book.snapshot(trio.current_time()))
+            case m.LeasesSubscribed():
+                self._subscribers.append(message.subscriber)
+                message.subscriber.send_nowait(self.book.snapshot(trio.current_time()))
+            case m.LeasesUnsubscribed():
+                self._subscribers.remove(message.subscriber)
+            case _:
+                self._carry_out(self.book.handle(message, trio.current_time()))
+
+    def _carry_out(self, effects: Iterable[e.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case e.Reply():
+                    effect.send()
+                case e.Write(awaited=True):
+                    self._inbox.append(m.Saved(effect.number))
+                case e.Call(call=m.AllocateAsked() as call):
+                    self._inbox.append(m.Allocated(call.lease, call.resource, ANSWER, 0.25))
+                case e.WriteFile():
+                    self._inbox.append(m.FileWritten(effect.lease.id))
+                case e.Changed():
+                    for subscriber in self._subscribers:
+                        subscriber.send_nowait(LeaseChanged(trio.current_time(), effect.lease))
+                case _:
+                    pass

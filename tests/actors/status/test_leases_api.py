@@ -1,0 +1,476 @@
+"""Leases on the status socket: each route, who may use it, and callers who leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import h11
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+
+from plugind.actors.io.http_places import Place
+from plugind.actors.io.http_server import HttpLimits, LateResponse, Request, Response, serve_connection
+from plugind.actors.io.unix_socket import Credentials
+from plugind.actors.status.api import REQUESTS, Api, Memory, StatusConfig, place
+from plugind.actors.status.devices_api import DevicesApi
+from plugind.actors.status.leases_api import DEADLINE, WRITING, LeasesApi
+from plugind.protocol.leases import messages as m
+from plugind.protocol.leases.leases_json import failure_from_json, lease_from_json
+from plugind.protocol.leases.replies import Problem
+from plugind.protocol.leases.values import ProcessIdentity, ProcessOwner, TimeOwner
+from plugind.protocol.messages import ReconcilerMessage
+from plugind.tests.actors.status.lease_book import ANSWER, BookActor
+from plugind.tests.protocol.leases.script import GPU
+
+ALICE, BOB = 1000, 1001
+INIT = ProcessIdentity(77, 8, "boot")
+NONE: dict[str, object] = {"kind": "none"}
+
+
+def wall() -> float:
+    return trio.current_time() + 1000.0
+
+
+def identity(pid: int) -> ProcessIdentity | None:
+    if pid == 13:
+        raise OSError(24, "Too many open files")
+    return None if pid == 12 else ProcessIdentity(pid, 5, "boot")
+
+
+def peer(uid: int = ALICE, pid: int = 991) -> Credentials:
+    return Credentials(pid, uid, uid)
+
+
+@attrs.define
+class Client:
+    """A connection on which a request was sent."""
+
+    stream: trio.abc.Stream
+    received: bytes = b""
+
+    async def answer(self) -> tuple[int, Any]:
+        """Return status and body of an answer that is whole."""
+        with trio.fail_after(60):
+            self.received += b"".join([piece async for piece in self.stream])
+        status, body = self._parsed()
+        return status, json.loads(body)
+
+    async def lines(self) -> list[Any]:
+        """Return the lines of a stream that have come."""
+        with trio.move_on_after(1.0):
+            while piece := await self.stream.receive_some():
+                self.received += piece
+        status, body = self._parsed()
+        assert status in (200, 201)
+        return [json.loads(line) for line in body.splitlines() if line]
+
+    def _parsed(self) -> tuple[int, bytes]:
+        connection = h11.Connection(h11.CLIENT)
+        connection.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+        connection.send(h11.EndOfMessage())
+        connection.receive_data(self.received)
+        head = connection.next_event()
+        assert isinstance(head, h11.Response), self.received
+        body = b""
+        while isinstance(event := connection.next_event(), h11.Data):
+            body += event.data
+        return head.status_code, body
+
+
+@attrs.define
+class Daemon:
+    """The routes, with a lease actor."""
+
+    api: Api
+    leases: BookActor
+    nursery: trio.Nursery
+
+    async def send(
+        self, method: str, path: str, body: object = None, *, by: Credentials | None = None, **query: str
+    ) -> Client:
+        """Send a request on a connection of its own."""
+        raw = b"" if body is None else json.dumps(body).encode()
+        target = path + ("?" + "&".join(f"{key}={text}" for key, text in query.items()) if query else "")
+        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        ours, theirs = memory_stream_pair()
+
+        async def serve() -> None:
+            await serve_connection(theirs, self.api, HttpLimits(), peer=by or peer())
+
+        self.nursery.start_soon(serve)
+        await ours.send_all(head + raw)
+        return Client(ours)
+
+    async def ask(
+        self, method: str, path: str, body: object = None, *, by: Credentials | None = None, **query: str
+    ) -> tuple[int, Any]:
+        return await (await self.send(method, path, body, by=by, **query)).answer()
+
+    async def post(self, *, by: Credentials | None = None, **changes: object) -> tuple[int, Any]:
+        return await self.ask("POST", "/v1/leases", {"resources": {GPU: 1}, "owner": NONE} | changes, by=by)
+
+    async def wait(self, *, by: Credentials | None = None, **changes: object) -> Client:
+        """Ask for a lease, and return while that is under way."""
+        body = {"resources": {GPU: 1}, "owner": NONE, "wait": 3600} | changes
+        client = await self.send("POST", "/v1/leases", body, by=by)
+        await wait_all_tasks_blocked()
+        return client
+
+
+@asynccontextmanager
+async def running(*gpus: str, leases: bool = True) -> AsyncIterator[Daemon]:
+    to_reconciler, asked = trio.open_memory_channel[ReconcilerMessage](2)
+    with to_reconciler, asked:
+        async with trio.open_nursery() as nursery:
+            actor = BookActor(*gpus)
+            about = LeasesApi(wall, actor if leases else None, identity, lambda: 0)
+            config = StatusConfig(wall=wall)
+            api = Api(config, Memory(), to_reconciler, tuple, DevicesApi(wall), about)
+            yield Daemon(api, actor, nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_is_given_shown_and_released(autojump_clock: MockClock) -> None:
+    async with running("GPU-0", "GPU-1") as daemon:
+        status, given = await daemon.post(id="train", labels={"job": "7"})
+        assert (status, given["state"], given["devices"]) == (201, "held", {GPU: ["GPU-0"]})
+        assert lease_from_json(given).answer == ANSWER
+        assert (given["uid"], given["created"]) == (ALICE, "1970-01-01T00:16:40.000Z")
+        assert await daemon.ask("GET", "/v1/leases/train") == (200, given)
+        _, all_leases = await daemon.ask("GET", "/v1/leases")
+        assert (all_leases["withheld"], all_leases["problem"], all_leases["leases"]) == (None, None, [given])
+        assert await daemon.ask("DELETE", "/v1/leases/train") == (200, {"released": ["train"], "unknown": []})
+        assert (await daemon.ask("GET", "/v1/leases"))[1]["leases"] == []
+        status, gone = await daemon.ask("GET", "/v1/leases/train")
+        assert (status, gone["problem"], gone["error"]) == (404, "unknown", "there is no lease train")
+        assert (await daemon.ask("DELETE", "/v1/leases/train"))[0] == 404
+
+
+async def test_a_list_keeps_those_whose_id_begins_so(autojump_clock: MockClock) -> None:
+    """Also with more leases than are written at once."""
+    async with running(*(f"GPU-{number}" for number in range(130))) as daemon:
+        for number in range(120):
+            assert (await daemon.post(id=f"job-{number}"))[0] == 201
+        _, shown = await daemon.ask("GET", "/v1/leases", prefix="job-11")
+        assert [it["id"] for it in shown["leases"]] == sorted(["job-11", *(f"job-11{it}" for it in range(10))])
+        assert len((await daemon.ask("GET", "/v1/leases"))[1]["leases"]) == 120
+        status, wrong = await daemon.ask("GET", "/v1/leases", id="job-1")
+        assert (status, wrong["error"]) == (400, "there is no parameter id; /v1/leases takes prefix")
+
+
+async def test_a_failure_says_why_and_who_holds_the_devices(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="train")
+        status, failed = await daemon.post()
+        failure = failure_from_json(failed)
+        text = "requested number of devices unavailable for vendor.com/gpu. Requested: 1, Available: 0"
+        assert (status, failure.problem, failure.text) == (409, Problem.UNAVAILABLE, text)
+        assert [(it.id, it.answer) for it in failure.holders] == [("train", None)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "why"),
+    [
+        ({"resources": {}}, 400, "resources is an empty object: give an object of 1 to 64"),
+        ({"ids": ["GPU-0", "GPU-1"]}, 400, "--ids names 2 devices, and 1 are wanted"),
+        ({"owner": {"kind": "container"}}, 400, "a lease of a container is bound to it by the hook"),
+        ({"pool": "lab"}, 400, "there is no pool lab of vendor.com/gpu"),
+        ({"owner": {"kind": "process", "pid": 991}, "client_pid": 1}, 400, "cannot be used in another pid namespace"),
+        ({"owner": {"kind": "process", "pid": 12}, "client_pid": 991}, 400, "there is no process 12: name one that"),
+        ({"owner": {"kind": "process", "pid": 13}, "client_pid": 991}, 409, "Too many open files; ask again, or use"),
+        ({"id": "taken"}, 403, "lease taken belongs to another user"),
+    ],
+)
+async def test_each_failure_has_its_status(
+    changes: dict[str, Any], status: int, why: str, autojump_clock: MockClock
+) -> None:
+    async with running("GPU-0", "GPU-1") as daemon:
+        await daemon.post(id="taken", by=peer(BOB))
+        got, failed = await daemon.post(**changes)
+        assert got == status
+        assert why in failed["error"]
+        assert failed["problem"] in list(Problem)
+
+
+async def test_a_process_that_owns_a_lease_is_known_by_more_than_its_pid(autojump_clock: MockClock) -> None:
+    """Behaviour of leases: pid, start time and boot."""
+    async with running("GPU-0") as daemon:
+        status, _ = await daemon.post(owner={"kind": "process", "pid": 992}, client_pid=991)
+        assert status == 201
+        assert daemon.leases.leases[0].owner == ProcessOwner(ProcessIdentity(992, 5, "boot"))
+        assert daemon.leases.leases[0].uid == ALICE
+
+
+async def test_only_the_user_of_a_lease_and_root_release_it(autojump_clock: MockClock) -> None:
+    async with running("GPU-0", "GPU-1") as daemon:
+        await daemon.post(id="a")
+        await daemon.post(id="b")
+        status, failed = await daemon.ask("DELETE", "/v1/leases/a", by=peer(BOB))
+        assert (status, failed["error"]) == (403, "lease a belongs to another user")
+        assert (await daemon.ask("DELETE", "/v1/leases/a"))[0] == 200
+        assert (await daemon.ask("DELETE", "/v1/leases/b", by=peer(0)))[0] == 200
+
+
+async def test_the_time_of_a_lease_begins_again(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        _, given = await daemon.post(id="a", owner={"kind": "time", "seconds": 60})
+        assert given["owner"] == {"kind": "time", "seconds": 60.0, "expires_boottime_ns": 60 * 10**9, "ends_in": 60.0}
+        status, renewed = await daemon.ask("POST", "/v1/leases/a/renew")
+        assert (status, lease_from_json(renewed).owner) == (200, TimeOwner(60.0, 60 * 10**9))
+        assert (await daemon.ask("POST", "/v1/leases/b/renew"))[0] == 404
+        assert (await daemon.ask("POST", "/v1/leases/a/renew", by=peer(BOB)))[0] == 403
+
+
+async def test_a_lease_is_bound_to_its_container(autojump_clock: MockClock) -> None:
+    """The name is no secret: the hook runs as the user of the container, and that user has to have the lease."""
+    init = {"pid": 77, "start_ticks": 8, "boot_id": "boot"}
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="a", owner={"kind": "container"}, container=True)
+        assert (await daemon.ask("POST", "/v1/leases/a/bind", init, by=peer(BOB)))[0] == 403
+        status, bound = await daemon.ask("POST", "/v1/leases/a/bind", init)
+        assert (status, bound["owner"]) == (200, {"kind": "container", "init": init})
+        other = {**init, "pid": 78}
+        status, failed = await daemon.ask("POST", "/v1/leases/a/bind", other)
+        assert (status, failed["error"]) == (403, "lease a is bound to another container, whose init is 77")
+        assert (await daemon.ask("POST", "/v1/leases/a/bind", {"pid": 78}))[0] == 400
+
+
+async def test_what_a_lost_state_withholds_is_shown_and_given_free(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        daemon.leases.send_nowait(m.StoreRead(m.Kept((), "leases were lost")))
+        status, failed = await daemon.post()
+        assert (status, failed["problem"]) == (507, "storage")
+        assert "run plugind leases recover --none-held" in failed["error"]
+        assert (await daemon.ask("GET", "/v1/leases"))[1]["withheld"] == "leases were lost"
+        assert (await daemon.ask("POST", "/v1/leases/recover", {}, by=peer(0)))[0] == 400
+        assert (await daemon.ask("POST", "/v1/leases/recover", {"none_held": True}))[0] == 403
+        recovered = await daemon.ask("POST", "/v1/leases/recover", {"none_held": True}, by=peer(0))
+        assert recovered == (200, {"recovered": True})
+        assert (await daemon.post())[0] == 201
+
+
+# --- callers who wait -------------------------------------------------------------------------------------------------
+
+
+async def test_a_caller_waits_for_devices_as_long_as_it_says(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="first")
+        client = await daemon.wait(id="second", wait=3600)
+        late = await daemon.wait(id="third", wait=100)
+        await trio.sleep(1000)
+        daemon.leases.pass_time()
+        status, failed = await late.answer()
+        assert (status, failed["problem"], failed["error"][:9]) == (504, "timeout", "requested")
+        await daemon.ask("DELETE", "/v1/leases/first")
+        status, given = await client.answer()
+        assert (status, given["id"], given["state"]) == (201, "second", "held")
+
+
+async def test_a_caller_who_leaves_waits_no_more(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="first")
+        client = await daemon.wait()
+        assert len(daemon.leases.leases) == 2
+        await client.stream.aclose()
+        await wait_all_tasks_blocked()
+        assert [lease.id for lease in daemon.leases.leases] == ["first"]
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+async def test_an_answer_that_cannot_be_written_releases_unless_the_caller_gave_a_name(
+    name: str | None, autojump_clock: MockClock
+) -> None:
+    """With a name it can ask again, and gets the same answer."""
+    async with running("GPU-0") as daemon:
+        body = {"resources": {GPU: 1}, "owner": NONE, "id": name}
+        response = await daemon.api(Request("POST", "/v1/leases", {}, json.dumps(body).encode(), peer()))
+        assert isinstance(response, LateResponse)
+        assert (await response.make()).status == 201
+        response.undelivered(True)
+        assert [lease.id for lease in daemon.leases.leases] == ([name] if name else [])
+
+
+async def test_waiting_ends_when_plugind_stops(autojump_clock: MockClock) -> None:
+    """A stop does not wait for those who wait, and nobody is left in line."""
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="first")
+        client = await daemon.wait()
+        daemon.api.end_watches()
+        assert await client.answer() == (503, {"error": "plugind is about to stop: ask again"})
+        assert len(daemon.leases.leases) == 1
+        assert (await daemon.post())[0] == 503
+
+
+# --- connections that own a lease -------------------------------------------------------------------------------------
+
+CONNECTION: dict[str, object] = {"kind": "connection"}
+
+
+async def test_a_lease_lasts_as_long_as_its_connection(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        client = await daemon.wait(owner=CONNECTION)
+        (given,) = await client.lines()
+        assert (given["state"], given["owner"]) == ("held", {"kind": "connection"})
+        assert len(given["token"]) == 32
+        await trio.sleep(1000)
+        daemon.leases.pass_time()
+        assert len(daemon.leases.leases) == 1
+        await client.stream.aclose()
+        await wait_all_tasks_blocked()
+        assert not daemon.leases.leases
+
+
+async def test_a_connection_with_a_lease_may_have_heartbeats(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        body = {"resources": {GPU: 1}, "owner": CONNECTION}
+        client = await daemon.send("POST", "/v1/leases", body, heartbeat="5")
+        await trio.sleep(21)
+        await client.lines()
+        assert b"\r\nHeartbeat: 5\r\n" in client.received
+        assert client.received.count(b"1\r\n\n\r\n") == 4
+        status, failed = await daemon.ask("POST", "/v1/leases", body, heartbeat="no")
+        assert (status, failed["error"][:15]) == (400, "heartbeat is 'n")
+
+
+async def test_after_a_restart_a_connection_comes_back_with_its_token(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        client = await daemon.wait(owner=CONNECTION, id="mine")
+        (given,) = await client.lines()
+        kept = daemon.leases.leases
+    async with running("GPU-0") as daemon:
+        daemon.leases.send_nowait(m.StoreRead(m.Kept(kept)))
+        status, failed = await daemon.ask("POST", "/v1/leases/mine/resume", {"token": "wrong"})
+        assert (status, failed["error"]) == (403, "lease mine has another token")
+        client = await daemon.send("POST", "/v1/leases/mine/resume", {"token": given["token"]})
+        assert await client.lines() == [given]
+        await trio.sleep(100)
+        daemon.leases.pass_time()
+        assert [lease.id for lease in daemon.leases.leases] == ["mine"]
+        await client.stream.aclose()
+        await wait_all_tasks_blocked()
+        assert not daemon.leases.leases
+
+
+async def test_the_end_of_plugind_does_not_end_the_leases_of_connections(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        client = await daemon.wait(owner=CONNECTION)
+        await client.lines()
+        daemon.api.end_watches()
+        await client.lines()
+        assert client.received.endswith(b"0\r\n\r\n")
+        assert len(daemon.leases.leases) == 1
+
+
+# --- the stream of changes --------------------------------------------------------------------------------------------
+
+
+async def test_the_watch_has_all_leases_and_then_each_change(autojump_clock: MockClock) -> None:
+    async with running("GPU-0", "GPU-1") as daemon:
+        await daemon.post(id="a")
+        client = await daemon.send("GET", "/v1/leases/watch", heartbeat="100")
+        assert [(it["id"], it["state"]) for it in await client.lines()] == [("a", "held")]
+        await daemon.post(id="b")
+        await daemon.ask("DELETE", "/v1/leases/a")
+        lines = await client.lines()
+        assert [(it["id"], it["state"]) for it in lines][-2:] == [("b", "held"), ("a", "gone")]
+        assert lines[-1]["time"].startswith("1970-01-01T00:16:4")
+        daemon.api.end_watches()
+        await client.lines()
+        assert client.received.endswith(b"0\r\n\r\n")
+
+
+async def test_a_watch_says_when_nobody_answers(autojump_clock: MockClock) -> None:
+    async with running() as daemon:
+        daemon.leases.hangs = True
+        client = await daemon.send("GET", "/v1/leases/watch")
+        await trio.sleep(DEADLINE)
+        assert await client.lines() == [{"error": f"the lease actor has not answered within {DEADLINE:g} s"}]
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/v1/leases", 405),
+        ("POST", "/v1/leases/watch", 405),
+        ("GET", "/v1/leases/recover", 405),
+        ("POST", "/v1/leases/a", 405),
+        ("GET", "/v1/leases/a/renew", 405),
+        ("DELETE", "/v1/leases/a/resume", 405),
+        ("GET", "/v1/leases/", 404),
+        ("POST", "/v1/leases//renew", 404),
+        ("GET", "/v1/leases/a/b", 404),
+        ("GET", "/v1/leases/a/b/c", 404),
+        ("GET", "/v1/leasesx", 404),
+        ("GET", "/v1/leases/%FF", 404),
+        ("HEAD", "/v1/leases", 200),
+    ],
+)
+async def test_other_requests_are_refused(method: str, path: str, status: int, autojump_clock: MockClock) -> None:
+    async with running() as daemon:
+        response = await daemon.api(Request(method, path, {}, b"", peer()))
+        assert response.status == status
+        if status == 405:
+            assert dict(response.headers)["Allow"]
+
+
+async def test_the_name_of_a_lease_may_have_any_printable_character(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        await daemon.post(id="a/b é")
+        assert (await daemon.ask("GET", "/v1/leases/a%2Fb%20%C3%A9"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "seconds"),
+    [("GET", "", DEADLINE), ("GET", "/a", DEADLINE), ("DELETE", "/a", DEADLINE), ("POST", "/a/renew", WRITING)],
+)
+async def test_a_lease_actor_that_hangs_costs_an_answer(
+    method: str, path: str, seconds: float, autojump_clock: MockClock
+) -> None:
+    async with running() as daemon:
+        daemon.leases.hangs = True
+        began = trio.current_time()
+        status, failed = await daemon.ask(method, f"/v1/leases{path}")
+        assert (status, failed) == (503, {"error": f"the lease actor has not answered within {seconds:g} s"})
+        assert trio.current_time() == began + seconds
+
+
+async def test_a_node_without_leases_says_so(autojump_clock: MockClock) -> None:
+    async with running(leases=False) as daemon:
+        assert await daemon.ask("GET", "/v1/leases") == (404, {"error": "this node has no leases"})
+        daemon.api.end_watches()
+
+
+async def test_the_list_of_requests_has_each_route(autojump_clock: MockClock) -> None:
+    async with running("GPU-0") as daemon:
+        for line in REQUESTS:
+            method, path = line.split()
+            if path.startswith("/v1/leases"):
+                response: Response = await daemon.api(Request(method, path, {}, b"{}", peer()))
+                assert response.status != 405
+                assert b"there is no /v1" not in response.body
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", "/v1/leases", Place.LEASE),
+        ("POST", "/v1/leases/a/resume", Place.LEASE),
+        ("GET", "/v1/leases", Place.QUERY),
+        ("DELETE", "/v1/leases/a", Place.QUERY),
+        ("POST", "/v1/leases/a/bind", Place.QUERY),
+        ("GET", "/v1/leases/watch", Place.STREAM),
+        ("POST", "/other/resume", Place.QUERY),
+    ],
+)
+def test_allocations_have_places_of_their_own(method: str, path: str, expected: Place) -> None:
+    """Callers who wait for devices keep nobody from releasing some."""
+    assert place(Request(method, path, {}, b"")) is expected
+    assert HttpLimits().of(Place.LEASE) == 256
