@@ -104,7 +104,8 @@ class Subject:
     shown_missing: bool = False
     #: While nobody listens: whether somebody listens on the endpoint, if that is another socket.
     endpoint_serves: bool = False
-    #: Why its endpoint is awaited; None before the first look.
+    #: Whether its endpoint was looked at, and why it is awaited.
+    endpoint_known: bool = False
     endpoint_problem: str | None = None
 
     @property
@@ -279,12 +280,15 @@ class Schedule:
 
     def judge_endpoint(self, subject: Subject, found: EndpointAnswer, now: float) -> EndpointChanged | None:
         """Return the message that follows from a look at an endpoint that is awaited; one that accepts no longer is."""
+        if found.answer is Answer.EXHAUSTED:
+            return None  # It says nothing of the endpoint, which stays awaited.
         problem = _problem_of(found)
         if problem is None:
             self._awaited.pop(subject.path, None)
-        if found.answer is Answer.EXHAUSTED or problem == subject.endpoint_problem:
+        # Of what was shown before this actor has started nothing is known here.
+        if subject.endpoint_known and problem == subject.endpoint_problem:
             return None
-        subject.endpoint_problem = problem
+        subject.endpoint_known, subject.endpoint_problem = True, problem
         return EndpointChanged(subject.path, subject.asked.generation, now, problem)
 
     def _is_doubtful(self, subject: Subject, answer: Answer, now: float) -> bool:

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from plugind.protocol import liveness
+from plugind.protocol.endpoints import MISSING
 from plugind.protocol.liveness import Answer, EndpointAnswer, Owners, Schedule, Subject
 from plugind.protocol.messages import ListenerFound, ServingChanged, WatchLiveness
 from plugind.tests.protocol.playbook import NOWHERE
@@ -320,3 +321,31 @@ def test_the_sockets_of_a_process_that_ended_belong_to_none_and_its_pid_may_be_u
     assert (owners.of_path("a"), owners.of_path("c"), owners.of_pid(7)) == (None, 2, None)
     owners.add("a", 3, pid=7)
     assert owners.of_pid(7) == 3
+
+
+# --- awaited endpoints ------------------------------------------------------------------------------------------------
+
+
+def awaited(*answers: Answer) -> list[str | None]:
+    """Return what is said of an endpoint that did not exist, after one such answer in each period."""
+    schedule = Schedule(RESCAN)
+    missing = attrs.evolve(registered("/r/a.sock", "/drivers/a.sock"), endpoint_missing=True)
+    schedule.watch(missing, 0.0, process_is_watched=True)
+    said: list[str | None] = []
+    for turn, answer in enumerate(answers):
+        now = turn * RESCAN
+        for subject in schedule.take_awaited(now):
+            change = schedule.judge_endpoint(subject, EndpointAnswer(answer), now)
+            said += [] if change is None else [change.problem]
+    return said
+
+
+def test_an_endpoint_stays_awaited_if_no_descriptor_is_left_for_a_look_at_it() -> None:
+    """Seed 21861: it was shown as missing from then on."""
+    assert awaited(Answer.MISSING, Answer.EXHAUSTED, Answer.ACCEPTED) == [MISSING, None]
+
+
+def test_the_first_look_at_an_awaited_endpoint_is_told_whatever_was_found() -> None:
+    """Seed 21861: after a crash of the status actor nobody here knows what is shown of it."""
+    assert awaited(Answer.EXHAUSTED, Answer.ACCEPTED, Answer.MISSING) == [None]
+    assert awaited(Answer.MISSING, Answer.MISSING, Answer.REFUSED) == [MISSING, "nobody listens on its endpoint"]
